@@ -1,0 +1,201 @@
+"""Action distributions: pure functions of a flat array of parameters [..., P].
+
+A `Distribution` is built from an action space. Products (`MultiDiscrete`, `Dict`) are made of the
+same parts: log-probabilities and entropies add.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import spaces
+
+LOG_2PI = float(np.log(2 * np.pi))
+
+# Gauss-Hermite nodes for expectations under a standard normal: exact for polynomials of degree 31.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+class Distribution(NamedTuple):
+    """How to use parameters [..., num_params] that a network puts out."""
+
+    num_params: int
+    sample: Callable[[Any, Any], Any]
+    """(params, key) -> action [..., *shape]; the key is consumed."""
+    mode: Callable[[Any], Any]
+    """params -> the deterministic action."""
+    log_prob: Callable[[Any, Any], Any]
+    """(params, action) -> [...]."""
+    entropy: Callable[[Any], Any]
+    """params -> [...]."""
+    to_env: Callable[[Any], Any]
+    """The stored action -> what the environment is given."""
+
+
+def _identity(action):
+    return action
+
+
+def categorical(n: int) -> Distribution:
+    """One of n, from logits [..., n]."""
+
+    def log_prob(logits, action):
+        log_probs = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
+
+    def entropy(logits):
+        log_probs = jax.nn.log_softmax(logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+    return Distribution(
+        num_params=n,
+        sample=lambda logits, key: jax.random.categorical(key, logits).astype(jnp.int32),
+        mode=lambda logits: jnp.argmax(logits, axis=-1).astype(jnp.int32),
+        log_prob=log_prob,
+        entropy=entropy,
+        to_env=_identity,
+    )
+
+
+def gaussian(size: int) -> Distribution:
+    """Independent normals, from means and log standard deviations, [..., 2 size]."""
+
+    def log_prob(params, action):
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        z = (action - mean) * jnp.exp(-log_std)
+        return jnp.sum(-0.5 * jnp.square(z) - log_std - 0.5 * LOG_2PI, axis=-1)
+
+    def sample(params, key):
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
+
+    return Distribution(
+        num_params=2 * size,
+        sample=sample,
+        mode=lambda params: jnp.split(params, 2, axis=-1)[0],
+        log_prob=log_prob,
+        entropy=lambda params: jnp.sum(
+            jnp.split(params, 2, axis=-1)[1] + 0.5 * (1 + LOG_2PI), axis=-1
+        ),
+        to_env=_identity,
+    )
+
+
+def _log_tanh_derivative(u):
+    """log(1 - tanh²u), without cancellation for large |u|. Any shape."""
+    return 2.0 * (float(np.log(2.0)) - u - jax.nn.softplus(-2.0 * u))
+
+
+def tanh_gaussian(size: int) -> Distribution:
+    """tanh of independent normals, from means and log standard deviations, [..., 2 size].
+
+    The stored action is the normal's sample u (so that no inverse is needed); the environment gets
+    tanh u. The entropy H = H(normal) + E[Σ log(1 - tanh²u)] is integrated by Gauss-Hermite
+    quadrature. Haarnoja et al. 2018, https://arxiv.org/abs/1801.01290, appendix C.
+    """
+    base = gaussian(size)
+
+    def entropy(params):
+        mean, log_std = jnp.split(params, 2, axis=-1)
+        nodes = jnp.asarray(_NODES, mean.dtype)
+        u = mean[..., None] + jnp.exp(log_std)[..., None] * nodes
+        correction = _log_tanh_derivative(u) @ jnp.asarray(_WEIGHTS, mean.dtype)
+        return base.entropy(params) + jnp.sum(correction, axis=-1)
+
+    return base._replace(
+        log_prob=lambda params, u: base.log_prob(params, u) - jnp.sum(_log_tanh_derivative(u), -1),
+        entropy=entropy,
+        to_env=jnp.tanh,
+    )
+
+
+def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) -> Distribution:
+    """Independent parts side by side.
+
+    Args:
+        parts: name to distribution; parameters are concatenated in this order.
+        pack: dict of parts' actions -> the whole action.
+        unpack: its inverse.
+    """
+    ends = np.cumsum([part.num_params for part in parts.values()])
+
+    def split(params):
+        return dict(zip(parts, jnp.split(params, ends[:-1], axis=-1), strict=True))
+
+    def sample(params, key):
+        keys = jax.random.split(key, len(parts))
+        pieces = split(params)
+        return pack(
+            {
+                name: part.sample(pieces[name], part_key)
+                for (name, part), part_key in zip(parts.items(), keys, strict=True)
+            }
+        )
+
+    def log_prob(params, action):
+        pieces, actions = split(params), unpack(action)
+        return sum(part.log_prob(pieces[name], actions[name]) for name, part in parts.items())
+
+    def entropy(params):
+        pieces = split(params)
+        return sum(part.entropy(pieces[name]) for name, part in parts.items())
+
+    def mode(params):
+        pieces = split(params)
+        return pack({name: part.mode(pieces[name]) for name, part in parts.items()})
+
+    def to_env(action):
+        actions = unpack(action)
+        return pack({name: part.to_env(actions[name]) for name, part in parts.items()})
+
+    return Distribution(int(ends[-1]), sample, mode, log_prob, entropy, to_env)
+
+
+def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution:
+    """The distribution over a space.
+
+    Args:
+        space: of the agent's actions.
+        continuous: `gaussian` or `tanh_gaussian`, for `Box` parts.
+
+    Raises:
+        ValueError: for a Box with more than one axis.
+    """
+    match space:
+        case spaces.Discrete(n):
+            return categorical(n)
+        case spaces.MultiDiscrete(nvec):
+            return product(
+                {i: categorical(n) for i, n in enumerate(nvec)},
+                pack=lambda actions: jnp.stack(list(actions.values()), axis=-1),
+                unpack=lambda action: {i: action[..., i] for i in range(len(nvec))},
+            )
+        case spaces.Box(shape):
+            if len(shape) != 1:
+                raise ValueError(f"continuous actions need one axis; this space has shape {shape}")
+            return {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian}[continuous](shape[0])
+        case spaces.Dict(parts):
+            return product(
+                {name: for_space(part, continuous) for name, part in parts},
+                pack=_identity,
+                unpack=_identity,
+            )
+    raise ValueError(f"no distribution over {space}")
+
+
+def continuous_mask(space: spaces.Space) -> np.ndarray:
+    """Which of the parameters [P] of `for_space(space)` are log standard deviations; bool [P]."""
+    match space:
+        case spaces.Discrete(n):
+            return np.zeros(n, bool)
+        case spaces.MultiDiscrete(nvec):
+            return np.zeros(sum(nvec), bool)
+        case spaces.Box(shape):
+            return np.arange(2 * shape[0]) >= shape[0]
+        case spaces.Dict(parts):
+            return np.concatenate([continuous_mask(part) for _, part in parts])
+    raise ValueError(f"no distribution over {space}")

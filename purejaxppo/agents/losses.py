@@ -1,0 +1,38 @@
+"""PPO's loss terms. Losses see arrays, never networks."""
+
+import jax.numpy as jnp
+
+
+def clipped_surrogate(log_ratio, advantage, clip_eps):
+    """PPO's pessimistic objective, negated (Schulman et al. 2017, eq. 7). Arrays [B] -> [B]."""
+    ratio = jnp.exp(log_ratio)
+    clipped = jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps)
+    return -jnp.minimum(ratio * advantage, clipped * advantage)
+
+
+def squared_error(value, target):
+    """Half the squared error, (v - target)² / 2. Arrays [B] -> [B]."""
+    return 0.5 * jnp.square(value - target)
+
+
+def clipped_squared_error(value, old_value, target, clip_eps):
+    """Half the larger squared error of v and of v clipped around its old prediction.
+
+    Arrays [B] -> [B]. From OpenAI's baselines (ppo2); see Engstrom et al. 2020,
+    https://arxiv.org/abs/2005.12729, section 3.
+    """
+    clipped = old_value + jnp.clip(value - old_value, -clip_eps, clip_eps)
+    return jnp.maximum(squared_error(value, target), squared_error(clipped, target))
+
+
+def approx_kl(log_ratio):
+    """Low-variance estimate of KL(old || new), (r - 1) - log r. Arrays [B] -> [B].
+
+    Schulman 2020, http://joschu.net/blog/kl-approx.html, k3.
+    """
+    return jnp.expm1(log_ratio) - log_ratio
+
+
+def clipfrac(log_ratio, clip_eps):
+    """1 where the probability ratio has left the clip range. Arrays [B] -> float [B]."""
+    return (jnp.abs(jnp.expm1(log_ratio)) > clip_eps).astype(log_ratio.dtype)

@@ -1,0 +1,310 @@
+"""Policy and value networks: the only file that imports flax.linen.
+
+The rest of the library sees a `Network` of three functions over plain parameter dicts.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from purejaxppo import spaces
+from purejaxppo.agents import distributions
+from purejaxppo.config import NetworkConfig
+
+ACTIVATIONS = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "swish": nn.swish,
+    "gelu": nn.gelu,
+    "elu": nn.elu,
+}
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
+SMALL = ((16, 3, 1),)
+"""One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
+
+
+class Network(NamedTuple):
+    """A policy and its critic."""
+
+    init: Callable[[Any], Any]
+    """key -> parameters."""
+    apply: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+    """(params, carry, obs [..., *shape], start bool [...]) ->
+    (carry, distribution parameters [..., P], value [...])."""
+    initial_carry: Callable[[tuple[int, ...]], Any]
+    """batch shape -> recurrent carry; () for feed-forward networks."""
+
+
+def orthogonal(scale: float):
+    """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
+
+    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another.
+    """
+    initializer = nn.initializers.orthogonal(scale)
+
+    def init(key, shape, dtype=jnp.float32):
+        one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
+        return one(key)
+
+    return init
+
+
+def dense(features: int, scale: float, name: str) -> nn.Dense:
+    """Dense layer with orthogonal weights and zero biases."""
+    return nn.Dense(features, kernel_init=orthogonal(scale), name=name)
+
+
+class PatchConv(nn.Module):
+    """A valid convolution as patches and one matrix product, channels last.
+
+    The same parameters and numbers as `nn.Conv`. On a CPU the gradient of a `lax.conv` inside
+    `lax.scan` is many times slower than this form.
+    """
+
+    features: int
+    kernel: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x):
+        """Images [..., H, W, C] -> [..., H', W', features]."""
+        k, s = self.kernel, self.stride
+        weight = self.param(
+            "kernel", orthogonal(np.sqrt(2)), (k, k, x.shape[-1], self.features), jnp.float32
+        )
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        height = (x.shape[-3] - k) // s + 1
+        width = (x.shape[-2] - k) // s + 1
+        patches = jnp.concatenate(
+            [
+                x[..., i : i + s * (height - 1) + 1 : s, j : j + s * (width - 1) + 1 : s, :]
+                for i in range(k)
+                for j in range(k)
+            ],
+            axis=-1,
+        )
+        return patches @ weight.reshape(-1, self.features) + bias
+
+
+class LaxConv(nn.Module):
+    """`PatchConv` as the back end's own convolution, for accelerators."""
+
+    features: int
+    kernel: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x):
+        """Images [..., H, W, C] -> [..., H', W', features]."""
+        weight = self.param(
+            "kernel",
+            orthogonal(np.sqrt(2)),
+            (self.kernel, self.kernel, x.shape[-1], self.features),
+            jnp.float32,
+        )
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        batch = x.shape[:-3]
+        y = jax.lax.conv_general_dilated(
+            x.reshape((-1, *x.shape[-3:])),
+            weight,
+            (self.stride, self.stride),
+            "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return y.reshape((*batch, *y.shape[1:])) + bias
+
+
+def convolution() -> type[nn.Module]:
+    """The form of convolution that is fast on the default back end."""
+    return PatchConv if jax.default_backend() == "cpu" else LaxConv
+
+
+class Convolutions(nn.Module):
+    """Images to features: scaled to 0..1 if uint8, convolved, flattened."""
+
+    layers: Sequence[tuple[int, int, int]]
+    channels_first: bool
+
+    @nn.compact
+    def __call__(self, x):
+        """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
+        if x.dtype == jnp.uint8:
+            x = x.astype(jnp.float32) / 255.0
+        if self.channels_first:
+            x = jnp.moveaxis(x, -3, -1)
+        conv = convolution()
+        for i, (features, kernel, stride) in enumerate(self.layers):
+            x = nn.relu(conv(features, kernel, stride, name=f"conv_{i}")(x))
+        return x.reshape((*x.shape[:-3], -1))
+
+
+def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
+    """(height, width, channels, channels first) of an image space.
+
+    `channels` is auto, first or last; auto takes the first axis if it is smaller than the last.
+    """
+    first = channels == "first" or (channels == "auto" and space.shape[0] < space.shape[-1])
+    if first:
+        return space.shape[1], space.shape[2], space.shape[0], True
+    return *space.shape, False
+
+
+def is_image(space: spaces.Space) -> bool:
+    """Whether a space is one of images: three axes."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+class Encoder(nn.Module):
+    """Any observation to one feature vector; the parts of a `Dict` are encoded and joined."""
+
+    space: spaces.Space
+    config: NetworkConfig
+
+    @nn.compact
+    def __call__(self, obs):
+        """Observation pytree [..., *shape] -> [..., F]."""
+        return self.encode(obs, self.space, "obs")
+
+    def encode(self, obs, space: spaces.Space, name: str):
+        """Features of one part."""
+        match space:
+            case spaces.Dict(parts):
+                return jnp.concatenate(
+                    [self.encode(obs[key], part, f"{name}_{key}") for key, part in parts], axis=-1
+                )
+            case spaces.Discrete(n):
+                return jax.nn.one_hot(obs, n)
+            case spaces.MultiDiscrete(nvec):
+                return jnp.concatenate(
+                    [jax.nn.one_hot(obs[..., i], n) for i, n in enumerate(nvec)], axis=-1
+                )
+        layers = conv_layers(space, self.config)
+        if layers:
+            first = image_shape(space, self.config.channels)[3]
+            return Convolutions(layers, first, name=name)(obs)
+        x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
+        return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
+
+
+def conv_layers(space: spaces.Box, config: NetworkConfig) -> tuple[tuple[int, int, int], ...]:
+    """The convolutions that read a space; () for vectors.
+
+    Raises:
+        ValueError: the chosen encoder's kernels are larger than the image.
+    """
+    if not is_image(space) or config.encoder == "mlp":
+        return ()
+    height, width, _, _ = image_shape(space, config.channels)
+    if config.encoder == "cnn_nature" or (config.encoder == "auto" and min(height, width) >= 36):
+        if min(height, width) < 36:
+            raise ValueError(
+                f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
+                f"{height} x {width}: use cnn_small"
+            )
+        return NATURE
+    return SMALL
+
+
+class Torso(nn.Module):
+    """Encoder and hidden layers."""
+
+    space: spaces.Space
+    config: NetworkConfig
+    hidden: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, obs):
+        """Observation pytree [..., *shape] -> [..., hidden[-1]]."""
+        x = Encoder(self.space, self.config, name="encoder")(obs)
+        for i, width in enumerate(self.hidden):
+            x = dense(width, np.sqrt(2), f"dense_{i}")(x)
+            if self.config.layer_norm:
+                x = nn.LayerNorm(name=f"norm_{i}")(x)
+            x = ACTIVATIONS[self.config.activation](x)
+        return x
+
+
+class ActorCritic(nn.Module):
+    """Distribution parameters and a value, from separate or shared torsos."""
+
+    observation: spaces.Space
+    action: spaces.Space
+    config: NetworkConfig
+
+    @nn.compact
+    def __call__(self, obs):
+        """Observation pytree [..., *shape] -> (parameters [..., P], value [...])."""
+        config = self.config
+        shared = config.torso == "shared"
+        actor = Torso(
+            self.observation, config, config.hidden, name="torso" if shared else "actor_torso"
+        )(obs)
+        critic = actor
+        if not shared:
+            hidden = config.critic_hidden or config.hidden
+            critic = Torso(self.observation, config, hidden, name="critic_torso")(obs)
+        value = dense(1, 1.0, "critic")(critic)[..., 0]
+        return self.head(actor), value
+
+    def head(self, features):
+        """Distribution parameters [..., P] of `distributions.for_space(self.action)`."""
+        config = self.config
+        is_log_std = distributions.continuous_mask(self.action)
+        low, high = np.log(config.min_std), np.log(config.max_std)
+        start = np.log(config.init_std)
+        if config.std == "dependent":
+            params = dense(len(is_log_std), 0.01, "actor")(features)
+            log_std = jnp.clip(params + start, low, high)
+            return jnp.where(is_log_std, log_std, params)
+        means = dense(int((~is_log_std).sum()), 0.01, "actor")(features)
+        if not is_log_std.any():
+            return means
+        log_std = self.param("log_std", nn.initializers.constant(start), (int(is_log_std.sum()),))
+        log_std = jnp.broadcast_to(
+            jnp.clip(log_std, low, high), (*means.shape[:-1], log_std.shape[0])
+        )
+        params = jnp.concatenate([means, log_std], axis=-1)
+        order = np.argsort(np.argsort(is_log_std, kind="stable"), kind="stable")
+        in_order = bool(np.all(order == np.arange(len(order))))
+        return params if in_order else params[..., order]
+
+
+def make_network(
+    observation: spaces.Space, action: spaces.Space, config: NetworkConfig
+) -> Network:
+    """The feed-forward actor-critic that a config describes.
+
+    Raises:
+        ValueError: the config's encoder cannot read the observations.
+    """
+    module = ActorCritic(observation, action, config)
+    example = zeros(observation)
+    jax.eval_shape(module.init, jax.random.key(0), example)
+
+    def apply(params, carry, obs, start):
+        del start
+        dist_params, value = module.apply({"params": params}, obs)
+        return carry, dist_params, value
+
+    return Network(
+        init=lambda key: module.init(key, example)["params"],
+        apply=apply,
+        initial_carry=lambda batch: (),
+    )
+
+
+def zeros(space: spaces.Space):
+    """An observation of zeros, without a batch axis."""
+    match space:
+        case spaces.Dict(parts):
+            return {name: zeros(part) for name, part in parts}
+        case spaces.Box(shape, dtype=dtype):
+            return jnp.zeros(shape, dtype)
+        case spaces.MultiDiscrete(nvec):
+            return jnp.zeros(len(nvec), jnp.int32)
+    return jnp.zeros((), jnp.int32)

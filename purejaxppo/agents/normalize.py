@@ -1,0 +1,92 @@
+"""Running statistics of observations and returns, and what is normalised by them."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.types import RunningStats
+
+
+def init_stats(example) -> RunningStats:
+    """Statistics of nothing: count 0, mean 0. `example` is a pytree of one sample's arrays."""
+    zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
+    return RunningStats(jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros))
+
+
+def update_stats(stats: RunningStats, batch, valid, psum: Callable) -> RunningStats:
+    """Merges the valid rows of a batch into the statistics.
+
+    Args:
+        stats: so far.
+        batch: pytree of arrays [*B, ...].
+        valid: bool [*B].
+        psum: sum over shards.
+
+    Chan, Golub & LeVeque 1983, eq. 2.1: exact for any split of the data into batches.
+    """
+    count = psum(jnp.sum(valid, dtype=jnp.float32))
+    total = stats.count + count
+    safe = jnp.maximum(count, 1.0)
+
+    def rows(x):
+        return valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
+
+    axes = tuple(range(valid.ndim))
+    batch_mean = jax.tree.map(
+        lambda x: psum(jnp.sum(x, axes, where=rows(x), dtype=jnp.float32)) / safe, batch
+    )
+    batch_m2 = jax.tree.map(
+        lambda x, mean: psum(jnp.sum(jnp.square(x - mean), axes, where=rows(x))), batch, batch_mean
+    )
+    delta = jax.tree.map(jnp.subtract, batch_mean, stats.mean)
+    weight = count / jnp.maximum(total, 1.0)
+    return RunningStats(
+        total,
+        jax.tree.map(lambda mean, d: mean + d * weight, stats.mean, delta),
+        jax.tree.map(
+            lambda m2, b, d: m2 + b + d * d * stats.count * weight, stats.m2, batch_m2, delta
+        ),
+    )
+
+
+def variance(stats: RunningStats):
+    """Population variance; 1 before anything was seen."""
+    return jax.tree.map(
+        lambda m2: jnp.where(stats.count > 1, m2 / jnp.maximum(stats.count, 1.0), 1.0), stats.m2
+    )
+
+
+def normalize(stats: RunningStats, x, clip: float):
+    """(x - mean) / sqrt(variance + 1e-8), clipped to ±clip; x is a pytree [*B, ...]."""
+    return jax.tree.map(
+        lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + 1e-8), -clip, clip),
+        x,
+        stats.mean,
+        variance(stats),
+    )
+
+
+def discounted_returns(reward, done, valid, start, gamma):
+    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, restarting after done.
+
+    This is what OpenAI's VecNormalize divides rewards by the standard deviation of.
+
+    Args:
+        reward: float [T, N].
+        done: bool [T, N].
+        valid: bool [T, N].
+        start: the return carried over from the rollout before, float [N].
+        gamma: discount.
+
+    Returns:
+        Rₜ float [T, N] for every row, and what to carry over, float [N].
+    """
+
+    def forwards(running, row):
+        reward, done, valid = row
+        running = jnp.where(valid, gamma * running + reward, running)
+        return jnp.where(done, 0.0, running), running
+
+    carried, returns = jax.lax.scan(forwards, start, (reward, done, valid))
+    return returns, carried

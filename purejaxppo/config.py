@@ -1,0 +1,299 @@
+"""Every setting of a run: frozen dataclasses, one docstring per field, checked together.
+
+The docstrings are the help of the command line and the reference in the docs. Sizes, counts and
+kinds are structure: they are fixed for the life of a run. Floats under `TUNABLE` are traced, may
+change when a run resumes, and can be vmapped over.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scalar = bool | int | float | str
+
+TUNABLE = frozenset(
+    f"ppo.{name}"
+    for name in (
+        "learning_rate",
+        "gamma",
+        "gae_lambda",
+        "clip_eps",
+        "vf_clip_eps",
+        "vf_coef",
+        "ent_coef",
+        "max_grad_norm",
+    )
+)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The simulator."""
+
+    name: str = "brax/hopper"
+    """family/task; `--list-envs` prints them all."""
+    num_envs: int = 256
+    """Environments that step in parallel."""
+    backend: str = ""
+    """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
+    Empty: the family's default."""
+    max_episode_steps: int = 0
+    """Time limit in steps, a truncation; 0 keeps the task's own."""
+    reset: Literal["auto", "every_rollout", "every_step"] = "auto"
+    """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, as
+    an episode that ends needs it (fast). every_step: a new one for every episode (exact). auto:
+    every_step where a reset costs next to nothing."""
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """Further options that the task itself takes, as name value pairs."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Policy and value networks."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    critic_hidden: tuple[int, ...] = ()
+    """Widths of the critic's hidden layers; empty: the same as `hidden`."""
+    activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
+    """Nonlinearity of the hidden layers."""
+    torso: Literal["separate", "shared"] = "separate"
+    """Whether policy and value have layers of their own or share them."""
+    layer_norm: bool = False
+    """Layer normalisation after each hidden layer."""
+    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_small"] = "auto"
+    """What reads images: Mnih et al. 2015's three convolutions, or one 3x3 convolution of 16
+    channels as in MinAtar. auto: by size. mlp flattens them."""
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Where an image's channels are. auto: first if that axis is the smallest, else last."""
+    distribution: Literal["gaussian", "tanh_gaussian"] = "gaussian"
+    """Continuous actions: a Gaussian whose samples are clipped at the bounds, or one squashed by
+    tanh."""
+    std: Literal["independent", "dependent"] = "independent"
+    """Whether the standard deviation is a parameter or an output of the network."""
+    init_std: float = 1.0
+    """Standard deviation at the start."""
+    min_std: float = 1e-3
+    """Lower limit of the standard deviation."""
+    max_std: float = 10.0
+    """Upper limit of the standard deviation."""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    """linear anneals to 0 over total_timesteps."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
+    clip_eps: float = 0.2
+    """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
+    clip_schedule: Literal["constant", "linear"] = "constant"
+    """linear anneals clip_eps to 0 over total_timesteps."""
+    value_clipping: bool = False
+    """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
+    2021 found that it hurts)."""
+    vf_clip_eps: float = 0.2
+    """Range of the value's change under value_clipping."""
+    vf_coef: float = 0.5
+    """Weight of the value loss, which is half the mean squared error."""
+    ent_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    ent_schedule: Literal["constant", "linear"] = "constant"
+    """linear anneals ent_coef to 0 over total_timesteps."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 leaves them as they are."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
+    rollout_length: int = 128
+    """Steps of each environment between updates."""
+    num_minibatches: int = 4
+    """Parts that one epoch's data is divided into."""
+    num_epochs: int = 4
+    """Passes over the data of a rollout."""
+    shuffle: Literal["transitions", "trajectories"] = "transitions"
+    """What is dealt into minibatches: single steps, or whole environments' rollouts (faster)."""
+    advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
+    """Over what advantages get mean 0 and standard deviation 1."""
+    normalize_obs: bool = True
+    """Shift and scale observations by their running mean and standard deviation (not images)."""
+    clip_obs: float = 10.0
+    """Normalised observations are clipped to this many standard deviations."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    clip_reward: float = 10.0
+    """Normalised rewards are clipped to this magnitude."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training: own environments, deterministic policy, whole episodes."""
+
+    num_episodes: int = 32
+    """Episodes per evaluation; 0 switches evaluation off."""
+    interval: int = 0
+    """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept on disk."""
+
+    interval: int = 0
+    """Steps of training between saves; 0: a tenth of total_timesteps. A save is also made at the
+    end, on Ctrl-C and on SIGTERM."""
+    max_seconds: float = 300.0
+    """A save is made at the latest after this many seconds."""
+    keep: int = 2
+    """How many of the last saves are kept, beside the best."""
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """What is reported, and where."""
+
+    interval: int = 0
+    """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder."""
+    wandb_project: str = ""
+    """Weights & Biases project to log to (needs the wandb extra); empty: off."""
+    log_file: str = ""
+    """A file for debug detail, inside the run folder unless absolute; empty: none."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training run."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    total_timesteps: int = 1_000_000
+    """Environment steps to train for, rounded up to whole updates."""
+    seed: int = 0
+    """Seed of everything random."""
+    num_shards: int = 0
+    """Parts that the environments are divided into, each with its own keys; several may share a
+    device. Part of the run's identity, so that a run gives the same curve on one device as on
+    many. 0: one per device when the run starts."""
+    devices: int = 0
+    """Devices to use; 0: all. On a CPU, cores are the devices."""
+    run_dir: str = ""
+    """Folder of the run; empty: runs/<config>-s<seed>."""
+
+    def __post_init__(self) -> None:
+        """Checks fields against each other, before anything is compiled.
+
+        Raises:
+            ValueError: names the fields, the values found, and what would do.
+        """
+        for name, minimum in _MINIMA.items():
+            value = _get(self, name)
+            if value < minimum:
+                raise ValueError(f"{name} = {value} is too small; it must be at least {minimum}")
+        for name in _POSITIVE:
+            if _get(self, name) <= 0:
+                raise ValueError(f"{name} = {_get(self, name)} must be greater than 0")
+        for name in ("ppo.gamma", "ppo.gae_lambda"):
+            if not 0 <= _get(self, name) <= 1:
+                raise ValueError(f"{name} = {_get(self, name)} is not between 0 and 1")
+        for name in ("network.hidden", "network.critic_hidden"):
+            if any(width < 1 for width in _get(self, name)):
+                raise ValueError(f"{name} = {list(_get(self, name))} has a width below 1")
+        if self.network.min_std > self.network.max_std:
+            raise ValueError(
+                f"network.min_std = {self.network.min_std} is above "
+                f"network.max_std = {self.network.max_std}"
+            )
+        if not self.network.min_std <= self.network.init_std <= self.network.max_std:
+            raise ValueError(
+                f"network.init_std = {self.network.init_std} is not between network.min_std = "
+                f"{self.network.min_std} and network.max_std = {self.network.max_std}"
+            )
+        self._check_products()
+
+    def _check_products(self) -> None:
+        """Sizes that must divide each other."""
+        shards = max(self.num_shards, 1)
+        if self.env.num_envs % shards:
+            raise ValueError(
+                f"env.num_envs = {self.env.num_envs} does not split into num_shards = {shards}; "
+                f"try {_nearest_multiple(self.env.num_envs, shards)}"
+            )
+        local_envs = self.env.num_envs // shards
+        if self.ppo.shuffle == "trajectories":
+            if local_envs % self.ppo.num_minibatches:
+                raise ValueError(
+                    f"ppo.shuffle = trajectories deals out whole environments, and env.num_envs = "
+                    f"{self.env.num_envs} does not split into num_shards x ppo.num_minibatches = "
+                    f"{shards * self.ppo.num_minibatches}; try env.num_envs = "
+                    f"{_nearest_multiple(self.env.num_envs, shards * self.ppo.num_minibatches)}"
+                )
+        elif local_envs * self.ppo.rollout_length % self.ppo.num_minibatches:
+            step = shards * self.ppo.num_minibatches
+            good = _nearest_multiple(self.env.num_envs, step)
+            raise ValueError(
+                f"env.num_envs x ppo.rollout_length = "
+                f"{self.env.num_envs * self.ppo.rollout_length} does not split into "
+                f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
+                f"{self.ppo.num_minibatches}; try env.num_envs = {good}"
+            )
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps in one rollout of all environments."""
+        return self.env.num_envs * self.ppo.rollout_length
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that total_timesteps needs, rounded up."""
+        return -(-self.total_timesteps // self.steps_per_update)
+
+
+_MINIMA = {
+    "env.num_envs": 1,
+    "env.max_episode_steps": 0,
+    "ppo.rollout_length": 1,
+    "ppo.num_minibatches": 1,
+    "ppo.num_epochs": 1,
+    "ppo.learning_rate": 0,
+    "ppo.ent_coef": 0,
+    "ppo.vf_coef": 0,
+    "ppo.max_grad_norm": 0,
+    "eval.num_episodes": 0,
+    "eval.interval": 0,
+    "checkpoint.interval": 0,
+    "checkpoint.keep": 1,
+    "logging.interval": 0,
+    "total_timesteps": 1,
+    "seed": 0,
+    "num_shards": 0,
+    "devices": 0,
+}
+_POSITIVE = (
+    "ppo.clip_eps",
+    "ppo.vf_clip_eps",
+    "ppo.adam_eps",
+    "ppo.clip_obs",
+    "ppo.clip_reward",
+    "network.min_std",
+    "checkpoint.max_seconds",
+)
+
+
+def _get(config: object, dotted: str):
+    for part in dotted.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def _nearest_multiple(n: int, step: int) -> int:
+    return max(step, round(n / step) * step)

@@ -1,0 +1,90 @@
+"""The environment protocol: batched, next-step auto-reset, `valid`.
+
+The trainer sees `Env`, a batch of N environments, and nothing of the simulator behind it.
+Simulators written in JAX implement the smaller `Task`, one environment without resets;
+`vectorize.VectorEnv` lifts it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from purejaxppo.spaces import Space
+
+
+class EnvStep(NamedTuple):
+    """What N environments answer to N actions."""
+
+    obs: Any  # [N, ...] after the step: the true last observation where an episode ended
+    reward: jax.Array  # [N] float32
+    terminated: jax.Array  # [N] bool: the task itself ended; never together with truncated
+    truncated: jax.Array  # [N] bool: cut by a time limit
+    valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
+    diverged: jax.Array  # [N] bool: terminated because the simulator returned NaN or infinity
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """The static facts of a batch of environments."""
+
+    observation: Space
+    action: Space
+    num_envs: int
+    num_agents: int = 1
+    max_episode_steps: int = 0
+    """The time limit; 0 means none."""
+    restorable: bool = True
+    """Whether the state can be saved and continued exactly (False for host simulators)."""
+
+
+class Env(Protocol):
+    """N environments that step together.
+
+    On the step that ends an episode `obs` is the true last observation. The step after it ignores
+    the action, returns the next episode's first observation with reward 0, and is not `valid`.
+    """
+
+    spec: EnvSpec
+
+    def reset(self, key) -> tuple[Any, Any]:
+        """A key -> (state, obs [N, ...]), every environment at an episode's start."""
+        ...
+
+    def step(self, state, action) -> tuple[Any, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep)."""
+        ...
+
+    def refresh(self, state) -> Any:
+        """Called once before each rollout: the place to draw fresh starts."""
+        ...
+
+
+class TaskStep(NamedTuple):
+    """What one environment answers to one action."""
+
+    obs: Any
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+
+
+class Task(Protocol):
+    """One environment in JAX, without resets: pure functions of its state.
+
+    Actions of a bounded `Box` arrive within the space's own bounds.
+    """
+
+    observation: Space
+    action: Space
+    max_episode_steps: int
+    cheap_reset: bool
+    """Whether a reset costs about as little as a step."""
+
+    def reset(self, key) -> tuple[Any, Any]:
+        """A key -> (state, obs)."""
+        ...
+
+    def step(self, key, state, action) -> tuple[Any, TaskStep]:
+        """(key, state, action) -> (state, TaskStep); may return both flags, terminated wins."""
+        ...

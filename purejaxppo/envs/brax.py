@@ -1,0 +1,76 @@
+"""`brax/`: Brax's tasks under any of its physics back ends.
+
+https://github.com/google/brax. The raw environment is wrapped by us, since Brax's own wrappers
+overwrite the last observation and restart from one cached state.
+"""
+
+import contextlib
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box
+
+BACKENDS = ("spring", "positional", "generalized", "mjx")
+EPISODE_STEPS = 1000
+
+
+def _envs():
+    # brax and mjx print "Failed to import warp" on stdout where warp is absent.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from brax import envs
+    return envs
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return sorted(_envs()._envs)
+
+
+def make(name: str, config: EnvConfig) -> "BraxTask":
+    """The Brax task called `name`, on `config.backend` (spring if empty).
+
+    Raises:
+        ValueError: unknown back end or option.
+    """
+    backend = config.backend or "spring"
+    if backend not in BACKENDS:
+        raise ValueError(
+            f"env.backend = {backend!r}: brax has {', '.join(BACKENDS)}; "
+            f"try --env.backend {BACKENDS[0]}"
+        )
+    try:
+        env = _envs().get_environment(name, backend=backend, **config.options)
+    except TypeError as error:
+        raise ValueError(f"env.options for brax/{name}: {error}") from error
+    except NotImplementedError as error:
+        raise ValueError(f"brax/{name} does not run on the back end {backend}") from error
+    return BraxTask(env)
+
+
+class BraxTask:
+    """One Brax environment."""
+
+    max_episode_steps = EPISODE_STEPS
+    cheap_reset = False
+
+    def __init__(self, env: Any) -> None:
+        """Adapts a raw Brax environment."""
+        self.env = env
+        self.observation = Box((int(env.observation_size),))
+        self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def reset(self, key):
+        """A key -> (Brax state, obs)."""
+        state = self.env.reset(jax.random.key_data(key))
+        return state, state.obs
+
+    def step(self, key, state, action):
+        """One control step; `done` is a fall, never a time limit."""
+        del key
+        state = self.env.step(state, action)
+        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))

@@ -1,0 +1,104 @@
+"""`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import FlatActions
+from purejaxppo.spaces import Box, Dict, Discrete, Space
+
+NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
+
+
+def _gymnax():
+    import gymnax
+
+    return gymnax
+
+
+def task_names() -> list[str]:
+    """The tasks of this family that run without downloading anything."""
+    return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
+
+
+def make(name: str, config: EnvConfig):
+    """The gymnax task called `name`; `config.options` replace fields of its parameters.
+
+    Raises:
+        ValueError: an option that the task's parameters do not have.
+    """
+    env, params = _gymnax().make(name)
+    known = vars(params)
+    for option in config.options:
+        if option not in known:
+            raise ValueError(
+                f"env.options.{option}: gymnax/{name} has no such parameter; it has "
+                f"{', '.join(sorted(known))}"
+            )
+    limit = config.max_episode_steps or int(
+        config.options.get("max_steps_in_episode", params.max_steps_in_episode)
+    )
+    params = params.replace(**{**config.options, "max_steps_in_episode": limit})
+    task = GymnaxTask(env, params, limit)
+    if isinstance(task.action, Box) and len(task.action.shape) != 1:
+        return FlatActions(task)
+    return task
+
+
+def _space(space: Any) -> Space:
+    """A gymnax space as ours."""
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return Discrete(int(space.n))
+    if kind == "Dict":
+        return Dict.of({name: _space(part) for name, part in space.spaces.items()})
+    if kind == "Box":
+        dtype = np.dtype(space.dtype)
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float64), space.shape)
+            for bound in (space.low, space.high)
+        )
+        flat = [
+            float(bound.flat[0]) if bound.size and np.all(bound == bound.flat[0]) else _nest(bound)
+            for bound in (low, high)
+        ]
+        return Box(tuple(space.shape), flat[0], flat[1], str(dtype))
+    raise ValueError(f"gymnax space {kind} is not supported")
+
+
+def _nest(bound: np.ndarray):
+    return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)
+
+
+class GymnaxTask:
+    """One gymnax environment, without its auto-reset."""
+
+    cheap_reset = True
+
+    def __init__(self, env: Any, params: Any, max_episode_steps: int) -> None:
+        """Adapts an environment with its parameters."""
+        self.env = env
+        self.params = params
+        self.max_episode_steps = max_episode_steps
+        self.observation = _space(env.observation_space(params))
+        self.action = _space(env.action_space(params))
+
+    def _obs(self, obs):
+        if isinstance(self.observation, Box):
+            return jnp.asarray(obs).astype(self.observation.dtype)
+        return obs
+
+    def reset(self, key):
+        """A key -> (gymnax state, obs)."""
+        obs, state = self.env.reset_env(key, self.params)
+        return state, self._obs(obs)
+
+    def step(self, key, state, action):
+        """One raw step; the time limit is `params.max_steps_in_episode`."""
+        obs, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        truncated = self.env.is_truncated(state, self.params)
+        reward = jnp.asarray(reward, jnp.float32)
+        return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)

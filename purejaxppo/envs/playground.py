@@ -1,0 +1,102 @@
+"""`playground/`: MuJoCo Playground's tasks on MJX, https://playground.mujoco.org.
+
+The DeepMind control suite runs offline. Locomotion and manipulation need the MuJoCo menagerie in
+place, which Playground clones at first use.
+"""
+
+import contextlib
+import io
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box, Dict, Space
+
+BACKENDS = ("jax", "warp")
+
+
+def _registry():
+    # playground and mjx print on stdout where warp has no CUDA device.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from mujoco_playground import registry
+    return registry
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return sorted(_registry().ALL_ENVS)
+
+
+def make(name: str, config: EnvConfig) -> "PlaygroundTask":
+    """The Playground task called `name`.
+
+    `config.backend` is the MJX implementation, jax (default) or warp; `config.options` override
+    fields of the task's own configuration.
+
+    Raises:
+        ValueError: unknown back end or option, or assets that are not there.
+    """
+    backend = config.backend or "jax"
+    if backend not in BACKENDS:
+        raise ValueError(f"env.backend = {backend!r}: playground has {', '.join(BACKENDS)}")
+    registry = _registry()
+    defaults = registry.get_default_config(name)
+    for option in config.options:
+        if option not in defaults:
+            raise ValueError(
+                f"env.options.{option}: playground/{name} has no such option; it has "
+                f"{', '.join(sorted(defaults))}"
+            )
+    if name not in registry.dm_control_suite.ALL_ENVS:
+        _need_menagerie(name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        env = registry.load(name, config_overrides={"impl": backend, **config.options})
+    return PlaygroundTask(env, int(defaults.episode_length) // int(defaults.action_repeat))
+
+
+def _need_menagerie(name: str) -> None:
+    """Refuses a robot's task where the robots' models are absent: nothing is fetched at run time."""
+    from mujoco_playground._src import mjx_env
+
+    if not mjx_env.MENAGERIE_PATH.exists():
+        raise ValueError(
+            f"playground/{name} needs the robots' models of mujoco_menagerie in "
+            f"{mjx_env.MENAGERIE_PATH}; clone https://github.com/google-deepmind/mujoco_menagerie "
+            f"there, or choose a task of the DeepMind control suite such as playground/CheetahRun"
+        )
+
+
+def _space(size: Any) -> Space:
+    """Playground's observation size, an integer, a shape or a mapping, as a space."""
+    if isinstance(size, int):
+        return Box((size,))
+    if hasattr(size, "items"):
+        return Dict.of({name: _space(part) for name, part in size.items()})
+    return Box(tuple(int(n) for n in size))
+
+
+class PlaygroundTask:
+    """One Playground environment, without its wrappers."""
+
+    cheap_reset = False
+
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        """Adapts a raw Playground environment."""
+        self.env = env
+        self.max_episode_steps = max_episode_steps
+        self.observation = _space(env.observation_size)
+        self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def reset(self, key):
+        """A key -> (Playground state, obs)."""
+        state = self.env.reset(jax.random.key_data(key))
+        return state, state.obs
+
+    def step(self, key, state, action):
+        """One control step; `done` is the task's own end, never a time limit."""
+        del key
+        state = self.env.step(state, action)
+        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))

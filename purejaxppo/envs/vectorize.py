@@ -1,0 +1,116 @@
+"""Lifts one JAX environment to a batch with next-step auto-reset, fresh starts, NaN containment."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purejaxppo.envs.base import EnvSpec, EnvStep, Task
+
+
+class VectorState(struct.PyTreeNode):
+    """N environments."""
+
+    task: Any  # [N, ...] the task's states
+    fresh: Any  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
+    done: jax.Array  # [N] bool: the last step ended an episode
+    key: jax.Array  # a PRNG key
+
+
+class VectorEnv:
+    """`num_envs` copies of a task under the environment protocol.
+
+    Args:
+        task: one environment.
+        num_envs: N.
+        fresh_every_step: draw a new start for every episode. Otherwise N starts are drawn by
+            `refresh`, once per rollout, and an environment that ends twice in a rollout starts
+            from the same state twice: 1/T of the cost.
+    """
+
+    def __init__(self, task: Task, num_envs: int, *, fresh_every_step: bool) -> None:
+        """Prepares the batch; nothing is computed yet."""
+        self.task = task
+        self.fresh_every_step = fresh_every_step
+        self.spec = EnvSpec(
+            observation=task.observation,
+            action=task.action,
+            num_envs=num_envs,
+            max_episode_steps=task.max_episode_steps,
+        )
+
+    def _starts(self, key):
+        keys = jax.random.split(key, self.spec.num_envs)
+        return strong_types(jax.vmap(self.task.reset)(keys))
+
+    def reset(self, key):
+        """A key -> (state, obs [N, ...])."""
+        key, start_key = jax.random.split(key)
+        task, obs = self._starts(start_key)
+        state = VectorState(
+            task=task,
+            fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, (task, obs)),
+            done=jnp.zeros(self.spec.num_envs, bool),
+            key=key,
+        )
+        return state, obs
+
+    def refresh(self, state: VectorState) -> VectorState:
+        """Draws the starts that this rollout's ended episodes will take."""
+        if self.fresh_every_step:
+            return state
+        key, start_key = jax.random.split(state.key)
+        return state.replace(fresh=self._starts(start_key), key=key)
+
+    def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        key, step_key, start_key = jax.random.split(state.key, 3)
+        fresh_task, fresh_obs = self._starts(start_key) if self.fresh_every_step else state.fresh
+        keys = jax.random.split(step_key, self.spec.num_envs)
+        task, out = jax.vmap(self.task.step)(keys, state.task, action)
+        valid = ~state.done
+        reward = out.reward.astype(jnp.float32)
+        diverged = valid & ~(jnp.isfinite(reward) & _finite(out.obs, self.spec.num_envs))
+        terminated = valid & (out.terminated.astype(bool) | diverged)
+        truncated = valid & out.truncated.astype(bool) & ~terminated
+        obs = select(diverged, jax.tree.map(jnp.zeros_like, fresh_obs), out.obs)
+        step = EnvStep(
+            obs=select(state.done, fresh_obs, obs),
+            reward=jnp.where(valid & ~diverged, reward, 0.0),
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
+            diverged=diverged,
+        )
+        state = state.replace(
+            task=select(state.done, fresh_task, task), done=terminated | truncated, key=key
+        )
+        return state, step
+
+
+def strong_types(tree):
+    """The same arrays with no weak types, which would recompile a function that is fed its output."""
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), tree)
+
+
+def select(mask, on_true, on_false):
+    """Per environment, `on_true` where mask [N] else `on_false`, in the dtypes of `on_true`."""
+
+    def pick(a, b):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
+        return jnp.where(
+            mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, jnp.asarray(b).astype(a.dtype)
+        )
+
+    return jax.tree.map(pick, on_true, on_false)
+
+
+def _finite(obs, num_envs: int):
+    """Whether all of an environment's observation is finite, bool [N]."""
+    floats = [x for x in jax.tree.leaves(obs) if jnp.issubdtype(x.dtype, jnp.floating)]
+    ok = jnp.ones(num_envs, bool)
+    for x in floats:
+        ok &= jnp.all(jnp.isfinite(x.reshape(num_envs, -1)), axis=1)
+    return ok

@@ -1,0 +1,114 @@
+"""Wrappers around a `Task`, applied in one fixed order: adapter, time limit, action scaling."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.envs.base import Task
+from purejaxppo.spaces import Box, Dict, Space
+
+
+class Wrapper:
+    """A task that passes everything on."""
+
+    def __init__(self, task: Task) -> None:
+        """Wraps `task`."""
+        self.task = task
+        self.observation = task.observation
+        self.action = task.action
+        self.max_episode_steps = task.max_episode_steps
+        self.cheap_reset = task.cheap_reset
+
+    def __getattr__(self, name: str):
+        """What only the wrapped task has, such as `render`."""
+        return getattr(self.task, name)
+
+    def reset(self, key):
+        """As the task."""
+        return self.task.reset(key)
+
+    def step(self, key, state, action):
+        """As the task."""
+        return self.task.step(key, state, action)
+
+
+class TimeLimit(Wrapper):
+    """Truncates after so many steps, besides what the task itself does."""
+
+    def __init__(self, task: Task, max_episode_steps: int) -> None:
+        """Limits `task` to `max_episode_steps`."""
+        super().__init__(task)
+        self.max_episode_steps = max_episode_steps
+
+    def reset(self, key):
+        """(key) -> ((state, steps so far), obs)."""
+        state, obs = self.task.reset(key)
+        return (state, jnp.zeros((), jnp.int32)), obs
+
+    def step(self, key, state, action):
+        """As the task; truncated when the limit is reached."""
+        state, elapsed = state
+        state, out = self.task.step(key, state, action)
+        elapsed = elapsed + 1
+        truncated = jnp.logical_or(out.truncated, elapsed >= self.max_episode_steps)
+        return (state, elapsed), out._replace(truncated=truncated)
+
+
+def _unit_space(space: Space) -> Space:
+    """The space with every bounded Box replaced by one of [-1, 1]."""
+    if isinstance(space, Dict):
+        return Dict(tuple((name, _unit_space(part)) for name, part in space.spaces))
+    if isinstance(space, Box) and space.bounded:
+        return replace(space, low=-1.0, high=1.0, dtype="float32")
+    return space
+
+
+def _from_unit(action, space: Space):
+    """Clips to [-1, 1] and scales to the bounds; other actions pass."""
+    if isinstance(space, Dict):
+        return {name: _from_unit(action[name], part) for name, part in space.spaces}
+    if isinstance(space, Box) and space.bounded:
+        low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
+        unit = jnp.clip(action, -1.0, 1.0)
+        scaled = unit if np.all(low == -1) and np.all(high == 1) else _affine(unit, low, high)
+        return scaled.astype(space.dtype)
+    return action
+
+
+def _affine(unit, low, high):
+    return low + 0.5 * (unit + 1.0) * (high - low)
+
+
+class UnitActions(Wrapper):
+    """Bounded continuous actions are given in [-1, 1]: clipped, then scaled to the bounds."""
+
+    def __init__(self, task: Task) -> None:
+        """Rescales the actions of `task`."""
+        super().__init__(task)
+        self.action = _unit_space(task.action)
+
+    def step(self, key, state, action):
+        """As the task, for an action in [-1, 1]; anything beyond is clipped."""
+        return self.task.step(key, state, _from_unit(action, self.task.action))
+
+
+class FlatActions(Wrapper):
+    """Gives a `Box` action space without axes, or with several, exactly one."""
+
+    def __init__(self, task: Task) -> None:
+        """Flattens the actions of `task`."""
+        super().__init__(task)
+        self.shape = task.action.shape
+        size = int(np.prod(self.shape))
+        low, high = (
+            tuple(np.broadcast_to(bound, self.shape).ravel().tolist())
+            for bound in (task.action.low, task.action.high)
+        )
+        self.action = replace(task.action, shape=(size,), low=low, high=high)
+
+    def step(self, key, state, action):
+        """As the task, for a flat action."""
+        return self.task.step(key, state, action.reshape(self.shape))
+
+

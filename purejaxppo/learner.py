@@ -1,0 +1,296 @@
+"""The learner: one PPO iteration as small pure methods over one `TrainState`, and chunks of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.advantages import gae
+from purejaxppo.agents import distributions, normalize, ppo
+from purejaxppo.agents.networks import make_network
+from purejaxppo.config import Config
+from purejaxppo.envs import registry
+from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.sharding import Shards
+from purejaxppo.types import (
+    AgentState,
+    Episodes,
+    Hyperparams,
+    Losses,
+    Metrics,
+    RunningStats,
+    TrainState,
+    Transition,
+)
+
+STATE_AXES: Any = TrainState(
+    agent=None, opt_state=None, reward_stats=None, update=None, rollout=0, key=0
+)
+"""Which fields of a TrainState have a leading axis of shards."""
+
+
+class Policy:
+    """The static side of an agent: how parameters and observations become actions.
+
+    Args:
+        config: of the run.
+        observation: the environment's observation space.
+        action: the environment's action space.
+    """
+
+    def __init__(self, config: Config, observation, action) -> None:
+        """Builds network and distribution; nothing is computed yet."""
+        self.config = config
+        self.observation = observation
+        self.network = make_network(observation, action, config.network)
+        self.distribution = distributions.for_space(action, config.network.distribution)
+
+    def init(self, key) -> AgentState:
+        """Fresh parameters, and statistics of nothing."""
+        return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
+
+    def init_obs_stats(self) -> RunningStats:
+        """Empty statistics for the parts of an observation that are normalised."""
+        return normalize.init_stats(self.normalizable(zeros(self.observation)))
+
+    def normalizable(self, obs) -> list:
+        """The float parts of an observation that are not images, if normalisation is on."""
+        if not self.config.ppo.normalize_obs:
+            return []
+        return [x for x, yes in zip(jax.tree.leaves(obs), self._is_vector(), strict=True) if yes]
+
+    def _is_vector(self) -> list[bool]:
+        return [
+            jnp.issubdtype(x.dtype, jnp.floating) and x.ndim < 3
+            for x in jax.tree.leaves(zeros(self.observation))
+        ]
+
+    def normalize_obs(self, stats: RunningStats, obs):
+        """The observation with its vectors normalised by the running statistics."""
+        if not self.config.ppo.normalize_obs:
+            return obs
+        vectors = iter(
+            normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs)
+        )
+        leaves, tree = jax.tree.flatten(obs)
+        return jax.tree.unflatten(
+            tree,
+            [
+                next(vectors) if yes else x
+                for x, yes in zip(leaves, self._is_vector(), strict=True)
+            ],
+        )
+
+    def act(self, agent: AgentState, key, carry, obs, start):
+        """Samples: -> (carry, action, log_prob, env_action), each [N, ...]."""
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
+        action = self.distribution.sample(params, key)
+        log_prob = self.distribution.log_prob(params, action)
+        return carry, action, log_prob, self.distribution.to_env(action)
+
+    def act_deterministically(self, agent: AgentState, key, carry, obs, start):
+        """The distribution's mode: -> (carry, action, log_prob, env_action)."""
+        del key
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
+        action = self.distribution.mode(params)
+        log_prob = self.distribution.log_prob(params, action)
+        return carry, action, log_prob, self.distribution.to_env(action)
+
+
+def zeros(space):
+    """An observation of zeros of a space."""
+    from purejaxppo.agents.networks import zeros as network_zeros
+
+    return network_zeros(space)
+
+
+class Learner:
+    """PPO on one shard of environments; `shards` maps it over all.
+
+    Args:
+        config: of the run, with `num_shards` resolved.
+        shards: where shards live.
+    """
+
+    def __init__(self, config: Config, shards: Shards | None = None) -> None:
+        """Builds environment and networks; nothing is computed yet."""
+        self.config = replace(config, num_shards=max(config.num_shards, 1))
+        self.shards = shards or Shards(self.config.num_shards)
+        self.num_envs = self.config.env.num_envs // self.config.num_shards
+        self.env = registry.make(self.config.env, self.num_envs)
+        self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
+        self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
+        self.train_chunk = self.shards.map(
+            self.train_shard, (STATE_AXES, None, None), (STATE_AXES, None)
+        )
+
+    def shard_ids(self):
+        """The numbers of the shards, int32 [D], an argument of `init`."""
+        return jnp.arange(self.config.num_shards)
+
+    def hyperparams(self) -> Hyperparams:
+        """The config's tunable floats as arrays."""
+        return ppo.make_hyperparams(self.config.ppo, self.config.num_updates)
+
+    def init_shard(self, key, shard_id) -> TrainState:
+        """The state before the first update; `key` is the run's, the same for all shards."""
+        agent_key, shard_key = jax.random.split(key)
+        env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
+        agent = self.policy.init(agent_key)
+        flat, _ = jax.flatten_util.ravel_pytree(agent.params)
+        return TrainState(
+            agent=agent,
+            opt_state=ppo.optimizer(self.config.ppo).init(flat),
+            reward_stats=normalize.init_stats(jnp.zeros(())),
+            update=jnp.zeros((), jnp.int32),
+            rollout=init_rollout(self.env, self.policy.network.initial_carry, env_key),
+            key=key,
+        )
+
+    def train_shard(
+        self, state: TrainState, hp: Hyperparams, num_updates
+    ) -> tuple[TrainState, Metrics]:
+        """`num_updates` (int32, traced) PPO iterations; metrics are summed over them."""
+
+        def body(_, carried):
+            state, total = carried
+            state, metrics = self.train_step(state, hp)
+            return state, jax.tree.map(jnp.add, total, metrics)
+
+        return jax.lax.fori_loop(0, num_updates, body, (state, zero_metrics()))
+
+    def train_step(self, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
+        """One PPO iteration: collect, estimate, improve, then learn the statistics."""
+        key, act_key, improve_key = jax.random.split(state.key, 3)
+        hp = ppo.scheduled(hp, self.config.ppo, state.update)
+        rollout, transitions, episodes = collect(
+            self.env,
+            lambda *args: self.policy.act(state.agent, *args),
+            state.rollout,
+            act_key,
+            self.config.ppo.rollout_length,
+        )
+        rollout, reward_stats, rewards = self.scale_rewards(state, rollout, transitions, hp)
+        batch = self.estimate(state.agent, rollout, transitions, rewards, hp)
+        params, opt_state, losses = ppo.improve(
+            self.evaluate_rows,
+            state.agent.params,
+            state.opt_state,
+            batch,
+            hp,
+            improve_key,
+            config=self.config.ppo,
+            num_envs=self.num_envs,
+            psum=self.shards.psum,
+        )
+        metrics = self.summarise(transitions, episodes, losses, batch)
+        agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
+        state = TrainState(agent, opt_state, reward_stats, state.update + 1, rollout, key)
+        return state, metrics
+
+    def scale_rewards(self, state: TrainState, rollout, transitions: Transition, hp):
+        """Rewards over the running standard deviation of the discounted return, if asked for."""
+        config = self.config.ppo
+        if not config.normalize_reward:
+            return rollout, state.reward_stats, transitions.reward
+        returns, carried = normalize.discounted_returns(
+            transitions.reward,
+            transitions.terminated | transitions.truncated,
+            transitions.valid,
+            rollout.discounted_return,
+            hp.gamma,
+        )
+        stats = normalize.update_stats(
+            state.reward_stats, returns, transitions.valid, self.shards.psum
+        )
+        scale = jax.lax.rsqrt(normalize.variance(stats) + 1e-8)
+        reward = jnp.clip(transitions.reward * scale, -config.clip_reward, config.clip_reward)
+        return rollout.replace(discounted_return=carried), stats, reward
+
+    def estimate(
+        self, agent: AgentState, rollout, transitions: Transition, reward, hp
+    ) -> ppo.Batch:
+        """Values in one batch after the rollout, advantages and targets; rows flattened."""
+        obs = jax.tree.map(
+            lambda xs, x: jnp.concatenate([xs, x[None]]), transitions.obs, rollout.obs
+        )
+        obs = self.policy.normalize_obs(agent.obs_stats, obs)
+        start = jnp.concatenate([transitions.start, rollout.start[None]])
+        value = self.policy.network.apply(agent.params, (), obs, start)[2]
+        advantage = gae(
+            reward,
+            value[:-1],
+            value[1:],
+            transitions.terminated,
+            transitions.terminated | transitions.truncated,
+            transitions.valid,
+            gamma=hp.gamma,
+            gae_lambda=hp.gae_lambda,
+        )
+        batch = ppo.Batch(
+            obs=jax.tree.map(lambda x: x[:-1], obs),
+            carry=(),
+            start=transitions.start,
+            action=transitions.action,
+            log_prob=transitions.log_prob,
+            value=value[:-1],
+            target=advantage + value[:-1],
+            advantage=advantage,
+            valid=transitions.valid,
+        )
+        return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+
+    def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
+        """Log-probabilities, entropies and values of stored rows under `params`."""
+        _, dist_params, value = self.policy.network.apply(params, rows.carry, rows.obs, rows.start)
+        distribution = self.policy.distribution
+        return ppo.Evaluation(
+            distribution.log_prob(dist_params, rows.action),
+            distribution.entropy(dist_params),
+            value,
+        )
+
+    def observe(self, stats: RunningStats, transitions: Transition) -> RunningStats:
+        """Observation statistics with this rollout's valid rows: only after the update."""
+        if not self.config.ppo.normalize_obs:
+            return stats
+        vectors = self.policy.normalizable(transitions.obs)
+        return normalize.update_stats(stats, vectors, transitions.valid, self.shards.psum)
+
+    def summarise(
+        self, transitions: Transition, episodes: Episodes, losses: Losses, batch: ppo.Batch
+    ) -> Metrics:
+        """The numbers of one update, over all shards."""
+        psum = self.shards.psum
+        steps = jnp.sum(transitions.valid, dtype=jnp.int32)
+
+        def moments(x):
+            return jnp.stack(
+                [jnp.sum(x, where=batch.valid), jnp.sum(jnp.square(x), where=batch.valid)]
+            )
+
+        steps, episodes, target, error = psum(
+            (steps, episodes, moments(batch.target), moments(batch.target - batch.value))
+        )
+        count = jnp.maximum(steps, 1)
+
+        def variance(m):
+            return jnp.maximum(m[1] / count - jnp.square(m[0] / count), 0.0)
+
+        unexplained = variance(error) / jnp.maximum(variance(target), 1e-12)
+        return Metrics(
+            updates=jnp.ones((), jnp.int32),
+            env_steps=steps,
+            episodes=episodes,
+            losses=losses,
+            explained_variance=1.0 - unexplained,
+        )
+
+
+def zero_metrics() -> Metrics:
+    """Sums of nothing."""
+    i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
+    return Metrics(i, i, Episodes(i, f, i, i), Losses(f, f, f, f, f, f), f)

@@ -1,0 +1,79 @@
+"""Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.envs.base import Env
+from purejaxppo.types import Episodes, RolloutState, Transition
+
+
+def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
+    """N environments at their first observations."""
+    state, obs = env.reset(key)
+    n = env.spec.num_envs
+    return RolloutState(
+        env=state,
+        obs=obs,
+        start=jnp.ones(n, bool),
+        carry=initial_carry((n,)),
+        episode_return=jnp.zeros(n),
+        episode_length=jnp.zeros(n, jnp.int32),
+        discounted_return=jnp.zeros(n),
+    )
+
+
+def collect(
+    env: Env, act: Callable[..., tuple[Any, Any, Any, Any]], state: RolloutState, key, length: int
+) -> tuple[RolloutState, Transition, Episodes]:
+    """Steps N environments `length` times.
+
+    Args:
+        env: the environments.
+        act: (key, carry, obs, start) -> (carry, action, log_prob, env_action); the carry is to
+            be reset where `start`.
+        state: where they stand.
+        key: consumed.
+        length: T.
+
+    Returns:
+        (state, transitions [T, N], episodes that ended).
+    """
+    state = state.replace(env=env.refresh(state.env))
+
+    def step(state: RolloutState, key):
+        carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
+        env_state, out = env.step(state.env, env_action)
+        done = out.terminated | out.truncated
+        episode_return = state.episode_return + out.reward
+        episode_length = state.episode_length + out.valid
+        transition = Transition(
+            obs=state.obs,
+            action=action,
+            log_prob=log_prob,
+            reward=out.reward,
+            terminated=out.terminated,
+            truncated=out.truncated,
+            valid=out.valid,
+            start=state.start,
+        )
+        episodes = Episodes(
+            count=jnp.sum(done, dtype=jnp.int32),
+            return_sum=jnp.sum(episode_return, where=done),
+            length_sum=jnp.sum(episode_length, where=done),
+            diverged=jnp.sum(out.diverged, dtype=jnp.int32),
+        )
+        state = state.replace(
+            env=env_state,
+            obs=out.obs,
+            start=~out.valid,
+            carry=carry,
+            episode_return=jnp.where(done, 0.0, episode_return),
+            episode_length=jnp.where(done, 0, episode_length),
+        )
+        return state, (transition, episodes)
+
+    state, (transitions, episodes) = jax.lax.scan(step, state, jax.random.split(key, length))
+    return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
