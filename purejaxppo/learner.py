@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.advantages import gae
-from purejaxppo.agents import distributions, normalize, ppo
-from purejaxppo.agents.networks import make_network
+from purejaxppo.agents import normalize, ppo
+from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.rollout import collect, init_rollout
@@ -28,83 +28,6 @@ STATE_AXES: Any = TrainState(
     agent=None, opt_state=None, reward_stats=None, update=None, rollout=0, key=0
 )
 """Which fields of a TrainState have a leading axis of shards."""
-
-
-class Policy:
-    """The static side of an agent: how parameters and observations become actions.
-
-    Args:
-        config: of the run.
-        observation: the environment's observation space.
-        action: the environment's action space.
-    """
-
-    def __init__(self, config: Config, observation, action) -> None:
-        """Builds network and distribution; nothing is computed yet."""
-        self.config = config
-        self.observation = observation
-        self.network = make_network(observation, action, config.network)
-        self.distribution = distributions.for_space(action, config.network.distribution)
-
-    def init(self, key) -> AgentState:
-        """Fresh parameters, and statistics of nothing."""
-        return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
-
-    def init_obs_stats(self) -> RunningStats:
-        """Empty statistics for the parts of an observation that are normalised."""
-        return normalize.init_stats(self.normalizable(zeros(self.observation)))
-
-    def normalizable(self, obs) -> list:
-        """The float parts of an observation that are not images, if normalisation is on."""
-        if not self.config.ppo.normalize_obs:
-            return []
-        return [x for x, yes in zip(jax.tree.leaves(obs), self._is_vector(), strict=True) if yes]
-
-    def _is_vector(self) -> list[bool]:
-        return [
-            jnp.issubdtype(x.dtype, jnp.floating) and x.ndim < 3
-            for x in jax.tree.leaves(zeros(self.observation))
-        ]
-
-    def normalize_obs(self, stats: RunningStats, obs):
-        """The observation with its vectors normalised by the running statistics."""
-        if not self.config.ppo.normalize_obs:
-            return obs
-        vectors = iter(
-            normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs)
-        )
-        leaves, tree = jax.tree.flatten(obs)
-        return jax.tree.unflatten(
-            tree,
-            [
-                next(vectors) if yes else x
-                for x, yes in zip(leaves, self._is_vector(), strict=True)
-            ],
-        )
-
-    def act(self, agent: AgentState, key, carry, obs, start):
-        """Samples: -> (carry, action, log_prob, env_action), each [N, ...]."""
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
-        action = self.distribution.sample(params, key)
-        log_prob = self.distribution.log_prob(params, action)
-        return carry, action, log_prob, self.distribution.to_env(action)
-
-    def act_deterministically(self, agent: AgentState, key, carry, obs, start):
-        """The distribution's mode: -> (carry, action, log_prob, env_action)."""
-        del key
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
-        action = self.distribution.mode(params)
-        log_prob = self.distribution.log_prob(params, action)
-        return carry, action, log_prob, self.distribution.to_env(action)
-
-
-def zeros(space):
-    """An observation of zeros of a space."""
-    from purejaxppo.agents.networks import zeros as network_zeros
-
-    return network_zeros(space)
 
 
 class Learner:

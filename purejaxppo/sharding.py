@@ -8,6 +8,7 @@ through `psum` alone.
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +27,15 @@ def use_cpu_cores(devices: int) -> None:
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     jax.config.update("jax_num_cpu_devices", devices or cores or 1)
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(base / "purejaxppo" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 class Shards:

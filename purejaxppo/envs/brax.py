@@ -6,6 +6,7 @@ overwrite the last observation and restart from one cached state.
 
 import contextlib
 import io
+import warnings
 from typing import Any
 
 import jax
@@ -44,7 +45,9 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
             f"try --env.backend {BACKENDS[0]}"
         )
     try:
-        env = _envs().get_environment(name, backend=backend, **config.options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Brax System, piplines and environments are not")
+            env = _envs().get_environment(name, backend=backend, **config.options)
     except TypeError as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error
     except NotImplementedError as error:

@@ -1,0 +1,169 @@
+"""Saving and restoring runs: the only file that imports orbax.
+
+A save has three items: `agent` (all that evaluation needs), `train` (the rest of the TrainState)
+and `progress` (host counters). Orbax renames a finished save into place, so that a run that is
+killed while saving keeps its last good one.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from purejaxppo.configio import load_config
+from purejaxppo.evaluation import Agent
+from purejaxppo.types import AgentState, TrainState
+
+
+@dataclasses.dataclass
+class Progress:
+    """Host counters of a run, saved beside its state."""
+
+    update: int = 0
+    env_steps: int = 0
+    train_seconds: float = 0.0
+    """Training alone, without compiling, evaluating and saving."""
+    best_return: float | None = None
+    best_env_steps: int = 0
+
+
+class Checkpoints:
+    """The saves of one run folder.
+
+    Args:
+        run_dir: the run's folder; `checkpoints/` holds the last saves by environment steps, `best/`
+            the agent with the best evaluation.
+        keep: how many of the last saves stay.
+    """
+
+    def __init__(self, run_dir: Path, keep: int = 2) -> None:
+        """Opens (and creates) the folders."""
+        self._last = _manager(run_dir / "checkpoints", keep)
+        self._best = _manager(run_dir / "best", 1)
+
+    def latest(self) -> int | None:
+        """Environment steps of the last save, None if there is none."""
+        return self._last.latest_step()
+
+    def progress(self) -> Progress:
+        """The counters of the last save, without its arrays."""
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        return Progress(**self._last.restore(self.latest(), args=args)["progress"])
+
+    def save(self, state: TrainState, progress: Progress) -> None:
+        """Saves the whole state, in the background; the caller may donate it right after."""
+        if self._last.latest_step() == progress.env_steps:
+            return
+        copy = _snapshot(state)
+        self._last.save(
+            progress.env_steps,
+            args=ocp.args.Composite(
+                agent=ocp.args.StandardSave(copy.agent),
+                train=ocp.args.StandardSave(copy.replace(agent=None)),
+                progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
+            ),
+        )
+
+    def save_best(self, agent: AgentState, progress: Progress) -> None:
+        """Replaces the best agent."""
+        if progress.env_steps in self._best.all_steps():
+            return
+        self._best.save(
+            progress.env_steps,
+            args=ocp.args.Composite(
+                agent=ocp.args.StandardSave(_snapshot(agent)),
+                progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
+            ),
+        )
+
+    def restore(self, template: TrainState) -> tuple[TrainState, Progress]:
+        """The last save, with the shapes, types and shardings of `template`."""
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
+        items = self._last.restore(
+            self.latest(),
+            args=ocp.args.Composite(
+                agent=ocp.args.StandardRestore(abstract.agent),
+                train=ocp.args.StandardRestore(abstract.replace(agent=None)),
+                progress=ocp.args.JsonRestore(),
+            ),
+        )
+        state = items["train"].replace(agent=items["agent"])
+        return state, Progress(**items["progress"])
+
+    def wait(self) -> None:
+        """Until all saves are on disk."""
+        self._last.wait_until_finished()
+        self._best.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits, and lets go of the folders."""
+        self._last.close()
+        self._best.close()
+
+
+def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
+    return ocp.CheckpointManager(
+        folder.resolve(),
+        options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+        item_names=("agent", "train", "progress"),
+    )
+
+
+def _snapshot(tree: Any) -> Any:
+    """A copy that donation of the original cannot touch."""
+    return jax.tree.map(jnp.copy, tree)
+
+
+def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
+    """A trained agent, with its training normaliser, from a run folder.
+
+    Args:
+        run_dir: as made by `python -m purejaxppo.train`.
+        checkpoint: "best", "last", or the environment steps of a save.
+
+    Raises:
+        ValueError: no such run or checkpoint; says what there is.
+    """
+    run_dir = Path(run_dir)
+    if not (run_dir / "config.yaml").is_file():
+        raise ValueError(f"{run_dir}: not a run folder (it has no config.yaml)")
+    config = load_config(run_dir / "config.yaml")
+    best, last = _steps(run_dir / "best"), _steps(run_dir / "checkpoints")
+    if not best and not last:
+        raise ValueError(f"{run_dir}: nothing has been saved yet")
+    if checkpoint == "best":
+        folder, step = ("best", best[-1]) if best else ("checkpoints", last[-1])
+    elif checkpoint == "last" and last:
+        folder, step = "checkpoints", last[-1]
+    elif str(checkpoint).isdigit() and int(checkpoint) in (*last, *best):
+        step = int(checkpoint)
+        folder = "checkpoints" if step in last else "best"
+    else:
+        known = ["best"] * bool(best) + ["last"] * bool(last) + [str(s) for s in (*last, *best)]
+        raise ValueError(
+            f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(dict.fromkeys(known))}"
+        )
+    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
+    template = jax.eval_shape(agent.policy.init, jax.random.key(0))
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    template = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), template
+    )
+    with _manager(run_dir / folder, 1_000_000) as manager:
+        items = manager.restore(
+            step,
+            args=ocp.args.Composite(
+                agent=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
+            ),
+        )
+    return agent._replace(state=items["agent"], env_steps=items["progress"]["env_steps"])
+
+
+def _steps(folder: Path) -> list[int]:
+    """The finished saves of a folder, in order."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())

@@ -1,0 +1,78 @@
+"""`python -m purejaxppo.evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from purejaxppo import rendering, reporting
+from purejaxppo.checkpoint import restore
+from purejaxppo.evaluation import evaluate, record_states
+from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+
+DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What to evaluate, and how."""
+
+    run: Path
+    """The run's folder, as made by `python -m purejaxppo.train`."""
+    episodes: int = 100
+    """Whole episodes to run."""
+    stochastic: bool = False
+    """Sample actions instead of taking the most likely one."""
+    checkpoint: str = "best"
+    """best, last, or the environment steps of a save."""
+    seed: int = 0
+    """Seed of the environments' starts."""
+    render: str = ""
+    """Draw one episode into this file: .mp4, .gif or .html."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    command = tyro.cli(
+        Command,
+        args=None if args is None else list(args),
+        prog="python -m purejaxppo.evaluate",
+        description=DESCRIPTION,
+    )
+    try:
+        return run(command)
+    except ValueError as error:
+        return reporting.fail(error)
+
+
+def run(command: Command) -> int:
+    """Evaluates, prints one line, and draws if asked to."""
+    if command.render:
+        rendering.check_target(command.render)
+    if command.episodes < 1:
+        raise ValueError(f"--episodes {command.episodes} must be at least 1")
+    use_compilation_cache()
+    use_cpu_cores(0)
+    agent = restore(command.run, command.checkpoint)
+    policy = "stochastic" if command.stochastic else "deterministic"
+    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {policy} policy")
+    result = evaluate(
+        agent, command.episodes, seed=command.seed, deterministic=not command.stochastic
+    )
+    print(result)
+    if command.render:
+        task, states, rewards = record_states(
+            agent, seed=command.seed, deterministic=not command.stochastic
+        )
+        title = f"{agent.config.env.name}  return {rewards.sum():.1f}"
+        path = rendering.record(task, states, Path(command.render), title=title)
+        print(f"drew {len(rewards)} steps into {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""Whole episodes of a trained agent: exactly as many as asked for, one per environment."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.agents.policy import Policy
+from purejaxppo.config import Config
+from purejaxppo.envs import registry
+from purejaxppo.envs.base import Env
+from purejaxppo.sharding import Shards
+from purejaxppo.types import AgentState
+
+MAX_PARALLEL = 256
+"""Episodes that run side by side; more are run in turns."""
+
+
+class Agent(NamedTuple):
+    """A trained policy: what `restore` returns and `evaluate` takes."""
+
+    config: Config
+    state: AgentState
+    env_steps: int = 0
+    """Training steps behind it."""
+
+    @property
+    def policy(self) -> Policy:
+        """How the parameters act."""
+        task = registry.make_task(self.config.env)
+        return Policy(self.config, task.observation, task.action)
+
+
+class Evaluation(NamedTuple):
+    """The outcome of whole episodes."""
+
+    returns: np.ndarray  # [episodes] undiscounted, as the environment pays them
+    lengths: np.ndarray  # [episodes] steps
+
+    def __str__(self) -> str:
+        """One line: mean, standard deviation, range and length."""
+        r = self.returns
+        return (
+            f"{len(r)} episodes: return {r.mean():.1f} ± {r.std():.1f} "
+            f"(min {r.min():.1f}, max {r.max():.1f}), length {self.lengths.mean():.1f}"
+        )
+
+
+def run_episodes(
+    env: Env, act: Callable[..., tuple[Any, Any, Any, Any]], initial_carry: Callable, key
+) -> tuple[jax.Array, jax.Array]:
+    """The first episode of each of N environments.
+
+    Args:
+        env: the environments; their time limit bounds the loop.
+        act: (key, carry, obs, start) -> (carry, action, log_prob, env_action).
+        initial_carry: batch shape -> recurrent carry.
+        key: consumed.
+
+    Returns:
+        (returns [N], lengths int32 [N]).
+    """
+    env_key, key = jax.random.split(key)
+    state, obs = env.reset(env_key)
+    n = env.spec.num_envs
+
+    def running(loop):
+        t, _, _, _, _, finished, _, _ = loop
+        return (t < env.spec.max_episode_steps) & ~jnp.all(finished)
+
+    def step(loop):
+        t, state, obs, start, carry, finished, returns, lengths = loop
+        carry, _, _, action = act(jax.random.fold_in(key, t), carry, obs, start)
+        state, out = env.step(state, action)
+        counts = out.valid & ~finished
+        return (
+            t + 1,
+            state,
+            out.obs,
+            ~out.valid,
+            carry,
+            finished | out.terminated | out.truncated,
+            returns + jnp.where(counts, out.reward, 0.0),
+            lengths + counts,
+        )
+
+    loop = (
+        jnp.zeros((), jnp.int32),
+        state,
+        obs,
+        jnp.ones(n, bool),
+        initial_carry((n,)),
+        jnp.zeros(n, bool),
+        jnp.zeros(n),
+        jnp.zeros(n, jnp.int32),
+    )
+    *_, returns, lengths = jax.lax.while_loop(running, step, loop)
+    return returns, lengths
+
+
+def make_evaluator(
+    config: Config,
+    policy: Policy,
+    episodes: int,
+    *,
+    deterministic: bool = True,
+    shards: Shards | None = None,
+) -> Callable[[AgentState, Any], tuple[jax.Array, jax.Array]]:
+    """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
+
+    The episodes are divided over the shards; what does not divide is rounded up and cut off by
+    index, so that no episode is preferred for being short.
+    """
+    shards = shards or Shards(1)
+    env = registry.make(config.env, -(-episodes // shards.num_shards), fresh_every_step=False)
+    act = policy.act_deterministically if deterministic else policy.act
+
+    def shard(agent: AgentState, key, shard_id):
+        key = jax.random.fold_in(key, shard_id)
+        return run_episodes(
+            env, lambda *args: act(agent, *args), policy.network.initial_carry, key
+        )
+
+    mapped = shards.map(shard, (None, None, 0), (0, 0))
+
+    def evaluator(agent: AgentState, key):
+        returns, lengths = mapped(agent, key, jnp.arange(shards.num_shards))
+        return returns.reshape(-1)[:episodes], lengths.reshape(-1)[:episodes]
+
+    return evaluator
+
+
+def evaluate(
+    agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool = True
+) -> Evaluation:
+    """Runs exactly `episodes` whole episodes.
+
+    Args:
+        agent: from `restore`, or `TrainResult.agent`.
+        episodes: how many.
+        seed: of the environments' starts (and of the actions' noise).
+        deterministic: the distribution's mode, or samples of it.
+
+    Raises:
+        ValueError: `episodes` is below 1.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes = {episodes} must be at least 1")
+    num_devices = len(jax.devices())
+    per_turn = min(episodes, MAX_PARALLEL)
+    shards = Shards(num_devices if per_turn >= num_devices else 1, jax.devices())
+    run = jax.jit(
+        make_evaluator(
+            agent.config, agent.policy, per_turn, deterministic=deterministic, shards=shards
+        )
+    )
+    turns = -(-episodes // per_turn)
+    keys = jax.random.split(jax.random.key(seed), turns)
+    results = [jax.device_get(run(agent.state, key)) for key in keys]
+    returns, lengths = (np.concatenate(parts)[:episodes] for parts in zip(*results, strict=True))
+    return Evaluation(returns, lengths)
+
+
+def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
+    """One episode's states, for drawing.
+
+    Returns:
+        (task, list of its states from the start to the end, rewards [steps]).
+    """
+    env = registry.make(agent.config.env, 1, fresh_every_step=False)
+    policy = agent.policy
+    act = policy.act_deterministically if deterministic else policy.act
+
+    @jax.jit
+    def episode(state: AgentState, key):
+        env_key, key = jax.random.split(key)
+        env_state, obs = env.reset(env_key)
+
+        def step(loop, key):
+            env_state, obs, start, carry = loop
+            carry, _, _, action = act(state, key, carry, obs, start)
+            env_state, out = env.step(env_state, action)
+            done = out.terminated | out.truncated
+            return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
+
+        loop = (env_state, obs, jnp.ones(1, bool), policy.network.initial_carry((1,)))
+        keys = jax.random.split(key, env.spec.max_episode_steps)
+        return env_state.task, jax.lax.scan(step, loop, keys)[1]
+
+    first, (states, rewards, done) = jax.device_get(episode(agent.state, jax.random.key(seed)))
+    length = int(np.argmax(done[:, 0])) + 1 if done.any() else len(done)
+    take = [jax.tree.map(lambda x: x[0], first)]
+    take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
+    return env.task, take, rewards[:length, 0]

@@ -1,0 +1,245 @@
+"""The outer loop of a run: chunks of training, and between them logging, evaluation and saves."""
+
+import logging
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+from purejaxppo import reporting
+from purejaxppo.checkpoint import Checkpoints, Progress
+from purejaxppo.config import Config
+from purejaxppo.evaluation import make_evaluator
+from purejaxppo.learner import STATE_AXES, Learner
+from purejaxppo.sharding import Shards
+from purejaxppo.types import Metrics, TrainState
+
+log = logging.getLogger("purejaxppo")
+
+CHUNK_SECONDS = 1.0
+"""How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
+FIRST_CHUNK_UPDATES = 1
+
+
+class Interrupt:
+    """Turns the first Ctrl-C or SIGTERM into a flag; the second ends the process as usual."""
+
+    def __init__(self) -> None:
+        """Takes the signals over, if this is the main thread."""
+        self.signal: str | None = None
+        self._old: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal = signal.Signals(number).name
+        self.restore()
+
+    def restore(self) -> None:
+        """Gives the signals back."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+
+class Intervals:
+    """At which updates to log, evaluate and save."""
+
+    def __init__(self, config: Config) -> None:
+        """From steps to whole updates; 0 means a share of the run."""
+        self.total = config.num_updates
+        self.log = self._updates(config, config.logging.interval, 100)
+        self.eval = self._updates(config, config.eval.interval, 20)
+        self.save = self._updates(config, config.checkpoint.interval, 10)
+        if not config.eval.num_episodes:
+            self.eval = 0
+
+    @staticmethod
+    def _updates(config: Config, steps: int, share: int) -> int:
+        if steps:
+            return max(1, round(steps / config.steps_per_update))
+        return max(1, round(config.num_updates / share))
+
+    def due(self, every: int, update: int) -> bool:
+        """Whether something done `every` updates is due after `update` of them."""
+        return bool(every) and (update % every == 0 or update == self.total)
+
+    def until_next(self, update: int) -> int:
+        """Updates until something is due."""
+        return min(
+            [every - update % every for every in (self.log, self.eval, self.save) if every]
+            + [self.total - update]
+        )
+
+
+class Programs:
+    """The compiled functions of a run: each compiled exactly once, ahead of time.
+
+    Args:
+        config: of the run, with `num_shards` resolved.
+        devices: to run on.
+    """
+
+    def __init__(self, config: Config, devices: list[jax.Device]) -> None:
+        """Builds the learner; nothing is compiled yet."""
+        self.config = config
+        self.devices = devices
+        self.shards = Shards(config.num_shards, devices)
+        self.learner = Learner(config, self.shards)
+        self.hp = self.learner.hyperparams()
+        self.compile_seconds = 0.0
+
+    def init(self) -> TrainState:
+        """The state before the first update."""
+        key = jax.random.key(self.config.seed)
+        state_shardings = self.shards.shardings(STATE_AXES)
+        init = jax.jit(self.learner.init, out_shardings=state_shardings)
+        return init(key, self.learner.shard_ids())
+
+    def compile(self, state: TrainState) -> None:
+        """Compiles training and evaluation for states like this one."""
+        started = time.perf_counter()
+        out = self.shards.shardings((STATE_AXES, None))
+        train = jax.jit(self.learner.train_chunk, donate_argnums=0, out_shardings=out)
+        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+        self.evaluate = None
+        episodes = self.config.eval.num_episodes
+        if episodes:
+            local = self.shards.num_devices if episodes >= self.shards.num_devices else 1
+            shards = Shards(local, self.devices)
+            evaluator = make_evaluator(self.config, self.learner.policy, episodes, shards=shards)
+            self.evaluate = jax.jit(evaluator).lower(state.agent, self.eval_key(0)).compile()
+        self.compile_seconds = time.perf_counter() - started
+
+    def eval_key(self, update: int):
+        """The key of the evaluation after `update` updates, whatever came before."""
+        return jax.random.fold_in(jax.random.key(self.config.seed + 2**31), update)
+
+
+class Run:
+    """One training run in its folder, from its first or its last saved update to its end."""
+
+    def __init__(self, programs: Programs, run_dir: Path, console: reporting.Console) -> None:
+        """Opens the folder's saves."""
+        self.config = programs.config
+        self.programs = programs
+        self.run_dir = run_dir
+        self.console = console
+        self.intervals = Intervals(self.config)
+        self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
+        self.progress = Progress()
+        self.sinks: list[reporting.Sink] = []
+        self._pending: Metrics | None = None
+
+    def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
+        """Trains until the end or an interrupt, and saves."""
+        p, every = self.progress, self.intervals
+        self._saved_at = time.perf_counter()
+        chunk, speed = FIRST_CHUNK_UPDATES, 0.0
+        while p.update < every.total and not interrupt.signal:
+            updates = min(chunk, every.until_next(p.update))
+            started = time.perf_counter()
+            state, metrics = self.programs.train_chunk(state, self.programs.hp, np.int32(updates))
+            metrics = jax.device_get(metrics)
+            seconds = time.perf_counter() - started
+            chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
+            speed = int(metrics.env_steps) / seconds
+            p.update += updates
+            p.env_steps += int(metrics.env_steps)
+            p.train_seconds += seconds
+            self._after_chunk(state, metrics, speed)
+        self._save(state)
+        return state
+
+    def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
+        p, every = self.progress, self.intervals
+        if self._pending is not None:
+            metrics = jax.tree.map(np.add, self._pending, metrics)
+        self._pending = metrics
+        row = reporting.metrics_row(metrics)
+        left = (every.total - p.update) * self.config.steps_per_update / max(speed, 1e-9)
+        self.console.progress(p.env_steps, speed, row, left)
+        evaluate = every.due(every.eval, p.update)
+        if evaluate:
+            row |= self._evaluate(state)
+        if evaluate or every.due(every.log, p.update):
+            row |= {
+                "global_step": p.env_steps,
+                "update": p.update,
+                "seconds": p.train_seconds,
+                "charts/SPS": speed,
+                "charts/learning_rate": self._learning_rate(),
+            }
+            for sink in self.sinks:
+                sink.write(row)
+            log.debug("%s", row)
+            self._pending = None
+        late = time.perf_counter() - self._saved_at > self.config.checkpoint.max_seconds
+        if every.due(every.save, p.update) or late:
+            self._save(state)
+
+    def _learning_rate(self) -> float:
+        ppo = self.config.ppo
+        if ppo.learning_rate_schedule == "constant":
+            return ppo.learning_rate
+        return ppo.learning_rate * (1 - (self.progress.update - 1) / self.intervals.total)
+
+    def _evaluate(self, state: TrainState) -> reporting.Row:
+        p = self.progress
+        key = self.programs.eval_key(p.update)
+        row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
+        score = row["eval/return_mean"]
+        if p.best_return is None or score > p.best_return:
+            p.best_return, p.best_env_steps = score, p.env_steps
+            self.checkpoints.save_best(state.agent, p)
+        return row
+
+    def _save(self, state: TrainState) -> None:
+        self.checkpoints.save(state, self.progress)
+        self._saved_at = time.perf_counter()
+
+    def restore(self, template: TrainState) -> TrainState:
+        """Continues from the last save."""
+        state, self.progress = self.checkpoints.restore(template)
+        return state
+
+    def open_sinks(self) -> None:
+        """Starts the files that rows go to."""
+        config, at = self.config.logging, self.progress.env_steps
+        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", at))
+        if config.tensorboard:
+            self.sinks.append(reporting.TensorBoardSink(self.run_dir / "tensorboard", at))
+        if config.wandb_project:
+            from purejaxppo.configio import flatten
+
+            sink = reporting.WandbSink(config.wandb_project, self.run_dir, flatten(self.config))
+            self.sinks.append(sink)
+
+    def close(self) -> None:
+        """Finishes saves and files, and draws the curve."""
+        self.checkpoints.close()
+        for sink in self.sinks:
+            sink.close()
+        rows = reporting.read_csv(self.run_dir / "metrics.csv")
+        title = f"{self.config.env.name}, seed {self.config.seed}"
+        reporting.plot_curve(rows, self.run_dir / "learning_curve.png", title)
+
+
+def resolve_shards(config: Config, num_devices: int) -> Config:
+    """`num_shards` 0 as a number: the most shards that the sizes allow, one per device at most."""
+    if config.num_shards:
+        return config
+    for shards in range(num_devices, 1, -1):
+        try:
+            return replace(config, num_shards=shards)
+        except ValueError:
+            continue
+    return replace(config, num_shards=1)

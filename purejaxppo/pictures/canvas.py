@@ -1,0 +1,86 @@
+"""A Pillow canvas at twice the size, so that lines come out smooth, and the colours used on it."""
+
+from typing import Any
+
+import numpy as np
+
+PAPER = (250, 250, 248)
+INK = (52, 58, 66)
+MUTED = (150, 156, 164)
+FAINT = (226, 229, 232)
+BLUE = (46, 111, 178)
+ORANGE = (222, 125, 44)
+GREEN = (70, 150, 92)
+RED = (200, 70, 66)
+SERIES = (
+    BLUE,
+    ORANGE,
+    GREEN,
+    RED,
+    (132, 94, 178),
+    (33, 160, 170),
+    (214, 100, 160),
+    (176, 150, 40),
+    (120, 86, 70),
+    (110, 120, 132),
+)
+
+
+def font(size: int) -> Any:
+    """Pillow's own font at `size` pixels."""
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)
+
+
+class Canvas:
+    """Draws in pixels of the final picture, or in world units after `view`."""
+
+    def __init__(self, height: int, width: int, background: tuple = PAPER) -> None:
+        """An empty picture."""
+        from PIL import Image, ImageDraw
+
+        self.height, self.width = height, width
+        self.image = Image.new("RGB", (2 * width, 2 * height), background)
+        self.pen = ImageDraw.Draw(self.image)
+        self.view((width / 2, height / 2), 1.0, flip=False)
+
+    def view(self, origin: tuple, scale: float, *, flip: bool = True) -> None:
+        """World (0, 0) lies at pixel `origin`; one unit is `scale` pixels; y points up if flipped."""
+        self.scale = 2 * scale
+        self.origin = 2 * np.asarray(origin, float)
+        self.axes = np.array([1.0, -1.0 if flip else 1.0]) * self.scale
+
+    def _at(self, points) -> list[tuple[float, float]]:
+        return [tuple(p) for p in self.origin + np.asarray(points, float).reshape(-1, 2) * self.axes]
+
+    def line(self, points, colour: tuple = INK, width: float = 1.5) -> None:
+        """A polyline with round joints; `width` in pixels."""
+        points = self._at(points)
+        self.pen.line(points, fill=colour, width=max(1, round(2 * width)), joint="curve")
+        if width >= 4:
+            for x, y in points:
+                self.pen.ellipse([x - width, y - width, x + width, y + width], fill=colour)
+
+    def polygon(self, points, colour: tuple) -> None:
+        """A filled polygon."""
+        self.pen.polygon(self._at(points), fill=colour)
+
+    def circle(self, centre, radius: float, colour: tuple) -> None:
+        """A filled circle; `radius` in pixels."""
+        (x, y), r = self._at([centre])[0], 2 * radius
+        self.pen.ellipse([x - r, y - r, x + r, y + r], fill=colour)
+
+    def text(self, where: tuple, words: str, colour: tuple = INK, size: int = 12, anchor="la"):
+        """Words at a pixel of the final picture."""
+        x, y = where
+        self.pen.text((2 * x, 2 * y), words, fill=colour, font=font(2 * size), anchor=anchor)
+
+    def frame(self) -> np.ndarray:
+        """The picture, uint8 [height, width, 3]."""
+        return np.asarray(self.image.reduce(2))
+
+
+def ground_colour() -> tuple:
+    """The colour of solid ground in drawings."""
+    return FAINT

@@ -1,0 +1,271 @@
+"""Where a run's numbers go: rows from metrics, and the sinks that take them.
+
+A row is a flat dict of names that dashboards know to numbers. Sinks import their library lazily.
+"""
+
+import csv
+import math
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from purejaxppo.types import Metrics
+
+COLUMNS = (
+    "global_step",
+    "update",
+    "seconds",
+    "charts/episodic_return",
+    "charts/episodic_length",
+    "charts/episodes",
+    "charts/diverged",
+    "charts/SPS",
+    "charts/learning_rate",
+    "losses/policy_loss",
+    "losses/value_loss",
+    "losses/entropy",
+    "losses/approx_kl",
+    "losses/clipfrac",
+    "losses/explained_variance",
+    "losses/grad_norm",
+    "eval/return_mean",
+    "eval/return_std",
+    "eval/return_min",
+    "eval/return_max",
+    "eval/length_mean",
+)
+
+Row = dict[str, float]
+
+
+def metrics_row(metrics: Metrics) -> Row:
+    """Means over the updates of a chunk; `metrics` holds sums, as numpy or device scalars."""
+    updates = max(int(metrics.updates), 1)
+    episodes = metrics.episodes
+    row: Row = {
+        "charts/episodes": int(episodes.count),
+        "charts/diverged": int(episodes.diverged),
+        "losses/explained_variance": float(metrics.explained_variance) / updates,
+    }
+    if episodes.count:
+        row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
+        row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
+    for name, value in metrics.losses._asdict().items():
+        row[f"losses/{name}"] = float(value) / updates
+    return row
+
+
+def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
+    """Statistics of evaluation episodes."""
+    return {
+        "eval/return_mean": float(returns.mean()),
+        "eval/return_std": float(returns.std()),
+        "eval/return_min": float(returns.min()),
+        "eval/return_max": float(returns.max()),
+        "eval/length_mean": float(lengths.mean()),
+    }
+
+
+class Sink(Protocol):
+    """Takes rows."""
+
+    def write(self, row: Row) -> None:
+        """One row of metrics."""
+        ...
+
+    def close(self) -> None:
+        """No more rows."""
+        ...
+
+
+class CsvSink:
+    """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
+
+    def __init__(self, path: Path, resumed_at: int) -> None:
+        """Opens the file, keeping rows up to environment step `resumed_at`."""
+        kept = [row for row in read_csv(path) if row["global_step"] <= resumed_at]
+        self._file = path.open("w", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._writer.writeheader()
+        for row in kept:
+            self._writer.writerow(row)
+        self._file.flush()
+
+    def write(self, row: Row) -> None:
+        """Appends a row."""
+        self._writer.writerow({key: f"{value:.10g}" for key, value in row.items()})
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a metrics.csv, without its empty cells; [] if there is no file."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            {key: float(value) for key, value in row.items() if key and value}
+            for row in csv.DictReader(file)
+            if row.get("global_step")
+        ]
+
+
+class TensorBoardSink:
+    """TensorBoard events."""
+
+    def __init__(self, folder: Path, resumed_at: int) -> None:
+        """Opens an event file; what older files say after `resumed_at` is purged."""
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
+
+    def write(self, row: Row) -> None:
+        """Writes each number at its step."""
+        step = int(row["global_step"])
+        for key, value in row.items():
+            if "/" in key:
+                self._writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._writer.close()
+
+
+class WandbSink:
+    """Weights & Biases."""
+
+    def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
+        """Starts (or continues) the W&B run named after the run folder."""
+        import wandb
+
+        self._run = wandb.init(
+            project=project, dir=str(run_dir), id=run_dir.name, config=config, resume="allow"
+        )
+
+    def write(self, row: Row) -> None:
+        """Logs a row."""
+        self._run.log(row, step=int(row["global_step"]))
+
+    def close(self) -> None:
+        """Ends the W&B run."""
+        self._run.finish()
+
+
+class Console:
+    """The terminal: a live bar where there is one, a line now and then where there is not."""
+
+    LINES = 20
+
+    def __init__(self, total: int, done: int) -> None:
+        """A run of `total` environment steps of which `done` are behind it."""
+        from rich.console import Console as RichConsole
+
+        self._console = RichConsole(highlight=False, soft_wrap=True)
+        self._live = self._console.is_terminal
+        self._total, self._next_line = total, done
+        self._return = math.nan
+        self._bar = None
+        if self._live:
+            from rich import progress
+
+            self._bar = progress.Progress(
+                progress.BarColumn(bar_width=None),
+                progress.TextColumn("{task.percentage:>3.0f}%"),
+                progress.TextColumn("{task.fields[text]}"),
+                progress.TimeElapsedColumn(),
+                progress.TextColumn("left"),
+                progress.TimeRemainingColumn(),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task("train", total=total, completed=done, text="")
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self._console.print(text, markup=False)
+
+    def start(self) -> None:
+        """Shows the bar."""
+        if self._bar:
+            self._bar.start()
+
+    def progress(self, env_steps: int, sps: float, row: Row, left: float) -> None:
+        """How far the run is; `row` may hold a newer return, `left` is in seconds."""
+        self._return = row.get("charts/episodic_return", self._return)
+        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {self._return:.1f}"
+        if self._bar:
+            self._bar.update(self._task, completed=env_steps, text=text)
+        elif env_steps >= self._next_line:
+            self._next_line += self._total // self.LINES
+            self.say(f"{env_steps / self._total:4.0%}  {text}  {duration(left)} left")
+
+    def stop(self) -> None:
+        """Takes the bar down, leaving its last state."""
+        if self._bar:
+            self._bar.stop()
+
+
+def short(x: float) -> str:
+    """1234567 -> '1.23M'."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= limit:
+            return f"{x / limit:.3g}{suffix}"
+    return f"{x:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """83.4 -> '1:23'."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
+    """Draws the learning curve of a run: training and evaluation return over environment steps."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    rows = list(rows)
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for key, label, style in (
+        ("charts/episodic_return", "training (stochastic policy)", {"lw": 1.2, "color": "C0"}),
+        ("eval/return_mean", "evaluation (deterministic policy)", {"color": "C1", "marker": "."}),
+    ):
+        points = [(row["global_step"], row) for row in rows if key in row]
+        if not points:
+            continue
+        steps = [step for step, _ in points]
+        values = [row[key] for _, row in points]
+        axes.plot(steps, values, label=label, **style)
+        if key.startswith("eval"):
+            std = np.array([row["eval/return_std"] for _, row in points])
+            axes.fill_between(
+                steps, values - std, values + std, color="C1", alpha=0.2, lw=0, label="± std"
+            )
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episodic return (sum of rewards)")
+    axes.set_title(title)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(loc="best")
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, dpi=130, format="png")
+    partial.replace(path)
+
+
+def fail(message: object) -> int:
+    """Says what is wrong, in one sentence on stderr; returns the exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,311 @@
+"""`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import importlib.util
+import json
+import logging
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import jax
+import tyro
+
+from purejaxppo import configio, reporting
+from purejaxppo.config import Config
+from purejaxppo.envs import registry
+from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
+from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+
+DESCRIPTION = """Train PPO.
+
+The config is read first, flags replace single fields of it. Running the same command again
+resumes; Ctrl-C saves and ends."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(Config):
+    """A config, and what to do with it."""
+
+    config: str = "hopper.yaml"
+    """A YAML file, or the bare name of a config that comes with the library."""
+    clobber: bool = False
+    """Delete the run folder of an earlier run of this name and start afresh."""
+    list_envs: bool = False
+    """Print every environment that can be trained, and end."""
+    list_configs: bool = False
+    """Print the configs that come with the library, and end."""
+
+
+def parse(args: Sequence[str]) -> Command:
+    """The command line over its config file.
+
+    Raises:
+        ValueError: one sentence.
+        SystemExit: --help, or flags that tyro refuses.
+    """
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    peek.add_argument("--config", default="hopper.yaml")
+    name = peek.parse_known_args([a for a in args if a not in ("-h", "--help")])[0].config
+    config = configio.load_config(name)
+    default = Command(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Config)})
+    return tyro.cli(
+        Command,
+        default=dataclasses.replace(default, config=name),
+        args=list(args),
+        prog="python -m purejaxppo.train",
+        description=DESCRIPTION,
+        config=(tyro.conf.OmitSubcommandPrefixes,),
+    )
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    try:
+        command = parse(sys.argv[1:] if args is None else args)
+        if command.list_envs:
+            return list_envs()
+        if command.list_configs:
+            return list_configs()
+        return train(command)
+    except ValueError as error:
+        return reporting.fail(error)
+
+
+def list_envs() -> int:
+    """Prints one environment per line."""
+    for family, entry in registry.FAMILIES.items():
+        try:
+            for name in registry.task_names(family):
+                print(f"{name:42} {entry.about}")
+        except ValueError as error:
+            print(f"{family + '/...':42} {error}")
+    return 0
+
+
+def list_configs() -> int:
+    """Prints one config per line, with its first comment."""
+    for name, comment in configio.list_configs().items():
+        print(f"{name + '.yaml':32} {comment}")
+    return 0
+
+
+def train(command: Command) -> int:
+    """Trains what `command` says, in its run folder, from scratch or from the last save."""
+    config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
+    if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
+        raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
+    run_dir = Path(config.run_dir or f"runs/{Path(command.config).stem}-s{config.seed}")
+    notes: list[str] = []
+    if not command.clobber:
+        config, notes = continue_config(config, run_dir)
+    devices = start_jax(config)
+    config = resolve_shards(config, len(devices))
+    programs = Programs(config, devices)
+    with run_folder(run_dir, clobber=command.clobber):
+        console = reporting.Console(config.num_updates * config.steps_per_update, 0)
+        run = Run(programs, run_dir, console)
+        if finished(run, config, run_dir):
+            run.checkpoints.close()
+            return 0
+        record_run(config, run_dir)
+        for note in notes:
+            console.say(note)
+        return execute(run)
+
+
+def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
+    """The config with which an existing run goes on, and what to say about it.
+
+    Raises:
+        ValueError: a structural field differs from what the run was trained with.
+    """
+    if not (run_dir / "config.yaml").is_file():
+        return config, []
+    old = configio.load_config(run_dir / "config.yaml")
+    if not config.num_shards:
+        config = dataclasses.replace(config, num_shards=old.num_shards)
+    structural, tunable = configio.compare(old, config)
+    before, after = configio.flatten(old), configio.flatten(config)
+    if structural:
+        key = structural[0]
+        more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
+        raise ValueError(
+            f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
+            f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
+        )
+    return config, [
+        f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
+    ]
+
+
+def _show(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def start_jax(config: Config) -> list[jax.Device]:
+    """Sets JAX up before its first use, and returns the devices to train on.
+
+    Raises:
+        ValueError: fewer devices than asked for.
+    """
+    use_compilation_cache()
+    use_cpu_cores(config.devices)
+    devices = jax.devices()
+    if config.devices > len(devices):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices)}")
+    return devices[: config.devices or None]
+
+
+@contextlib.contextmanager
+def run_folder(run_dir: Path, *, clobber: bool) -> Iterator[None]:
+    """The run's folder, made if need be, and locked against a second process.
+
+    Raises:
+        ValueError: it cannot be made, is something else than a run, or is in use.
+    """
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
+    is_run = (run_dir / "config.yaml").is_file()
+    if run_dir.is_dir() and not is_run and any(p.name != LOCK for p in run_dir.iterdir()):
+        raise ValueError(f"{run_dir} holds something else than a run; name another --run_dir")
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / LOCK).open("w")
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be written to ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"{run_dir} is being trained by another process") from error
+        if clobber:
+            for path in run_dir.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != LOCK:
+                    path.unlink()
+        yield
+
+
+LOCK = ".lock"
+
+
+def finished(run: Run, config: Config, run_dir: Path) -> bool:
+    """Whether the run has nothing left to do; says so."""
+    if run.checkpoints.latest() is None:
+        return False
+    saved = run.checkpoints.progress()
+    if saved.update < config.num_updates:
+        return False
+    best = "" if saved.best_return is None else f", best evaluation {saved.best_return:.1f}"
+    run.console.say(
+        f"{run_dir} is finished: {saved.env_steps:,} steps{best}. A larger --total_timesteps "
+        f"continues it, --clobber starts afresh."
+    )
+    return True
+
+
+def record_run(config: Config, run_dir: Path) -> None:
+    """Writes what the run is made of: config.yaml and versions.json."""
+    partial = run_dir / ".config.yaml"
+    partial.write_text(configio.to_yaml(config), encoding="utf-8")
+    partial.replace(run_dir / "config.yaml")
+    packages = sorted({name for names in metadata.packages_distributions().values() for name in names})
+    versions = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+        "git": git_revision(),
+        "packages": {name: metadata.version(name) for name in packages},
+    }
+    (run_dir / "versions.json").write_text(json.dumps(versions, indent=1), encoding="utf-8")
+
+
+def git_revision() -> str:
+    """The revision of the checkout that this package runs from, '' if it is none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        out = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ""
+    return out.stdout.strip() if out.returncode == 0 else ""
+
+
+def execute(run: Run) -> int:
+    """Compiles, trains and reports; returns the exit code."""
+    config, console, run_dir = run.config, run.console, run.run_dir
+    set_up_log(config, run_dir)
+    devices = run.programs.devices
+    used = run.programs.shards.num_devices
+    console.say(
+        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
+        f"{config.env.num_envs} environments in {config.num_shards} shards, into {run_dir}"
+    )
+    started = time.perf_counter()
+    state = run.programs.init()
+    if run.checkpoints.latest() is not None:
+        state = run.restore(state)
+        console.say(f"resuming at {run.progress.env_steps:,} steps")
+    init_seconds = time.perf_counter() - started
+    run.programs.compile(state)
+    console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
+    run.open_sinks()
+    interrupt = Interrupt()
+    console.start()
+    started = time.perf_counter()
+    try:
+        run.train(state, interrupt)
+    finally:
+        console.stop()
+        run.close()
+        interrupt.restore()
+    return conclude(run, interrupt, time.perf_counter() - started)
+
+
+def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
+    """Says how the run ended; the exit code is 0, or 128 + the signal that ended it."""
+    p, console = run.progress, run.console
+    speed = reporting.short(p.env_steps / max(p.train_seconds, 1e-9))
+    if interrupt.signal:
+        console.say(
+            f"{interrupt.signal}: saved at {p.env_steps:,} steps in {run.run_dir}; "
+            f"the same command resumes"
+        )
+        return 128 + int(signal.Signals[interrupt.signal])
+    console.say(
+        f"run {reporting.duration(seconds)}: {p.env_steps:,} steps, {speed} steps/s in training"
+    )
+    if p.best_return is not None:
+        console.say(f"best evaluation {p.best_return:.1f} at {p.best_env_steps:,} steps")
+    console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
+    console.say(f"evaluate: python -m purejaxppo.evaluate --run {run.run_dir}")
+    return 0
+
+
+def set_up_log(config: Config, run_dir: Path) -> None:
+    """Sends debug detail to the log file, if one is asked for."""
+    if not config.logging.log_file:
+        return
+    handler = logging.FileHandler(run_dir / config.logging.log_file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("purejaxppo")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
