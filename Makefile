@@ -1,0 +1,80 @@
+# Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
+#   make train ARGS="--seed 3"                 trains Brax's hopper
+#   make train EXTRAS=brax,render,cuda12       the same on a GPU
+#   make PYTHON=/path/to/python3.12 train      with another Python
+
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= hopper.yaml
+ARGS ?=
+EXTRAS ?= brax,render
+LOCKED = brax,gymnax,playground,render,dev,docs
+RUN = $(VENV)/bin/python
+GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+comma := ,
+for_train := $(VENV)/.installed-$(EXTRAS)
+for_test := $(VENV)/.installed-brax,gymnax,playground,render,dev
+for_docs := $(VENV)/.installed-docs
+
+.PHONY: train test lint format types layers docs lock clean
+.DELETE_ON_ERROR:
+
+train: $(for_train)
+	$(RUN) -m purejaxppo.train --config $(CONFIG) $(ARGS)
+
+# The notebooks are executed by tests/test_notebooks.py.
+test: lint
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(for_test)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+format: $(for_test)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+docs: $(for_docs)
+	$(RUN) docs/make_config_reference.py
+	$(RUN) -m mkdocs build --strict
+
+# Keeps what is locked as far as pyproject.toml allows; LOCK_ARGS=--upgrade takes the newest.
+lock: $(VENV)/.made
+	$(RUN) -m pip install --quiet uv
+	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
+	  --fork-strategy fewest $(foreach extra,$(subst $(comma), ,$(LOCKED)),--extra $(extra)) \
+	  --no-annotate --no-header --quiet $(LOCK_ARGS) --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+$(VENV)/.made:
+	@found=; for python in $(PYTHON) python3.13 python3.12 python3.11; do \
+	  if $$python -c '$(GOOD)' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "purejaxppo needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || true): install one of these, or name it with make PYTHON=/path/to/python3.12" >&2; \
+	  exit 1; \
+	fi; \
+	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$found cannot make virtual environments, since its module ensurepip is missing: install it (on Debian and Ubuntu with apt install python3-venv) and run make again" >&2; \
+	  exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$($$found --version)"; \
+	$$found -m venv $(VENV)
+	@if ! $(RUN) -c '$(GOOD)'; then \
+	  echo "$(VENV) was made with $$($(RUN) --version), and purejaxppo needs 3.11, 3.12 or 3.13: remove it with make clean and run make again" >&2; \
+	  exit 1; \
+	fi
+	@touch $@
+
+# The stamp's name says which extras are installed.
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml requirements.lock
+	@echo "Installing purejaxppo[$*] into $(VENV); the first time this downloads some hundred MB"
+	@quiet=--quiet; if [ -t 1 ]; then quiet=; fi; \
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) -m pip install $$quiet --constraint requirements.lock \
+	  --editable '.[$*]'
+	@touch '$@'
