@@ -1,4 +1,4 @@
-"""The learner: one PPO iteration as small pure methods over one `TrainState`, and chunks of them."""
+"""The learner: one PPO iteration as small pure methods over one `TrainState`, and many of them."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,12 @@ from purejaxppo.types import (
 )
 
 STATE_AXES: Any = TrainState(
-    agent=None, opt_state=None, reward_stats=None, update=None, rollout=0, key=0
+    agent=None,  # type: ignore[arg-type]
+    opt_state=None,
+    reward_stats=None,  # type: ignore[arg-type]
+    update=None,  # type: ignore[arg-type]
+    rollout=0,  # type: ignore[arg-type]
+    key=0,  # type: ignore[arg-type]
 )
 """Which fields of a TrainState have a leading axis of shards."""
 

@@ -45,7 +45,7 @@ class Transition(NamedTuple):
 class Episodes(NamedTuple):
     """Returns and lengths of the episodes that ended, as sums that merge by addition."""
 
-    count: jax.Array  # [] int32
+    count: jax.Array  # type: ignore[assignment]  # [] int32
     return_sum: jax.Array  # []
     length_sum: jax.Array  # [] int32
     diverged: jax.Array  # [] int32: episodes that the simulator ended with a NaN or an infinity
@@ -66,7 +66,7 @@ class RolloutState(struct.PyTreeNode):
 class RunningStats(NamedTuple):
     """Count, mean and sum of squared deviations of everything seen (Chan et al. 1983)."""
 
-    count: jax.Array  # []
+    count: jax.Array  # type: ignore[assignment]  # []
     mean: Any  # pytree of arrays, one entry per feature
     m2: Any  # as mean
 

@@ -91,7 +91,7 @@ def _log_tanh_derivative(u):
 
 
 def tanh_gaussian(size: int) -> Distribution:
-    """tanh of independent normals, from means and log standard deviations, [..., 2 size].
+    """A tanh of independent normals, from means and log standard deviations, [..., 2 size].
 
     The stored action is the normal's sample u (so that no inverse is needed); the environment gets
     tanh u. The entropy H = H(normal) + E[Σ log(1 - tanh²u)] is integrated by Gauss-Hermite

@@ -151,7 +151,7 @@ def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
     first = channels == "first" or (channels == "auto" and space.shape[0] < space.shape[-1])
     if first:
         return space.shape[1], space.shape[2], space.shape[0], True
-    return *space.shape, False
+    return space.shape[0], space.shape[1], space.shape[2], False
 
 
 def is_image(space: spaces.Space) -> bool:
@@ -274,9 +274,7 @@ class ActorCritic(nn.Module):
         return params if in_order else params[..., order]
 
 
-def make_network(
-    observation: spaces.Space, action: spaces.Space, config: NetworkConfig
-) -> Network:
+def make_network(observation: spaces.Space, action: spaces.Space, config: NetworkConfig) -> Network:
     """The feed-forward actor-critic that a config describes.
 
     Raises:

@@ -49,16 +49,11 @@ class Policy:
         """The observation with its vectors normalised by the running statistics."""
         if not self.config.ppo.normalize_obs:
             return obs
-        vectors = iter(
-            normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs)
-        )
+        vectors = iter(normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs))
         leaves, tree = jax.tree.flatten(obs)
         return jax.tree.unflatten(
             tree,
-            [
-                next(vectors) if yes else x
-                for x, yes in zip(leaves, self._is_vector(), strict=True)
-            ],
+            [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
         )
 
     def act(self, agent: AgentState, key, carry, obs, start):

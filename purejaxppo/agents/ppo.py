@@ -87,8 +87,8 @@ def ppo_loss(
         losses.approx_kl(log_ratio),
         losses.clipfrac(log_ratio, hp.clip_eps),
     )
-    sums = [jnp.sum(x, where=batch.valid) for x in (total, *parts)]
-    return sums[0], Losses(*sums[1:], grad_norm=jnp.zeros(()))
+    loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, *parts))
+    return loss, Losses._make([*sums, jnp.zeros(())])  # the gradient's norm is not known here
 
 
 def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):

@@ -58,7 +58,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
 
 
 def _need_menagerie(name: str) -> None:
-    """Refuses a robot's task where the robots' models are absent: nothing is fetched at run time."""
+    """Refuses a robot's task where the robots' models are absent: runs fetch nothing."""
     from mujoco_playground._src import mjx_env
 
     if not mjx_env.MENAGERIE_PATH.exists():

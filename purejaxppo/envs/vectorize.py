@@ -90,7 +90,7 @@ class VectorEnv:
 
 
 def strong_types(tree):
-    """The same arrays with no weak types, which would recompile a function that is fed its output."""
+    """The same arrays, no weak types: these recompile a function that is fed its own output."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), tree)
 
 

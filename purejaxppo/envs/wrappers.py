@@ -99,16 +99,16 @@ class FlatActions(Wrapper):
     def __init__(self, task: Task) -> None:
         """Flattens the actions of `task`."""
         super().__init__(task)
-        self.shape = task.action.shape
+        space = task.action
+        assert isinstance(space, Box)
+        self.shape = space.shape
         size = int(np.prod(self.shape))
         low, high = (
             tuple(np.broadcast_to(bound, self.shape).ravel().tolist())
-            for bound in (task.action.low, task.action.high)
+            for bound in (space.low, space.high)
         )
-        self.action = replace(task.action, shape=(size,), low=low, high=high)
+        self.action = replace(space, shape=(size,), low=low, high=high)
 
     def step(self, key, state, action):
         """As the task, for a flat action."""
         return self.task.step(key, state, action.reshape(self.shape))
-
-
