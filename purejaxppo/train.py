@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib.util
+import io
 import json
 import logging
 import platform
@@ -33,17 +34,22 @@ resumes; Ctrl-C saves and ends."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Command(Config):
-    """A config, and what to do with it."""
+class Flags:
+    """What to do besides the config's own fields."""
 
     config: str = "hopper.yaml"
     """A YAML file, or the bare name of a config that comes with the library."""
-    clobber: bool = False
+    clobber: tyro.conf.FlagCreatePairsOff[bool] = False
     """Delete the run folder of an earlier run of this name and start afresh."""
-    list_envs: bool = False
+    list_envs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print every environment that can be trained, and end."""
-    list_configs: bool = False
+    list_configs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the configs that come with the library, and end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(Config, Flags):
+    """A config, and what to do with it."""
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -51,21 +57,34 @@ def parse(args: Sequence[str]) -> Command:
 
     Raises:
         ValueError: one sentence.
-        SystemExit: --help, or flags that tyro refuses.
+        SystemExit: --help.
     """
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    peek.add_argument("--config", default="hopper.yaml")
-    name = peek.parse_known_args([a for a in args if a not in ("-h", "--help")])[0].config
+    args = list(args)
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    peek.add_argument("--config", default=Flags.config)
+    try:
+        name = peek.parse_known_args(args)[0].config
+    except argparse.ArgumentError as error:
+        raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
     config = configio.load_config(name)
-    default = Command(**{f.name: getattr(config, f.name) for f in dataclasses.fields(Config)})
-    return tyro.cli(
-        Command,
-        default=dataclasses.replace(default, config=name),
-        args=list(args),
-        prog="python -m purejaxppo.train",
-        description=DESCRIPTION,
-        config=(tyro.conf.OmitSubcommandPrefixes,),
-    )
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
+    default = Command(**fields, config=name)
+    complaints = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaints):
+            return tyro.cli(
+                Command,
+                default=default,
+                args=args,
+                prog="python -m purejaxppo.train",
+                description=DESCRIPTION,
+                use_underscores=True,
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        configio.explain_flags(args, default)
+        raise ValueError(" ".join(complaints.getvalue().split())) from stop
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -80,7 +80,3 @@ class Canvas:
         """The picture, uint8 [height, width, 3]."""
         return np.asarray(self.image.reduce(2))
 
-
-def ground_colour() -> tuple:
-    """The colour of solid ground in drawings."""
-    return FAINT

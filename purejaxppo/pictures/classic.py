@@ -16,14 +16,11 @@ def cartpole(canvas: Canvas, state: Any, params: Any) -> None:
     canvas.line([(-9, 0), (9, 0)], MUTED)
     for end in (-limit, limit):
         canvas.line([(end, -0.12), (end, 0.12)], RED)
-    canvas.polygon(x + np.array([-0.3, 0.3, 0.3, -0.3])[:, None] * [1, 0] + _box(0.36), INK)
+    left, right = x - 0.3, x + 0.3
+    canvas.polygon([(left, -0.18), (right, -0.18), (right, 0.18), (left, 0.18)], INK)
     tip = (x + pole * np.sin(theta), 0.18 + pole * np.cos(theta))
     canvas.line([(x, 0.18), tip], ORANGE, 5)
     canvas.circle((x, 0.18), 4, BLUE)
-
-
-def _box(height: float) -> np.ndarray:
-    return np.array([[0, -1], [0, -1], [0, 1], [0, 1]]) * height / 2
 
 
 def pendulum(canvas: Canvas, state: Any, params: Any) -> None:

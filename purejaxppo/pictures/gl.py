@@ -1,0 +1,98 @@
+"""A child process that renders a MuJoCo film: `python gl.py model.mjb motion.npz > raw frames`.
+
+It imports nothing of the library, so that it starts quickly, and it leaves by `os._exit`: drivers
+are known to fail while they close.
+"""
+
+import os
+import sys
+
+import mujoco
+import numpy as np
+
+TILES = 24
+BACKDROP = (0.80, 0.86, 0.92, 1.0)
+
+
+def main(model_path: str, motion_path: str) -> None:
+    """Writes every frame as raw uint8 RGB to standard output."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # drivers print; only frames may reach the parent
+    model = mujoco.MjModel.from_binary_path(model_path)
+    film = np.load(motion_path)
+    height, width = (int(n) for n in film["shape"])
+    model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
+    model.vis.global_.offheight = max(height, model.vis.global_.offheight)
+    data = mujoco.MjData(model)
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_FREE
+    for name in ("distance", "azimuth", "elevation"):
+        setattr(camera, name, float(film[name]))
+    renderer = mujoco.Renderer(model, height, width)
+    for pose in zip(*(film[n] for n in ("qpos", "mocap_pos", "mocap_quat", "lookat")), strict=True):
+        data.qpos[:], data.mocap_pos[:], data.mocap_quat[:], camera.lookat[:] = pose
+        mujoco.mj_forward(model, data)
+        renderer.update_scene(data, camera)
+        dress(renderer.scene, model, data, camera)
+        out.write(renderer.render().tobytes())
+    out.flush()
+
+
+def dress(scene, model, data, camera) -> None:
+    """Adds what a bare model lacks: tiles on a plain floor, and a sky instead of black."""
+    has_sky = bool(np.any(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX))
+    if not has_sky:
+        _backdrop(scene, camera)
+    for plane in np.flatnonzero(model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE):
+        material = model.geom_matid[plane]
+        textured = material >= 0 and np.any(model.mat_texid[material] >= 0)
+        upright = data.geom_xmat[plane][8] > 0.99
+        if not textured and upright and model.geom_rgba[plane, 3] > 0:
+            _tiles(scene, camera, data.geom_xpos[plane][2])
+            return
+
+
+def _add(scene, size, position, rotation, rgba) -> None:
+    if scene.ngeom < scene.maxgeom:
+        geom = scene.geoms[scene.ngeom]
+        box = mujoco.mjtGeom.mjGEOM_BOX
+        mujoco.mjv_initGeom(geom, box, size, position, rotation, np.array(rgba, np.float32))
+        scene.ngeom += 1
+
+
+def _tiles(scene, camera, height: float) -> None:
+    side = camera.distance / 4
+    first = np.floor(camera.lookat[:2] / side).astype(int) - TILES // 2
+    for i in range(TILES):
+        for j in range(TILES):
+            if (first[0] + i + first[1] + j) % 2 == 0:
+                x, y = (first + [i, j] + 0.5) * side
+                size = np.array([side / 2, side / 2, 1e-4 * side])
+                colour = (0.42, 0.50, 0.58, 1.0)
+                _add(scene, size, np.array([x, y, height]), np.eye(3).ravel(), colour)
+
+
+def _backdrop(scene, camera) -> None:
+    azimuth, elevation = np.radians([camera.azimuth, camera.elevation])
+    forward = np.array(
+        [
+            np.cos(elevation) * np.cos(azimuth),
+            np.cos(elevation) * np.sin(azimuth),
+            np.sin(elevation),
+        ]
+    )
+    right = np.array([np.sin(azimuth), -np.cos(azimuth), 0.0])
+    rotation = np.stack([right, np.cross(right, forward), -forward], axis=1)
+    far = 12 * camera.distance
+    size = np.array([2 * far, 2 * far, 1e-3 * far])
+    _add(scene, size, camera.lookat + far * forward, rotation.ravel(), BACKDROP)
+    scene.geoms[scene.ngeom - 1].emission = 1.0
+
+
+if __name__ == "__main__":
+    status = 1
+    try:
+        main(*sys.argv[1:])
+        status = 0
+    finally:
+        os._exit(status)

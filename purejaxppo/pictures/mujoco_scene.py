@@ -1,0 +1,197 @@
+"""Films of MuJoCo models: where the camera stands, and who paints.
+
+MuJoCo's own renderer runs in a child process (`gl.py`): it picks its OpenGL at import from the
+environment variable MUJOCO_GL, and a broken driver kills the process that tries it. EGL is tried
+first, then OSMesa; where neither draws, `painter.py` does. MUJOCO_GL=off asks for the painter.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.pictures import painter
+
+OFF = ("disable", "disabled", "off", "false", "0")
+VISIBLE_GROUPS = 3
+"""MuJoCo draws geoms of groups 0, 1 and 2."""
+NEARLY_ALL = 0.9
+FREE, HINGE = 0, 3  # mjtJoint
+
+
+class Poses(NamedTuple):
+    """A film's motion."""
+
+    qpos: np.ndarray  # [T, nq]
+    mocap_pos: np.ndarray  # [T, nmocap, 3]
+    mocap_quat: np.ndarray  # [T, nmocap, 4]
+
+
+class Camera(NamedTuple):
+    """MuJoCo's free camera; angles in degrees."""
+
+    lookat: np.ndarray  # [T, 3]
+    distance: float
+    azimuth: float
+    elevation: float
+
+
+def poses(model: Any, qpos, mocap_pos=None, mocap_quat=None) -> Poses:
+    """The motion, with the bodies that are not given where the model has them."""
+    import mujoco
+
+    qpos = np.asarray(qpos, np.float64)
+    data = mujoco.MjData(model)
+    still = (data.mocap_pos, data.mocap_quat)
+    given = [
+        np.broadcast_to(default, (len(qpos), *default.shape)) if value is None else value
+        for value, default in zip((mocap_pos, mocap_quat), still, strict=True)
+    ]
+    return Poses(qpos, *(np.asarray(value, np.float64) for value in given))
+
+
+def film(model: Any, motion: Poses, *, rate: float, height: int, width: int):
+    """One frame per pose, by the first renderer that works.
+
+    Args:
+        model: a MuJoCo model.
+        motion: T poses.
+        rate: poses per second, for the smoothing of the camera.
+        height: pixels.
+        width: pixels.
+    """
+    camera = follow(model, motion, rate)
+    drawn = 0
+    for backend in backends():
+        for frame in _rendered(model, motion, camera, backend, (height, width)):
+            drawn += 1
+            yield frame
+        if drawn:
+            break
+    rest = Poses(*(values[drawn:] for values in motion))
+    camera = camera._replace(lookat=camera.lookat[drawn:])
+    yield from painter.film(model, rest, camera, height=height, width=width)
+
+
+def backends() -> tuple[str, ...]:
+    """The OpenGL back ends to try, in order; none if MUJOCO_GL switches rendering off."""
+    chosen = os.environ.get("MUJOCO_GL", "").lower().strip()
+    if chosen in OFF:
+        return ()
+    first = (chosen,) if chosen in ("glfw", "glx", "wgl", "cgl", "osmesa") else ()
+    return tuple(dict.fromkeys((*first, "egl", "osmesa")))
+
+
+def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iterator[np.ndarray]:
+    """The frames of a child process that renders on `backend`; none where that fails."""
+    import mujoco
+
+    size = 3 * shape[0] * shape[1]
+    with tempfile.TemporaryDirectory() as folder:
+        model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
+        mujoco.mj_saveModel(model, str(model_path))
+        np.savez(motion_path, **motion._asdict(), **camera._asdict(), shape=np.array(shape))
+        child = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("gl.py")), model_path, motion_path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "MUJOCO_GL": backend},
+        )
+        try:
+            while len(image := child.stdout.read(size)) == size:
+                yield np.frombuffer(image, np.uint8).reshape(*shape, 3)
+        finally:
+            child.kill()
+            child.communicate()
+
+
+def visible(model: Any) -> np.ndarray:
+    """Which geoms are drawn, bool [ngeom]."""
+    return (model.geom_group < VISIBLE_GROUPS) & (model.geom_rgba[:, 3] > 0)
+
+
+def _moving(model: Any) -> np.ndarray:
+    """Which geoms belong to what moves: the heaviest tree of bodies and everything jointed."""
+    shown = visible(model) & (model.geom_type != 0)
+    jointed = shown & (model.body_weldid[model.geom_bodyid] != 0)
+    floating = {
+        int(model.body_rootid[body])
+        for body in model.jnt_bodyid[model.jnt_type == FREE]
+    }
+    if floating:
+        robot = max(floating, key=lambda body: model.body_subtreemass[body])
+        jointed &= model.body_rootid[model.geom_bodyid] == robot
+    return jointed if jointed.any() else shown
+
+
+def _boxes(model: Any, motion: Poses) -> tuple[np.ndarray, np.ndarray]:
+    """The corners [T, 3] of the box around what moves, at every pose."""
+    import mujoco
+
+    data, geoms = mujoco.MjData(model), _moving(model)
+    if not geoms.any():
+        return (np.tile(model.stat.center + end * model.stat.extent, (len(motion.qpos), 1))
+                for end in (-0.5, 0.5))  # fmt: skip
+    reach = model.geom_rbound[geoms, None]
+    low, high = [], []
+    for pose in zip(*motion, strict=True):
+        place(model, data, pose)
+        centres = data.geom_xpos[geoms]
+        low.append((centres - reach).min(axis=0))
+        high.append((centres + reach).max(axis=0))
+    return np.nan_to_num(np.stack(low)), np.nan_to_num(np.stack(high))
+
+
+def place(model: Any, data: Any, pose: tuple) -> None:
+    """Puts the bodies of `data` where the pose (qpos, mocap_pos, mocap_quat) has them."""
+    import mujoco
+
+    data.qpos[:], data.mocap_pos[:], data.mocap_quat[:] = pose
+    mujoco.mj_kinematics(model, data)
+
+
+def follow(model: Any, motion: Poses, rate: float) -> Camera:
+    """A camera that stands still where the whole film fits, and else travels along smoothly."""
+    low, high = _boxes(model, motion)
+    sizes = np.linalg.norm(high - low, axis=1) / 2
+    size = float(np.median(sizes))
+    whole_low, whole_high = low.min(axis=0), high.max(axis=0)
+    whole = float(np.linalg.norm(whole_high - whole_low)) / 2
+    if whole <= 1.8 * size:
+        lookat = np.tile((whole_low + whole_high) / 2, (len(low), 1))
+        size = whole
+    else:
+        lookat = _smooth((low + high) / 2, max(1, round(0.4 * rate)))
+    azimuth, elevation = _direction(model, motion)
+    distance = 0.92 * size / np.tan(np.radians(model.vis.global_.fovy) / 2)
+    return Camera(lookat, distance, azimuth, elevation)
+
+
+def _smooth(path: np.ndarray, half: int) -> np.ndarray:
+    """The centred mean over 2 half + 1 points of path [T, 3], ends held."""
+    padded = np.pad(path, ((half, half), (0, 0)), mode="edge")
+    window = np.ones(2 * half + 1) / (2 * half + 1)
+    return np.stack([np.convolve(axis, window, mode="valid") for axis in padded.T], axis=1)
+
+
+def _direction(model: Any, motion: Poses) -> tuple[float, float]:
+    """Azimuth and elevation: across the plane of a planar robot, else from above a corner."""
+    import mujoco
+
+    data = mujoco.MjData(model)
+    place(model, data, tuple(values[0] for values in motion))
+    axes = np.abs(data.xaxis[model.jnt_type == HINGE])
+    if FREE not in model.jnt_type and len(axes):
+        x, y, z = axes.mean(axis=0)
+        if y > NEARLY_ALL:
+            return 90.0, -10.0
+        if x > NEARLY_ALL:
+            return 180.0, -10.0
+        if z > NEARLY_ALL:
+            return 90.0, -65.0
+    return 120.0, -20.0
