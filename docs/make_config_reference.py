@@ -1,0 +1,136 @@
+"""Writes docs/config.md from the docstrings of the fields in purejaxppo/config.py.
+
+With --check it writes nothing, and fails if the file is not up to date. The source is parsed and
+not imported, so that this needs no installed package.
+"""
+
+import argparse
+import ast
+import inspect
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "purejaxppo" / "config.py"
+TARGET = ROOT / "docs" / "config.md"
+HEAD = """# Config reference
+
+Every field of a config, generated from `purejaxppo/config.py` by `docs/make_config_reference.py`.
+In YAML, sections are nested mappings; on the command line a field is a flag, such as
+`--ppo.learning_rate 1e-3`. Fields marked * are numbers that may change when a run resumes, and over
+which one can `vmap`.
+"""
+
+
+class Field(NamedTuple):
+    """One field of a dataclass, as source text."""
+
+    name: str
+    kind: str
+    default: str
+    about: str
+
+
+def read_classes(source: str) -> dict[str, tuple[str, list[Field]]]:
+    """Docstring and fields of every class, by name."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = (ast.get_docstring(node) or "", read_fields(node))
+    return found
+
+
+def read_fields(node: ast.ClassDef) -> list[Field]:
+    """The annotated fields of a class with the string under each."""
+    fields = []
+    for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        about = ""
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            about = " ".join(inspect.cleandoc(str(after.value.value)).split())
+        default = default_text(statement.value)
+        name = statement.target.id
+        fields.append(Field(name, ast.unparse(statement.annotation), default, about))
+    return fields
+
+
+def default_text(value: ast.expr | None) -> str:
+    """A default as YAML would have it."""
+    match value:
+        case ast.Call(keywords=[ast.keyword(arg="default_factory", value=ast.Name(id="dict"))]):
+            return "{}"
+        case ast.Call():
+            return ""
+        case ast.Tuple(elts=elements):
+            return f"[{', '.join(ast.unparse(x) for x in elements)}]"
+        case ast.Constant(value=bool(flag)):
+            return str(flag).lower()
+        case ast.Constant(value=str(text)):
+            return text or '""'
+        case None:
+            return ""
+    return ast.unparse(value)
+
+
+def kind_text(annotation: str) -> str:
+    """A type, or the choices that a Literal gives, as Markdown."""
+    if annotation.startswith("Literal["):
+        choices = ast.literal_eval(annotation.removeprefix("Literal"))
+        return ", ".join(f"`{choice}`" for choice in choices)
+    return f"`{annotation}`"
+
+
+def tunable_names(source: str) -> set[str]:
+    """The dotted names in `TUNABLE`: all its strings, under ppo."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TUNABLE":
+            strings = (x.value for x in ast.walk(node.value) if isinstance(x, ast.Constant))
+            return {f"ppo.{text}" for text in strings if isinstance(text, str) and text != "ppo."}
+    raise ValueError(f"{SOURCE} has no TUNABLE")
+
+
+def table(fields: list[Field], section: str, tunable: set[str]) -> str:
+    """One Markdown table."""
+    rows = ["| field | kind | default | what it is |", "| --- | --- | --- | --- |"]
+    for field in fields:
+        dotted = f"{section}.{field.name}" if section else field.name
+        kind = kind_text(field.kind)
+        about = field.about.replace("|", "\\|").replace("<", "&lt;")
+        star = " *" if dotted in tunable else ""
+        default = f"`{field.default}`" if field.default else ""
+        rows.append(f"| `{dotted}`{star} | {kind} | {default} | {about} |")
+    return "\n".join(rows)
+
+
+def render(source: str) -> str:
+    """The whole page."""
+    classes, tunable = read_classes(source), tunable_names(source)
+    about, fields = classes["Config"]
+    sections = [field for field in fields if field.kind in classes]
+    plain = [field for field in fields if field.kind not in classes]
+    parts = [HEAD, f"## Top level\n\n{about}\n\n{table(plain, '', tunable)}\n"]
+    for section in sections:
+        about, fields = classes[section.kind]
+        parts.append(f"## {section.name}\n\n{about}\n\n{table(fields, section.name, tunable)}\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Writes or checks the page; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare")
+    check = parser.parse_args().check
+    page = render(SOURCE.read_text(encoding="utf-8"))
+    if check:
+        if not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != page:
+            sys.stderr.write("docs/config.md is out of date: run docs/make_config_reference.py\n")
+            return 1
+        return 0
+    TARGET.write_text(page, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

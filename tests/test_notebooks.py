@@ -1,0 +1,33 @@
+"""Every notebook runs from top to bottom, and is committed without outputs."""
+
+from pathlib import Path
+
+import pytest
+
+nbclient = pytest.importorskip("nbclient")
+nbformat = pytest.importorskip("nbformat")
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.ipynb"))]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("default")  # the kernel's own machinery, not ours, runs in this process
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebook_runs(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=540, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebook_is_committed_without_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    dirty = [
+        i
+        for i, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and (cell.outputs or cell.execution_count)
+    ]
+    assert not dirty, f"cells {dirty} of {path.name} have outputs"
