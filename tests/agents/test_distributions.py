@@ -1,0 +1,170 @@
+"""Action distributions against scipy, quadrature and large samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from purejaxppo import spaces
+from purejaxppo.agents import distributions
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(6, 4)).astype(np.float32)
+MEAN = RNG.normal(size=(5, 3)).astype(np.float32)
+LOG_STD = RNG.uniform(-1, 0.7, size=(5, 3)).astype(np.float32)
+NORMAL = jnp.concatenate([MEAN, LOG_STD], axis=-1)
+
+
+def test_categorical_equals_scipy():
+    dist = distributions.categorical(4)
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    for action in range(4):
+        np.testing.assert_allclose(
+            dist.log_prob(LOGITS, jnp.full(6, action)),
+            [stats.multinomial.logpmf(np.eye(4)[action], 1, p / p.sum()) for p in probs],
+            rtol=1e-4,
+        )
+    np.testing.assert_allclose(dist.entropy(LOGITS), stats.entropy(probs, axis=-1), rtol=1e-5)
+    np.testing.assert_array_equal(dist.mode(LOGITS), probs.argmax(-1))
+
+
+def test_categorical_with_an_impossible_choice_has_finite_entropy_and_gradient():
+    dist = distributions.categorical(3)
+    logits = jnp.array([0.0, 0.0, -1e9])
+    np.testing.assert_allclose(dist.entropy(logits), np.log(2), rtol=1e-6)
+    assert np.all(np.isfinite(jax.grad(dist.entropy)(logits)))
+
+
+def test_categorical_samples_as_often_as_it_says(key):
+    dist = distributions.categorical(4)
+    samples = dist.sample(jnp.tile(LOGITS[:1], (20000, 1)), key)
+    counts = np.bincount(np.asarray(samples), minlength=4)
+    probs = np.exp(LOGITS[0].astype(np.float64))
+    assert samples.dtype == jnp.int32
+    assert stats.chisquare(counts, 20000 * probs / probs.sum()).pvalue > 1e-3
+
+
+def test_gaussian_equals_scipy():
+    dist = distributions.gaussian(3)
+    action = RNG.normal(size=(5, 3))
+    reference = stats.norm(MEAN, np.exp(LOG_STD))
+    np.testing.assert_allclose(
+        dist.log_prob(NORMAL, action), reference.logpdf(action).sum(-1), rtol=1e-4
+    )
+    np.testing.assert_allclose(dist.entropy(NORMAL), reference.entropy().sum(-1), rtol=1e-4)
+    np.testing.assert_array_equal(dist.mode(NORMAL), MEAN)
+
+
+def test_gaussian_samples_follow_their_mean_and_deviation(key):
+    dist = distributions.gaussian(3)
+    samples = np.asarray(dist.sample(jnp.tile(NORMAL[:1], (20000, 1)), key))
+    for i in range(3):
+        law = stats.norm(MEAN[0, i], np.exp(LOG_STD[0, i]))
+        assert stats.kstest(samples[:, i], law.cdf).pvalue > 1e-3
+    assert np.all(np.abs(np.corrcoef(samples.T) - np.eye(3)) < 0.03)
+
+
+def test_tanh_gaussian_log_prob_is_the_change_of_variables():
+    dist = distributions.tanh_gaussian(3)
+    u = RNG.normal(size=(5, 3))
+    density = stats.norm(MEAN, np.exp(LOG_STD)).logpdf(u) - np.log(1 - np.tanh(u) ** 2)
+    np.testing.assert_allclose(dist.log_prob(NORMAL, u), density.sum(-1), rtol=1e-4)
+    np.testing.assert_allclose(dist.to_env(u), np.tanh(u), rtol=1e-5)
+
+
+def test_tanh_gaussian_density_integrates_to_one():
+    dist = distributions.tanh_gaussian(1)
+    action = np.linspace(-1, 1, 20001)[1:-1]
+    params = jnp.tile(jnp.array([0.3, -0.5]), (len(action), 1))
+    density = np.exp(dist.log_prob(params, np.arctanh(action)[:, None]))
+    np.testing.assert_allclose(np.trapezoid(density, action), 1.0, atol=1e-3)
+
+
+def test_tanh_gaussian_log_prob_stays_finite_far_out():
+    dist = distributions.tanh_gaussian(1)
+    params = jnp.array([40.0, 0.0])
+    value, gradient = jax.value_and_grad(dist.log_prob)(params, jnp.array([40.0]))
+    # log N(40 | 40, 1) - log(1 - tanh²40), and 1 - tanh²u = 4 exp(-2u) so far out.
+    np.testing.assert_allclose(value, -0.5 * np.log(2 * np.pi) + 80 - np.log(4), rtol=1e-6)
+    assert np.all(np.isfinite(gradient))
+
+
+def test_tanh_gaussian_entropy_equals_a_large_sample_estimate(key):
+    dist = distributions.tanh_gaussian(3)
+    params = jnp.broadcast_to(NORMAL, (200_000, 5, 6))
+    log_prob = np.asarray(dist.log_prob(params, dist.sample(params, key)), np.float64)
+    error = log_prob.std(0) / np.sqrt(len(log_prob))
+    assert np.all(np.abs(dist.entropy(NORMAL) + log_prob.mean(0)) < 5 * error)
+
+
+def test_independent_choices_add_up():
+    nvec = (2, 3, 4)
+    dist = distributions.for_space(spaces.MultiDiscrete(nvec))
+    logits = RNG.normal(size=(7, 9)).astype(np.float32)
+    action = np.stack([RNG.integers(0, n, 7) for n in nvec], -1)
+    parts = [logits[:, :2], logits[:, 2:5], logits[:, 5:]]
+    assert dist.num_params == 9
+    np.testing.assert_allclose(
+        dist.log_prob(logits, action),
+        sum(
+            distributions.categorical(n).log_prob(part, action[:, i])
+            for i, (n, part) in enumerate(zip(nvec, parts, strict=True))
+        ),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        dist.entropy(logits),
+        sum(stats.entropy(np.exp(part), axis=-1) for part in parts),
+        rtol=1e-5,
+    )
+    np.testing.assert_array_equal(
+        dist.mode(logits), np.stack([part.argmax(-1) for part in parts], -1)
+    )
+
+
+def test_parts_of_a_product_are_drawn_independently(key):
+    dist = distributions.for_space(spaces.MultiDiscrete((2, 2)))
+    samples = np.asarray(dist.sample(jnp.zeros((20000, 4)), key))
+    table = np.histogram2d(samples[:, 0], samples[:, 1], bins=2)[0]
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+@pytest.fixture
+def mixed():
+    """A space of a choice and a vector."""
+    return spaces.Dict.of({"move": spaces.Box((2,), -1.0, 1.0), "button": spaces.Discrete(3)})
+
+
+def test_dict_actions_mix_choices_and_numbers(mixed, key):
+    dist = distributions.for_space(mixed, "tanh_gaussian")
+    params = jnp.asarray(RNG.normal(size=(4, 7)), jnp.float32)
+    action = dist.sample(params, key)
+    assert action["button"].shape == (4,) and action["button"].dtype == jnp.int32
+    assert action["move"].shape == (4, 2) and action["move"].dtype == jnp.float32
+    choice, move = distributions.categorical(3), distributions.tanh_gaussian(2)
+    np.testing.assert_allclose(
+        dist.log_prob(params, action),
+        choice.log_prob(params[:, :3], action["button"])
+        + move.log_prob(params[:, 3:], action["move"]),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        dist.entropy(params),
+        choice.entropy(params[:, :3]) + move.entropy(params[:, 3:]),
+        rtol=1e-5,
+    )
+    env_action = dist.to_env(action)
+    np.testing.assert_array_equal(env_action["move"], jnp.tanh(action["move"]))
+    np.testing.assert_array_equal(env_action["button"], action["button"])
+
+
+def test_the_mask_of_log_standard_deviations_follows_the_parameters(mixed):
+    np.testing.assert_array_equal(
+        distributions.continuous_mask(mixed), [False, False, False, False, False, True, True]
+    )
+
+
+def test_continuous_actions_with_several_axes_are_refused():
+    with pytest.raises(ValueError, match=r"one axis.*\(2, 2\)"):
+        distributions.for_space(spaces.Box((2, 2)))

@@ -1,0 +1,102 @@
+"""Running statistics against numpy over everything seen."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.agents import normalize
+
+RNG = np.random.default_rng(0)
+
+
+def identity(x):
+    return x
+
+
+def merged(data, valid, split):
+    stats = normalize.init_stats(jnp.zeros(data.shape[1:]))
+    ends = [0, *split, len(data)]
+    for start, end in itertools.pairwise(ends):
+        rows = slice(start, end)
+        stats = normalize.update_stats(stats, data[rows], jnp.asarray(valid[rows]), identity)
+    return stats
+
+
+@pytest.mark.parametrize("split", [(), (1,), (50, 51), tuple(range(10, 100, 10))])
+def test_statistics_equal_numpy_over_all_valid_rows_whatever_the_split(split):
+    data = RNG.normal(100.0, [1.0, 30.0, 0.01], size=(100, 3)).astype(np.float32)
+    valid = RNG.random(100) < 0.7
+    stats = merged(data, valid, split)
+    seen = data[valid].astype(np.float64)
+    assert stats.count == valid.sum()
+    np.testing.assert_allclose(stats.mean, seen.mean(0), rtol=1e-6)
+    # float32 numbers around 100 have steps of 8e-6, so a deviation of 0.01 is known to 1e-3.
+    np.testing.assert_allclose(normalize.variance(stats), seen.var(0), rtol=2e-3)
+
+
+def test_rows_that_are_not_valid_may_hold_anything():
+    data = RNG.normal(size=(10, 2)).astype(np.float32)
+    valid = np.arange(10) % 3 != 0
+    dirty = np.where(valid[:, None], data, np.nan)
+    clean = merged(data, valid, (4,))
+    np.testing.assert_array_equal(merged(dirty, valid, (4,)).m2, clean.m2)
+
+
+def test_a_batch_without_valid_rows_changes_nothing():
+    stats = merged(RNG.normal(size=(10, 2)).astype(np.float32), np.ones(10, bool), ())
+    again = normalize.update_stats(stats, jnp.full((5, 2), 9.0), jnp.zeros(5, bool), identity)
+    for before, after in zip(stats, again, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_rollouts_of_time_and_environments_and_pytrees_are_flattened():
+    data = {"a": RNG.normal(size=(6, 4, 3)), "b": RNG.normal(size=(6, 4))}
+    data = {name: x.astype(np.float32) for name, x in data.items()}
+    valid = RNG.random((6, 4)) < 0.5
+    stats = normalize.init_stats({"a": jnp.zeros(3), "b": jnp.zeros(())})
+    stats = normalize.update_stats(stats, data, jnp.asarray(valid), identity)
+    variance = normalize.variance(stats)
+    for name, x in data.items():
+        np.testing.assert_allclose(stats.mean[name], x[valid].mean(0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variance[name], x[valid].var(0), rtol=1e-5)
+
+
+def test_observations_pass_unscaled_before_anything_was_seen():
+    stats = normalize.init_stats(jnp.zeros(2))
+    x = jnp.array([[0.5, -3.0]])
+    np.testing.assert_allclose(normalize.normalize(stats, x, 10.0), x, rtol=1e-6)
+
+
+def test_normalised_rows_have_mean_zero_and_deviation_one_and_are_clipped():
+    data = np.append(RNG.normal(7.0, 3.0, size=999), 1e4).astype(np.float32)[:, None]
+    stats = merged(data[:-1], np.ones(999, bool), (500,))
+    out = np.asarray(normalize.normalize(stats, jnp.asarray(data), 5.0))
+    np.testing.assert_allclose(out[:-1].mean(), 0.0, atol=1e-5)
+    np.testing.assert_allclose(out[:-1].std(), 1.0, rtol=1e-4)
+    assert out[-1] == 5.0
+
+
+def test_discounted_returns_equal_a_loop_over_two_rollouts():
+    length, num_envs, gamma = 20, 3, 0.9
+    reward = RNG.normal(size=(length, num_envs)).astype(np.float32)
+    done = RNG.random((length, num_envs)) < 0.2
+    valid = ~np.vstack([np.zeros((1, num_envs), bool), done[:-1]])
+    done &= valid
+    expected, running = np.zeros((length, num_envs)), np.zeros(num_envs)
+    for t in range(length):
+        for n in range(num_envs):
+            if valid[t, n]:
+                running[n] = gamma * running[n] + reward[t, n]
+            expected[t, n] = running[n]
+            if done[t, n]:
+                running[n] = 0.0
+    carried, parts = jnp.zeros(num_envs), []
+    for rows in (slice(0, 7), slice(7, None)):
+        out, carried = normalize.discounted_returns(
+            reward[rows], done[rows], valid[rows], carried, gamma
+        )
+        parts.append(out)
+    np.testing.assert_allclose(np.concatenate(parts)[valid], expected[valid], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carried, running, rtol=1e-5, atol=1e-6)

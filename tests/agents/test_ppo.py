@@ -1,0 +1,208 @@
+"""The update's parts: dealing minibatches, normalising advantages, schedules, one loss by hand."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.agents import ppo
+from purejaxppo.config import PPOConfig
+
+LENGTH, NUM_ENVS = 6, 8
+
+
+def identity(x):
+    return x
+
+
+@pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
+@pytest.mark.parametrize("num_minibatches", [1, 2, 4])
+def test_an_epoch_sees_each_row_exactly_once(shuffle, num_minibatches, key):
+    config = PPOConfig(shuffle=shuffle, num_minibatches=num_minibatches)
+    index = ppo.deal(key, config, LENGTH, NUM_ENVS)
+    assert index.shape == (num_minibatches, LENGTH * NUM_ENVS // num_minibatches)
+    np.testing.assert_array_equal(np.sort(index.ravel()), np.arange(LENGTH * NUM_ENVS))
+
+
+def test_trajectories_keep_whole_environments_together_in_time_order(key):
+    config = PPOConfig(shuffle="trajectories", num_minibatches=4)
+    index = np.asarray(ppo.deal(key, config, LENGTH, NUM_ENVS))
+    time, env = np.divmod(index.reshape(4, LENGTH, 2), NUM_ENVS)
+    np.testing.assert_array_equal(time, np.broadcast_to(np.arange(LENGTH)[:, None], time.shape))
+    np.testing.assert_array_equal(env, np.broadcast_to(env[:, :1], env.shape))
+
+
+@pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
+def test_the_deal_differs_from_key_to_key_and_is_fair(shuffle):
+    config = PPOConfig(shuffle=shuffle, num_minibatches=2)
+    deals = jax.vmap(lambda key: ppo.deal(key, config, LENGTH, NUM_ENVS))(
+        jax.random.split(jax.random.key(0), 2000)
+    )
+    first_half = np.zeros((2000, LENGTH * NUM_ENVS))
+    np.put_along_axis(first_half, np.asarray(deals[:, 0]), 1.0, axis=1)
+    # Each row is in the first minibatch half of the time; five standard errors of 2000 coins.
+    assert np.all(np.abs(first_half.mean(0) - 0.5) < 5 * 0.5 / np.sqrt(2000))
+
+
+def test_advantages_by_hand_with_rows_that_are_not_valid():
+    advantage = jnp.array([[1.0, 2.0, 3.0, 99.0], [5.0, -99.0, 5.0, 11.0]])
+    valid = jnp.array([[True, True, True, False], [True, False, True, True]])
+    out = np.asarray(ppo.normalize_advantages(advantage, valid, identity, axis=1))
+    # 1 2 3: mean 2, sample deviation 1. 5 5 11: mean 7, sample deviation sqrt(24 / 2).
+    np.testing.assert_allclose(out[0, :3], [-1, 0, 1], atol=1e-6)
+    np.testing.assert_allclose(out[1, [0, 2, 3]], np.array([-2, -2, 4]) / np.sqrt(12), rtol=1e-6)
+
+
+def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
+    rng = np.random.default_rng(0)
+    advantage, valid = rng.normal(3, 2, size=(4, 10)), rng.random((4, 10)) < 0.8
+    out = ppo.normalize_advantages(jnp.asarray(advantage), jnp.asarray(valid), identity, axis=None)
+    seen = advantage[valid]
+    np.testing.assert_allclose(
+        np.asarray(out)[valid], (seen - seen.mean()) / seen.std(ddof=1), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_minibatch_with_one_valid_row_or_none_stays_finite():
+    advantage = jnp.array([[4.0, 1.0], [4.0, 1.0]])
+    valid = jnp.array([[True, False], [False, False]])
+    out = ppo.normalize_advantages(advantage, valid, identity, axis=1)
+    assert np.all(np.isfinite(out)) and out[0, 0] == 0
+
+
+def test_linear_schedules_fall_to_zero_and_constant_ones_stay():
+    config = PPOConfig(
+        learning_rate=0.1, clip_eps=0.2, ent_coef=0.3, learning_rate_schedule="linear"
+    )
+    hp = ppo.make_hyperparams(config, 10)
+    for update, expected in [(0, 0.1), (5, 0.05), (10, 0.0), (12, 0.0)]:
+        now = ppo.scheduled(hp, config, update)
+        np.testing.assert_allclose(now.learning_rate, expected, rtol=1e-6)
+        np.testing.assert_allclose([now.clip_eps, now.ent_coef], [0.2, 0.3], rtol=1e-6)
+    config = replace(
+        config, learning_rate_schedule="constant", clip_schedule="linear", ent_schedule="linear"
+    )
+    now = ppo.scheduled(hp, config, 5)
+    np.testing.assert_allclose(
+        [now.learning_rate, now.clip_eps, now.ent_coef], [0.1, 0.1, 0.15], rtol=1e-6
+    )
+
+
+@pytest.fixture
+def three_rows():
+    """Evaluation and batch of two valid rows and one that is not."""
+    evaluation = ppo.Evaluation(
+        log_prob=jnp.log(jnp.array([0.5, 0.2, 0.9])),
+        entropy=jnp.array([1.0, 2.0, 50.0]),
+        value=jnp.array([1.0, 2.0, 50.0]),
+    )
+    batch = ppo.Batch(
+        obs=None,
+        carry=(),
+        start=None,
+        action=None,
+        log_prob=jnp.log(jnp.array([0.25, 0.2, 0.1])),
+        value=jnp.array([0.0, 2.0, 0.0]),
+        target=jnp.array([3.0, 2.5, 0.0]),
+        advantage=jnp.array([2.0, -1.0, 50.0]),
+        valid=jnp.array([True, True, False]),
+    )
+    return evaluation, batch
+
+
+def test_the_loss_and_its_parts_by_hand(three_rows):
+    hp = ppo.make_hyperparams(PPOConfig(clip_eps=0.2, vf_coef=0.5, ent_coef=0.1), 1)
+    total, parts = ppo.ppo_loss(*three_rows, hp, value_clipping=False)
+    # Policy: ratio 2 clipped to 1.2, times 2; ratio 1, times -1. Value: 2² / 2 and 0.5² / 2.
+    np.testing.assert_allclose(parts.policy_loss, -2.4 + 1.0, rtol=1e-6)
+    np.testing.assert_allclose(parts.value_loss, 2.0 + 0.125, rtol=1e-6)
+    np.testing.assert_allclose(parts.entropy, 3.0, rtol=1e-6)
+    np.testing.assert_allclose(parts.approx_kl, 1 - np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(parts.clipfrac, 1.0)
+    np.testing.assert_allclose(total, -1.4 + 0.5 * 2.125 - 0.1 * 3.0, rtol=1e-6)
+
+
+def test_value_clipping_enters_the_loss(three_rows):
+    hp = ppo.make_hyperparams(PPOConfig(vf_clip_eps=0.2), 1)
+    _, parts = ppo.ppo_loss(*three_rows, hp, value_clipping=True)
+    # The first row's value went from 0 to 1 towards 3; clipped to 0.2 its error is 2.8.
+    np.testing.assert_allclose(parts.value_loss, 2.8**2 / 2 + 0.125, rtol=1e-6)
+
+
+@pytest.fixture
+def line():
+    """A one-parameter 'network' whose value is w x, with a batch of 4 x 2 rows."""
+
+    def evaluate(params, rows):
+        zeros = jnp.zeros_like(rows.value)
+        return ppo.Evaluation(rows.log_prob + zeros, zeros, params["w"] * rows.obs)
+
+    rows = jnp.arange(1.0, 9.0)
+    batch = ppo.Batch(
+        obs=rows,
+        carry=(),
+        start=rows < 0,
+        action=rows,
+        log_prob=jnp.zeros(8),
+        value=jnp.zeros(8),
+        target=2.0 * rows,
+        advantage=jnp.zeros(8),
+        valid=rows < 7,
+    )
+    return evaluate, batch
+
+
+def improve(line, key, **overrides):
+    evaluate, batch = line
+    config = PPOConfig(
+        **{
+            "learning_rate": 0.1,
+            "num_minibatches": 1,
+            "num_epochs": 1,
+            "vf_coef": 1.0,
+            "adam_eps": 1.0,
+            **overrides,
+        }
+    )
+    params = {"w": jnp.zeros(())}
+    flat = jnp.zeros(1)
+    return ppo.improve(
+        evaluate,
+        params,
+        ppo.optimizer(config).init(flat),
+        batch,
+        ppo.make_hyperparams(config, 1),
+        key,
+        config=config,
+        num_envs=2,
+        psum=identity,
+    )
+
+
+# The gradient of mean (w x - 2 x)² / 2 over x = 1..6 at w = 0 is -2 * 91 / 6.
+GRADIENT = -2 * 91 / 6
+
+
+def test_max_grad_norm_zero_leaves_gradients_alone(line, key):
+    params, _, parts = improve(line, key, max_grad_norm=0.0)
+    np.testing.assert_allclose(parts.grad_norm, -GRADIENT, rtol=1e-6)
+    # Adam's first step is lr * g / (|g| + eps).
+    np.testing.assert_allclose(params["w"], 0.1 * -GRADIENT / (-GRADIENT + 1.0), rtol=1e-5)
+
+
+def test_gradients_are_scaled_down_to_max_grad_norm(line, key):
+    params, _, parts = improve(line, key, max_grad_norm=0.5)
+    np.testing.assert_allclose(parts.grad_norm, -GRADIENT, rtol=1e-6)
+    np.testing.assert_allclose(params["w"], 0.1 * 0.5 / (0.5 + 1.0), rtol=1e-5)
+
+
+def test_small_gradients_are_not_scaled_up(line, key):
+    params, _, _ = improve(line, key, max_grad_norm=1e4)
+    np.testing.assert_allclose(params["w"], 0.1 * -GRADIENT / (-GRADIENT + 1.0), rtol=1e-5)
+
+
+def test_each_epoch_takes_one_adam_step_per_minibatch(line, key):
+    _, opt_state, _ = improve(line, key, num_minibatches=4, num_epochs=3)
+    assert opt_state.count == 12

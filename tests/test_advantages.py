@@ -1,0 +1,137 @@
+"""Generalised advantage estimation: by hand, at its limits, and against a plain loop."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.advantages import gae
+
+
+def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
+    """`gae` of lists or arrays [T] or [T, N]; values have one row more."""
+    columns = [
+        np.asarray(x, dtype).reshape(len(x), -1)
+        for x, dtype in [
+            (reward, np.float32),
+            (value, np.float32),
+            (terminated, bool),
+            (truncated, bool),
+            (valid, bool),
+        ]
+    ]
+    reward, value, terminated, truncated, valid = columns
+    out = gae(
+        *map(jnp.asarray, (reward, value[:-1], value[1:])),
+        *map(jnp.asarray, (terminated, terminated | truncated, valid)),
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+    )
+    return np.asarray(out)
+
+
+def auto_reset_rows(rng, length, num_envs, p_terminated=0.1, p_truncated=0.1):
+    """Random flags [T, N] under next-step auto-reset: each end is followed by one reset row."""
+    terminated, truncated, valid = np.zeros((3, length, num_envs), bool)
+    done = rng.random(num_envs) < 0.3
+    for t in range(length):
+        valid[t] = ~done
+        u = rng.random(num_envs)
+        terminated[t] = valid[t] & (u < p_terminated)
+        truncated[t] = valid[t] & (u > 1 - p_truncated)
+        done = terminated[t] | truncated[t]
+    return terminated, truncated, valid
+
+
+def test_three_steps_by_hand():
+    # delta = 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1; decay 0.25
+    out = run([1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1], 0.5, 0.5)
+    np.testing.assert_array_equal(out[:, 0], [1.3125, 1.25, 1.0])
+
+
+def test_truncated_step_bootstraps_but_terminated_does_not():
+    reward, value, valid = [1, 1, 0, 1], [2, 2, 8, 4, 2], [1, 1, 0, 1]
+    terminated = run(reward, value, [0, 1, 0, 0], [0, 0, 0, 0], valid, 0.5, 0.5)[:, 0]
+    truncated = run(reward, value, [0, 0, 0, 0], [0, 1, 0, 0], valid, 0.5, 0.5)[:, 0]
+    # Row 1 ends the episode, row 2 is the reset, row 3 has delta = 1 + 0.5 * 2 - 4 = -2.
+    # Terminated: 1 - 2 = -1. Truncated: 1 + 0.5 * 8 - 2 = 3. Row 0: 1 + 0.5 * 2 - 2 = 0.
+    np.testing.assert_array_equal(terminated, [-0.25, -1, 0, -2])
+    np.testing.assert_array_equal(truncated, [0.75, 3, 0, -2])
+
+
+def test_the_next_episode_does_not_leak_into_the_last():
+    flags = ([0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1])
+    calm = run([1, 1, 0, 1], [1, 1, 5, 1, 1], *flags, 0.9, 0.9)
+    wild = run([1, 1, 0, 1e6], [1, 1, 5, -1e6, 1e6], *flags, 0.9, 0.9)
+    np.testing.assert_array_equal(calm[:2], wild[:2])
+
+
+def test_rows_that_are_not_valid_get_exactly_zero():
+    out = run([3, 7, 3], [1, 2, 3, 4], [1, 0, 0], [0, 0, 0], [1, 0, 1], 0.9, 0.9)
+    assert out[1, 0] == 0
+    assert np.all(out[[0, 2], 0] != 0)
+
+
+@pytest.fixture
+def random_rows():
+    rng = np.random.default_rng(0)
+    reward, value = rng.normal(size=(40, 5)), rng.normal(size=(41, 5))
+    flags = auto_reset_rows(rng, 40, 5)
+    assert all(flag.any() for flag in flags) and not flags[2].all()
+    return reward, value, *flags
+
+
+def test_lambda_zero_is_the_td_error(random_rows):
+    reward, value, terminated, _, valid = random_rows
+    td_error = valid * (reward + 0.9 * ~terminated * value[1:] - value[:-1])
+    np.testing.assert_allclose(run(*random_rows, 0.9, 0.0), td_error, rtol=1e-5, atol=1e-6)
+
+
+def test_lambda_one_is_return_minus_value(random_rows):
+    reward, value, terminated, truncated, valid = random_rows
+    expected = np.zeros_like(reward)
+    for n in range(reward.shape[1]):
+        for t in np.flatnonzero(valid[:, n]):
+            total, discount, u = 0.0, 1.0, t
+            while True:
+                total += discount * reward[u, n]
+                discount *= 0.9
+                if terminated[u, n]:
+                    break
+                if truncated[u, n] or u + 1 == len(reward):
+                    total += discount * value[u + 1, n]
+                    break
+                u += 1
+            expected[t, n] = total - value[t, n]
+    np.testing.assert_allclose(run(*random_rows, 0.9, 1.0), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_equals_a_plain_loop(random_rows):
+    reward, value, terminated, truncated, valid = random_rows
+    gamma, gae_lambda = 0.97, 0.9
+    expected, later = np.zeros_like(reward), np.zeros(reward.shape[1])
+    for t in reversed(range(len(reward))):
+        for n in range(reward.shape[1]):
+            if not valid[t, n]:
+                later[n] = 0.0
+                continue
+            delta = reward[t, n] - value[t, n]
+            if not terminated[t, n]:
+                delta += gamma * value[t + 1, n]
+            trace = 0.0 if terminated[t, n] or truncated[t, n] else gamma * gae_lambda * later[n]
+            later[n] = expected[t, n] = delta + trace
+    out = run(*random_rows, gamma, gae_lambda)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.75])
+def test_a_constant_right_value_leaves_no_advantage_under_time_limits(gamma):
+    _, truncated, valid = auto_reset_rows(np.random.default_rng(1), 50, 4, 0.0, 0.3)
+    assert truncated.any()
+    value = np.full((51, 4), 1 / (1 - gamma))
+    out = run(valid.astype(float), value, np.zeros_like(valid), truncated, valid, gamma, 0.95)
+    np.testing.assert_array_equal(out, np.zeros_like(out))
+
+
+def test_nan_rewards_and_values_of_reset_rows_do_not_spread():
+    out = run([1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1], 0.9, 0.9)
+    assert np.all(np.isfinite(out))
