@@ -77,3 +77,18 @@ class BraxTask:
         del key
         state = self.env.step(state, action)
         return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
+
+    @property
+    def frame_rate(self) -> float:
+        """Control steps per second."""
+        return 1.0 / float(self.env.dt)
+
+    def draw(self, states, *, height, width):
+        """Frames of the robot, for its MuJoCo model and joint positions."""
+        from purejaxppo.pictures import charts, mujoco_scene
+
+        model = getattr(getattr(self.env, "sys", None), "mj_model", None)
+        if model is None:
+            return charts.film([state.obs for state in states], height=height, width=width)
+        motion = mujoco_scene.poses(model, [state.pipeline_state.q for state in states])
+        return mujoco_scene.film(model, motion, height=height, width=width)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,6 +11,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box, Dict, Discrete, Space
 
+PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
 
 
@@ -102,3 +104,21 @@ class GymnaxTask:
         truncated = self.env.is_truncated(state, self.params)
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
+
+    @property
+    def frame_rate(self) -> float:
+        """Steps per second, where the simulator has a time step; a pleasant pace elsewhere."""
+        dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
+        return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
+
+    def draw(self, states, *, height, width):
+        """Frames: classic control as such, all else by its observations."""
+        from purejaxppo.pictures import charts, classic
+
+        name = self.env.name
+        if name in classic.DRAWINGS:
+            return classic.film(name, states, self.params, height=height, width=width)
+        key = jax.random.key(0)  # only for noise that some observations carry
+        observe = jax.jit(lambda state: self.env.get_obs(state, params=self.params, key=key))
+        observations = [jax.device_get(observe(state)) for state in states]
+        return charts.film(observations, height=height, width=width)

@@ -100,3 +100,21 @@ class PlaygroundTask:
         del key
         state = self.env.step(state, action)
         return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
+
+    @property
+    def frame_rate(self) -> float:
+        """Control steps per second."""
+        return 1.0 / float(self.env.dt)
+
+    def draw(self, states, *, height, width):
+        """Frames of the scene."""
+        from purejaxppo.pictures import mujoco_scene
+
+        data = [state.data for state in states]
+        motion = mujoco_scene.poses(
+            self.env.mj_model,
+            [d.qpos for d in data],
+            [d.mocap_pos for d in data],
+            [d.mocap_quat for d in data],
+        )
+        return mujoco_scene.film(self.env.mj_model, motion, height=height, width=width)

@@ -24,6 +24,11 @@ class Wrapper:
         """What only the wrapped task has, such as `render`."""
         return getattr(self.task, name)
 
+    def unwrap(self, state):
+        """The innermost task's state within this wrapper's."""
+        inner = getattr(self.task, "unwrap", None)
+        return inner(state) if inner else state
+
     def reset(self, key):
         """As the task."""
         return self.task.reset(key)
@@ -40,6 +45,10 @@ class TimeLimit(Wrapper):
         """Limits `task` to `max_episode_steps`."""
         super().__init__(task)
         self.max_episode_steps = max_episode_steps
+
+    def unwrap(self, state):
+        """The innermost task's state, without the count of steps."""
+        return super().unwrap(state[0])
 
     def reset(self, key):
         """(key) -> ((state, steps so far), obs)."""

@@ -46,13 +46,15 @@ class Canvas:
         self.view((width / 2, height / 2), 1.0, flip=False)
 
     def view(self, origin: tuple, scale: float, *, flip: bool = True) -> None:
-        """World (0, 0) lies at pixel `origin`; one unit is `scale` pixels; y points up if flipped."""
+        """World (0, 0) lies at pixel `origin`, a unit is `scale` pixels; y points up if flipped."""
         self.scale = 2 * scale
         self.origin = 2 * np.asarray(origin, float)
         self.axes = np.array([1.0, -1.0 if flip else 1.0]) * self.scale
 
     def _at(self, points) -> list[tuple[float, float]]:
-        return [tuple(p) for p in self.origin + np.asarray(points, float).reshape(-1, 2) * self.axes]
+        return [
+            tuple(p) for p in self.origin + np.asarray(points, float).reshape(-1, 2) * self.axes
+        ]
 
     def line(self, points, colour: tuple = INK, width: float = 1.5) -> None:
         """A polyline with round joints; `width` in pixels."""
@@ -79,4 +81,3 @@ class Canvas:
     def frame(self) -> np.ndarray:
         """The picture, uint8 [height, width, 3]."""
         return np.asarray(self.image.reduce(2))
-

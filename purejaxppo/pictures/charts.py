@@ -35,7 +35,7 @@ def _leaves(observations: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def _is_image(values: np.ndarray) -> bool:
-    return values.ndim in (3, 4) and min(values.shape[1:3]) >= 4  # noqa: PLR2004
+    return values.ndim in (3, 4) and min(values.shape[1:3]) >= 4
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:
@@ -54,7 +54,7 @@ def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray
         )
         corner = (width - size[0], TOP + height - size[1] - 6)
         canvas.image.paste(enlarged, corner)
-        if scale >= 12:  # noqa: PLR2004 cells large enough for lines between them
+        if scale >= 12:
             _rule(canvas, corner, (rows, columns), 2 * scale)
         yield canvas.frame()
 
@@ -71,10 +71,10 @@ def _rule(canvas: Canvas, corner: tuple, shape: tuple, cell: int) -> None:
 
 def _colours(images: np.ndarray):
     """A function from one image to uint8 [H, W, 3]."""
-    if images.ndim == 4 and images.dtype != np.uint8:  # noqa: PLR2004
+    if images.ndim == 4 and images.dtype != np.uint8:
         return _planes
-    if images.ndim == 4:  # noqa: PLR2004
-        if images.shape[-1] == 3:  # noqa: PLR2004
+    if images.ndim == 4:
+        if images.shape[-1] == 3:
             return lambda image: image
         return lambda image: np.repeat(image[..., -1:], 3, axis=-1)
     low, high = float(np.min(images)), float(np.max(images))
@@ -133,7 +133,7 @@ def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> It
 
 
 def _heat(values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """One row per number, one column per step, blue below its mean over the episode, orange above."""
+    """A row per number, a column per step: blue below its mean over the episode, orange above."""
     from PIL import Image
 
     centred = values - values.mean(axis=0)
@@ -142,9 +142,7 @@ def _heat(values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
     paper = np.array([246.0, 246.0, 244.0])
     picture = (paper + np.abs(share) * (ends - paper)).astype(np.uint8)
     left, size = 54, (width - 74, height - TOP - 14)
-    enlarged = Image.fromarray(picture).resize(
-        (2 * size[0], 2 * size[1]), Image.Resampling.NEAREST
-    )
+    enlarged = Image.fromarray(picture).resize((2 * size[0], 2 * size[1]), Image.Resampling.NEAREST)
     for now in range(len(values)):
         canvas = Canvas(height, width)
         shown = max(1, round(2 * size[0] * (now + 1) / len(values)))

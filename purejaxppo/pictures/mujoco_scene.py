@@ -21,6 +21,8 @@ OFF = ("disable", "disabled", "off", "false", "0")
 VISIBLE_GROUPS = 3
 """MuJoCo draws geoms of groups 0, 1 and 2."""
 NEARLY_ALL = 0.9
+SMOOTHING = 12
+"""Frames before and after the present one that the camera's place is the mean of."""
 FREE, HINGE = 0, 3  # mjtJoint
 
 
@@ -55,17 +57,9 @@ def poses(model: Any, qpos, mocap_pos=None, mocap_quat=None) -> Poses:
     return Poses(qpos, *(np.asarray(value, np.float64) for value in given))
 
 
-def film(model: Any, motion: Poses, *, rate: float, height: int, width: int):
-    """One frame per pose, by the first renderer that works.
-
-    Args:
-        model: a MuJoCo model.
-        motion: T poses.
-        rate: poses per second, for the smoothing of the camera.
-        height: pixels.
-        width: pixels.
-    """
-    camera = follow(model, motion, rate)
+def film(model: Any, motion: Poses, *, height: int, width: int) -> Iterator[np.ndarray]:
+    """One frame per pose, by the first renderer that works."""
+    camera = follow(model, motion)
     drawn = 0
     for backend in backends():
         for frame in _rendered(model, motion, camera, backend, (height, width)):
@@ -119,10 +113,7 @@ def _moving(model: Any) -> np.ndarray:
     """Which geoms belong to what moves: the heaviest tree of bodies and everything jointed."""
     shown = visible(model) & (model.geom_type != 0)
     jointed = shown & (model.body_weldid[model.geom_bodyid] != 0)
-    floating = {
-        int(model.body_rootid[body])
-        for body in model.jnt_bodyid[model.jnt_type == FREE]
-    }
+    floating = {int(model.body_rootid[body]) for body in model.jnt_bodyid[model.jnt_type == FREE]}
     if floating:
         robot = max(floating, key=lambda body: model.body_subtreemass[body])
         jointed &= model.body_rootid[model.geom_bodyid] == robot
@@ -155,7 +146,7 @@ def place(model: Any, data: Any, pose: tuple) -> None:
     mujoco.mj_kinematics(model, data)
 
 
-def follow(model: Any, motion: Poses, rate: float) -> Camera:
+def follow(model: Any, motion: Poses) -> Camera:
     """A camera that stands still where the whole film fits, and else travels along smoothly."""
     low, high = _boxes(model, motion)
     sizes = np.linalg.norm(high - low, axis=1) / 2
@@ -166,7 +157,7 @@ def follow(model: Any, motion: Poses, rate: float) -> Camera:
         lookat = np.tile((whole_low + whole_high) / 2, (len(low), 1))
         size = whole
     else:
-        lookat = _smooth((low + high) / 2, max(1, round(0.4 * rate)))
+        lookat = _smooth((low + high) / 2, SMOOTHING)
     azimuth, elevation = _direction(model, motion)
     distance = 0.92 * size / np.tan(np.radians(model.vis.global_.fovy) / 2)
     return Camera(lookat, distance, azimuth, elevation)

@@ -74,7 +74,7 @@ def _surface(model: Any) -> Surface:
     for geom in range(model.ngeom):
         colour = _colour(model, geom)
         shape = _shape(model, geom)
-        if shape is None or colour[3] < 0.2 or model.geom_group[geom] >= VISIBLE_GROUPS:  # noqa: PLR2004
+        if shape is None or colour[3] < 0.2 or model.geom_group[geom] >= VISIBLE_GROUPS:
             continue
         vertices.append(shape.vertices)
         owner.append(np.full(len(shape.vertices), geom))
@@ -88,7 +88,7 @@ def _surface(model: Any) -> Surface:
 
 
 def _colour(model: Any, geom: int) -> np.ndarray:
-    """A geom's own colour, else its material's; never quite black or white, so that shading shows."""
+    """A geom's own colour, else its material's; never black or white, so that shading shows."""
     rgba = model.geom_rgba[geom].astype(float)
     material = model.geom_matid[geom]
     if material >= 0 and np.allclose(rgba, (0.5, 0.5, 0.5, 1.0)):
@@ -100,7 +100,7 @@ def _floor(model: Any) -> int | None:
     """The first visible horizontal plane, if there is one."""
     for geom in np.flatnonzero(model.geom_type == PLANE):
         w, x, y, _ = model.geom_quat[geom]
-        level = abs(x) < 1e-3 and abs(y) < 1e-3 and abs(w) > 0  # noqa: PLR2004
+        level = abs(x) < 1e-3 and abs(y) < 1e-3 and abs(w) > 0
         if level and model.geom_bodyid[geom] == 0 and model.geom_rgba[geom, 3] > 0:
             return int(geom)
     return None
@@ -131,7 +131,9 @@ def _shape(model: Any, geom: int) -> Shape | None:
 def _revolve(profile: np.ndarray) -> Shape:
     """The profile [P, (radius, z)], upwards, turned around z."""
     turn = np.linspace(0, 2 * np.pi, ROUND, endpoint=False)
-    rings = [np.stack([r * np.cos(turn), r * np.sin(turn), np.full(ROUND, z)], 1) for r, z in profile]
+    rings = [
+        np.stack([r * np.cos(turn), r * np.sin(turn), np.full(ROUND, z)], 1) for r, z in profile
+    ]
     low = np.arange(ROUND)
     ring = np.stack([low, (low + 1) % ROUND, (low + 1) % ROUND + ROUND, low + ROUND], 1)
     faces = [ring + ROUND * i for i in range(len(profile) - 1)]
@@ -208,8 +210,10 @@ def _polygons(pen: Any, corners: np.ndarray, view: View, colours: np.ndarray) ->
     front = depth.min(axis=1) > NEAR
     order = np.flatnonzero(front)[np.argsort(-depth[front].mean(axis=1))]
     points = view.focal * seen[order, :, :2] * [1, -1] / depth[order, :, None] + view.centre
-    for points, colour in zip((2 * points).reshape(-1, 8).tolist(), colours[order].tolist(), strict=True):
-        pen.polygon(points, fill=tuple(colour) if isinstance(colour, list) else colour)
+    for outline, colour in zip(
+        (2 * points).reshape(-1, 8).tolist(), colours[order].tolist(), strict=True
+    ):
+        pen.polygon(outline, fill=tuple(colour) if isinstance(colour, list) else colour)
 
 
 def _background(view: View, ground: float | None, tile: float, shape: tuple) -> np.ndarray:
@@ -220,7 +224,7 @@ def _background(view: View, ground: float | None, tile: float, shape: tuple) -> 
     up = view.axes[2, 2] + y * view.axes[1, 2]  # [height]; the right axis is level
     sky = HORIZON + np.clip(2.5 * up, 0, 1)[:, None] * (SKY - HORIZON)
     picture = np.repeat(sky[:, None], width, axis=1)
-    below = up < -1e-3  # noqa: PLR2004
+    below = up < -1e-3
     if ground is None or view.position[2] <= ground or not below.any():
         return picture.astype(np.uint8)
     reach = (ground - view.position[2]) / up[below]  # [rows] distance along the ray

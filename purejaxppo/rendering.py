@@ -1,0 +1,227 @@
+"""Films of episodes: .mp4, .gif, or one .html page that plays without a network.
+
+How an environment is drawn is its own affair. A task may offer
+
+    draw(states, *, height, width) -> an iterator of frames, uint8 [height, width, 3]
+    frame_rate: float                 states per second, so that films run in real time
+
+and is otherwise shown by its numbers (`pictures.charts`). Wrappers undo their nesting in `unwrap`.
+"""
+
+import base64
+import html
+import importlib.util
+import math
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from purejaxppo.pictures import charts
+
+SUFFIXES = (".mp4", ".gif", ".html")
+DEFAULT_RATE = 10.0
+SLOWEST, FASTEST = 8.0, 60.0
+GIF_FASTEST = 25.0
+GIF_FRAMES = 400
+GIF_COLOURS = 128
+HEIGHT, WIDTH = 480, 640
+GIF_HEIGHT, GIF_WIDTH = 300, 400
+
+
+def check_target(path: str | Path) -> None:
+    """Refuses, before any work, a film that could not be written.
+
+    Raises:
+        ValueError: another suffix, a folder that does not exist, or a missing package.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: a film ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+    needed = {"PIL": "pillow"}
+    if path.suffix.lower() != ".gif":
+        needed |= {"imageio": "imageio", "imageio_ffmpeg": "imageio-ffmpeg"}
+    for module, package in needed.items():
+        if importlib.util.find_spec(module) is None:
+            raise ValueError(f"{package} is not installed: pip install 'purejaxppo[render]'")
+
+
+def record(
+    task: Any, states: list[Any], path: str | Path, *, title: str = "", rewards: Iterable = ()
+) -> Path:
+    """Writes the film of one episode.
+
+    Args:
+        task: a single environment, as `envs.registry.make_task` gives it.
+        states: its states, one per step.
+        path: where to; the suffix chooses the format.
+        title: words above the picture.
+        rewards: one per step, if the running return is to be shown.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: no states, or as `check_target`.
+    """
+    path = Path(path)
+    check_target(path)
+    if not states:
+        raise ValueError(f"{path}: an episode without states cannot be drawn")
+    gif = path.suffix.lower() == ".gif"
+    rate = _frame_rate(task)
+    stride, rate = _pace(rate, len(states), gif=gif)
+    steps = list(range(0, len(states), stride))
+    height, width = (GIF_HEIGHT, GIF_WIDTH) if gif else (HEIGHT, WIDTH)
+    drawn = _draw(task, [states[step] for step in steps], height, width)
+    returns = _returns(rewards, len(states))
+    film = (
+        _caption(frame, title, _progress(step, returns))
+        for frame, step in zip(drawn, steps, strict=True)
+    )
+    writer = {".mp4": _write_mp4, ".gif": _write_gif, ".html": _write_html}[path.suffix.lower()]
+    writer(path, film, rate, title)
+    return path
+
+
+def frames(
+    task: Any, states: list[Any], height: int = HEIGHT, width: int = WIDTH
+) -> list[np.ndarray]:
+    """One picture per state, uint8 [height, width, 3], without words."""
+    return list(_draw(task, states, height, width))
+
+
+def _draw(task: Any, states: list[Any], height: int, width: int) -> Iterator[np.ndarray]:
+    unwrap = getattr(task, "unwrap", None)
+    inner = [unwrap(state) for state in states] if unwrap else states
+    draw = getattr(task, "draw", charts.film)
+    return draw(inner, height=height, width=width)
+
+
+def _frame_rate(task: Any) -> float:
+    """States per second, kept to what is pleasant to watch at the slow end."""
+    return max(SLOWEST, float(getattr(task, "frame_rate", DEFAULT_RATE)))
+
+
+def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:
+    """Every how many states are drawn, and how many pictures a second are then shown.
+
+    A gif of a long episode is thinned to `GIF_FRAMES` pictures, and plays faster than it was where
+    that would leave fewer than `SLOWEST` a second.
+    """
+    stride = math.ceil(rate / (GIF_FASTEST if gif else FASTEST))
+    if gif:
+        stride = max(stride, math.ceil(count / GIF_FRAMES))
+    return stride, max(SLOWEST, rate / stride)
+
+
+def _returns(rewards: Iterable, count: int) -> np.ndarray | None:
+    """The return up to each of `count` states; None without rewards."""
+    rewards = np.asarray(list(rewards), np.float64)
+    if not rewards.size:
+        return None
+    total = np.concatenate([np.zeros(max(0, count - rewards.size)), np.cumsum(rewards)])
+    return total[:count]
+
+
+def _progress(step: int, returns: np.ndarray | None) -> str:
+    return f"step {step}" if returns is None else f"step {step}   return {returns[step]:.1f}"
+
+
+def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
+    """Small words in the upper corners, legible on any ground."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(frame)
+    pen, font = ImageDraw.Draw(image), ImageFont.load_default(12)
+    style = {"font": font, "fill": (40, 44, 52), "stroke_width": 2, "stroke_fill": (250, 250, 248)}
+    pen.text((8, 5), left, **style)
+    pen.text((image.width - 8, 5), right, anchor="ra", **style)
+    return np.asarray(image)
+
+
+def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+    """H.264 in yuv420p, which every player and browser shows; sizes are made even."""
+    del title
+    import imageio.v2 as imageio
+
+    with imageio.get_writer(
+        path,
+        format="FFMPEG",
+        fps=rate,
+        codec="libx264",
+        pixelformat="yuv420p",
+        macro_block_size=2,
+        quality=7,
+        output_params=["-movflags", "+faststart"],
+        ffmpeg_log_level="error",
+    ) as writer:
+        for frame in film:
+            writer.append_data(frame)
+
+
+def _write_gif(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+    """One palette for all, taken from a few frames, so that colours do not flicker."""
+    del title
+    from PIL import Image
+
+    pictures = list(film)
+    sample = pictures[:: max(1, len(pictures) // 6)]
+    palette = Image.fromarray(np.concatenate(sample)).quantize(GIF_COLOURS)
+    first, *rest = (
+        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    )
+    hundredths = max(2, round(100 / rate))  # browsers slow down what is faster than 50 a second
+    first.save(path, save_all=True, append_images=rest, duration=10 * hundredths, loop=0)
+
+
+def _write_html(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
+    """A page with the video inside."""
+    with tempfile.TemporaryDirectory() as folder:
+        video = Path(folder) / "film.mp4"
+        _write_mp4(video, film, rate, title)
+        encoded = base64.b64encode(video.read_bytes()).decode()
+    words = html.escape(title or path.stem)
+    path.write_text(PAGE.replace("@TITLE@", words).replace("@VIDEO@", encoded), encoding="utf-8")
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>@TITLE@</title>
+<style>
+  :root { color-scheme: light dark; }
+  body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 660px; }
+  h1 { font-size: 1.05rem; font-weight: 600; }
+  video { width: 100%; border-radius: 6px; background: #fafaf8; }
+  button { font: inherit; padding: 2px 12px; }
+  button[aria-pressed="true"] { font-weight: 700; }
+</style>
+</head>
+<body>
+<h1>@TITLE@</h1>
+<video controls autoplay loop muted playsinline src="data:video/mp4;base64,@VIDEO@"></video>
+<p>Speed
+  <button data-speed="0.25">¼</button>
+  <button data-speed="0.5">½</button>
+  <button data-speed="1" aria-pressed="true">1</button>
+  <button data-speed="2">2</button>
+</p>
+<script>
+  const video = document.querySelector("video");
+  const buttons = [...document.querySelectorAll("button")];
+  for (const button of buttons) button.onclick = () => {
+    video.playbackRate = Number(button.dataset.speed);
+    for (const other of buttons) other.setAttribute("aria-pressed", other === button);
+  };
+</script>
+</body>
+</html>
+"""
