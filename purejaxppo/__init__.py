@@ -1,5 +1,7 @@
 """purejaxppo: PPO with rollout, advantages and update in one compiled program.
 
+Training is a pure function of a key:
+
     import jax
     from purejaxppo import evaluate, load_config, make_train, restore
 

@@ -32,7 +32,7 @@ def config_dirs() -> list[Path]:
 
 def list_configs() -> dict[str, str]:
     """Bare names of the configs that come with the library, and each one's first comment."""
-    found = {}
+    found: dict[str, str] = {}
     for folder in config_dirs():
         for path in sorted(folder.glob("*.yaml")):
             first = path.read_text(encoding="utf-8").splitlines()[:1]
@@ -193,7 +193,7 @@ def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _build(cls: type, data: Mapping[str, Any], prefix: str) -> Any:
+def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
     if not isinstance(data, Mapping):
         raise ValueError(f"{prefix[:-1]} is a section of keys, not {_article(data)}")
     hints = typing.get_type_hints(cls)

@@ -119,9 +119,7 @@ def make_evaluator(
 
     def shard(agent: AgentState, key, shard_id):
         key = jax.random.fold_in(key, shard_id)
-        return run_episodes(
-            env, lambda *args: act(agent, *args), policy.network.initial_carry, key
-        )
+        return run_episodes(env, lambda *args: act(agent, *args), policy.network.initial_carry, key)
 
     mapped = shards.map(shard, (None, None, 0), (0, 0))
 

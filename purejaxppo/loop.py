@@ -110,7 +110,7 @@ class Programs:
         out = self.shards.shardings((STATE_AXES, None))
         train = jax.jit(self.learner.train_chunk, donate_argnums=0, out_shardings=out)
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
-        self.evaluate = None
+        self.evaluate: Any = None
         episodes = self.config.eval.num_episodes
         if episodes:
             local = self.shards.num_devices if episodes >= self.shards.num_devices else 1

@@ -138,7 +138,12 @@ def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
 
     image = Image.fromarray(frame)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(12)
-    style = {"font": font, "fill": (40, 44, 52), "stroke_width": 2, "stroke_fill": (250, 250, 248)}
+    style: Any = {
+        "font": font,
+        "fill": (40, 44, 52),
+        "stroke_width": 2,
+        "stroke_fill": (250, 250, 248),
+    }
     pen.text((8, 5), left, **style)
     pen.text((image.width - 8, 5), right, anchor="ra", **style)
     return np.asarray(image)

@@ -240,7 +240,9 @@ def record_run(config: Config, run_dir: Path) -> None:
     partial = run_dir / ".config.yaml"
     partial.write_text(configio.to_yaml(config), encoding="utf-8")
     partial.replace(run_dir / "config.yaml")
-    packages = sorted({name for names in metadata.packages_distributions().values() for name in names})
+    packages = sorted(
+        {name for names in metadata.packages_distributions().values() for name in names}
+    )
     versions = {
         "command": sys.argv,
         "python": platform.python_version(),
