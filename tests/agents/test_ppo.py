@@ -206,3 +206,31 @@ def test_small_gradients_are_not_scaled_up(line, key):
 def test_each_epoch_takes_one_adam_step_per_minibatch(line, key):
     _, opt_state, _ = improve(line, key, num_minibatches=4, num_epochs=3)
     assert opt_state.count == 12
+
+
+def test_two_shards_take_the_step_of_the_whole_batch(line, key):
+    evaluate, batch = line
+    whole, _, whole_parts = improve(line, key)
+    # Rows are time-major: shard 0 is environment 0 and shard 1 is environment 1.
+    halves = jax.tree.map(lambda x: x.reshape(4, 2).T, batch)
+    config = PPOConfig(
+        learning_rate=0.1, num_minibatches=1, num_epochs=1, vf_coef=1.0, adam_eps=1.0
+    )
+
+    def shard(rows):
+        return ppo.improve(
+            evaluate,
+            {"w": jnp.zeros(())},
+            ppo.optimizer(config).init(jnp.zeros(1)),
+            rows,
+            ppo.make_hyperparams(config, 1),
+            key,
+            config=config,
+            num_envs=1,
+            psum=lambda x: jax.lax.psum(x, "shard"),
+        )
+
+    params, _, parts = jax.vmap(shard, axis_name="shard")(halves)
+    np.testing.assert_allclose(params["w"], np.full(2, whole["w"]), rtol=1e-6)
+    np.testing.assert_allclose(parts.grad_norm, np.full(2, whole_parts.grad_norm), rtol=1e-6)
+    np.testing.assert_allclose(parts.value_loss, np.full(2, whole_parts.value_loss), rtol=1e-6)

@@ -1,0 +1,96 @@
+"""Time limits and the scaling of actions."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import FlatActions, TimeLimit, UnitActions
+from purejaxppo.spaces import Box, Dict, Discrete
+
+
+@dataclass
+class Echo:
+    """Returns its action as the observation."""
+
+    action: object
+    max_episode_steps: int = 1000
+    observation = Box((1,))
+    cheap_reset = True
+
+    def reset(self, key):
+        """Nothing yet."""
+        return (), None
+
+    def step(self, key, state, action):
+        """The action."""
+        return state, TaskStep(action, jnp.float32(0), jnp.array(False), jnp.array(False))
+
+
+def echoed(task, action):
+    return task.step(None, (), action)[1].obs
+
+
+def test_actions_are_clipped_then_scaled_to_the_bounds():
+    task = UnitActions(Echo(Box((3,), (-2.0, 0.0, 10.0), (2.0, 1.0, 20.0))))
+    assert task.action == Box((3,), -1.0, 1.0)
+    for unit, expected in [
+        ([-1.0, -1.0, -1.0], [-2.0, 0.0, 10.0]),
+        ([1.0, 1.0, 1.0], [2.0, 1.0, 20.0]),
+        ([0.0, 0.5, -0.5], [0.0, 0.75, 12.5]),
+        ([9.0, -9.0, np.inf], [2.0, 0.0, 20.0]),
+    ]:
+        np.testing.assert_allclose(echoed(task, jnp.array(unit)), expected, rtol=1e-6)
+
+
+def test_actions_between_minus_one_and_one_are_clipped_alone():
+    task = UnitActions(Echo(Box((2,), -1.0, 1.0)))
+    np.testing.assert_array_equal(echoed(task, jnp.array([0.3, -7.0])), np.float32([0.3, -1.0]))
+
+
+@pytest.mark.parametrize("space", [Box((2,)), Box((2,), low=0.0), Discrete(9)])
+def test_unbounded_and_discrete_actions_pass(space):
+    task = UnitActions(Echo(space))
+    assert task.action == space
+    np.testing.assert_array_equal(echoed(task, jnp.array([5, 3])), [5, 3])
+
+
+def test_parts_of_a_dict_are_scaled_each_by_its_own_bounds():
+    space = Dict.of({"a": Box((1,), 0.0, 4.0), "b": Discrete(3), "c": Box((1,))})
+    task = UnitActions(Echo(space))
+    assert task.action["a"] == Box((1,), -1.0, 1.0)
+    assert task.action["b"] == Discrete(3)
+    out = echoed(task, {"a": jnp.array([0.5]), "b": jnp.array(2), "c": jnp.array([7.0])})
+    assert (out["a"], out["b"], out["c"]) == (3.0, 2, 7.0)
+
+
+def test_actions_with_no_axis_or_several_are_flattened():
+    scalar = FlatActions(Echo(Box((), -2.0, 2.0)))
+    assert scalar.action.shape == (1,)
+    assert echoed(scalar, jnp.array([1.5])).shape == ()
+    square = UnitActions(
+        FlatActions(Echo(Box((2, 2), ((0.0, 0.0), (0.0, 0.0)), ((1.0, 2.0), (3.0, 4.0)))))
+    )
+    np.testing.assert_array_equal(echoed(square, jnp.ones(4)), [[1, 2], [3, 4]])
+
+
+def test_the_time_limit_counts_from_the_reset_and_keeps_the_tasks_own_truncation(key):
+    task = TimeLimit(Echo(Discrete(2)), 3)
+    assert task.max_episode_steps == 3
+    state, _ = task.reset(key)
+    flags = []
+    for _ in range(3):
+        state, out = task.step(key, state, jnp.array(0))
+        flags.append(bool(out.truncated))
+    assert flags == [False, False, True]
+
+    class Short(Echo):
+        def step(self, key, state, action):
+            state, out = super().step(key, state, action)
+            return state, out._replace(truncated=jnp.array(True))
+
+    task = TimeLimit(Short(Discrete(2)), 3)
+    _, out = task.step(key, task.reset(key)[0], jnp.array(0))
+    assert out.truncated

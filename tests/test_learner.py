@@ -1,0 +1,259 @@
+"""The learner as a whole: identities that any correct PPO keeps, and that it learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.learner import Learner
+from purejaxppo.sharding import Shards
+
+LIMIT, NUM_ENVS, LENGTH = 7, 4, 12
+VECTOR = {"name": "dummy/vector", "num_envs": NUM_ENVS, "max_episode_steps": LIMIT}
+
+
+class Compiled:
+    """A learner with its functions compiled once."""
+
+    def __init__(self, config, devices=None):
+        self.learner = Learner(config, Shards(config.num_shards, devices))
+        self.hp = self.learner.hyperparams()
+        self.jitted_init = jax.jit(self.learner.init)
+        self.chunk = jax.jit(self.learner.train_chunk)
+
+    def init(self, seed=0):
+        return self.jitted_init(jax.random.key(seed), self.learner.shard_ids())
+
+    def train(self, state, num_updates, **hp):
+        hp = {name: jnp.float32(x) for name, x in hp.items()}
+        return self.chunk(state, self.hp._replace(**hp), jnp.int32(num_updates))
+
+
+class Watched(Learner):
+    """A learner whose `train_step` also returns its transitions and batch."""
+
+    def summarise(self, transitions, episodes, losses, batch):
+        metrics = super().summarise(transitions, episodes, losses, batch)
+        return metrics, transitions, batch
+
+
+def plain(tree):
+    """Numpy arrays, keys as their bits."""
+    return jax.tree.map(
+        lambda x: np.asarray(
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        ),
+        tree,
+    )
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
+
+
+def assert_close(a, b, tolerance):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
+        plain(a),
+        plain(b),
+    )
+
+
+@pytest.fixture(scope="module")
+def vector(make_config):
+    return Compiled(make_config(env=VECTOR))
+
+
+@pytest.fixture(scope="module")
+def after_four(vector):
+    return vector.train(vector.init(), 4)
+
+
+def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
+    # Also while the observation statistics change from update to update: they move after it.
+    state = vector.init()
+    after, metrics = vector.train(state, 3, learning_rate=0.0)
+    # approx_kl is about half the mean squared log-ratio, so |log ratio| < 1e-5.
+    assert 0 <= metrics.losses.approx_kl < 0.5 * (1e-5) ** 2
+    assert metrics.losses.clipfrac == 0
+    assert metrics.losses.grad_norm > 0
+    assert_same(after.agent.params, state.agent.params)
+    assert not np.allclose(after.agent.obs_stats.m2[0], 0)
+
+
+def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(vector, after_four):
+    four, total = after_four
+    two = vector.train(vector.train(vector.init(), 2)[0], 2)[0]
+    assert_same(four, two)
+    state, sums = vector.init(), None
+    for _ in range(4):
+        state, metrics = vector.train(state, 1)
+        sums = metrics if sums is None else jax.tree.map(jnp.add, sums, metrics)
+    assert_same(four, state)
+    assert_close(total, sums, 1e-6)
+
+
+def test_train_chunk_compiles_once(vector, after_four):
+    state = vector.train(vector.train(vector.init(), 1)[0], 3)[0]
+    vector.train(state, 2, gamma=0.9)
+    assert vector.chunk._cache_size() == 1
+
+
+def test_only_valid_rows_are_counted_as_steps_and_observed(after_four):
+    state, metrics = after_four
+    # 48 rows of each environment are six episodes of 7 steps, each with its reset row.
+    assert metrics.env_steps == NUM_ENVS * 42
+    assert metrics.episodes.count == NUM_ENVS * 6
+    assert metrics.episodes.length_sum == NUM_ENVS * 42
+    assert metrics.updates == state.update == 4
+    assert state.agent.obs_stats.count == NUM_ENVS * 42
+
+
+def test_other_seeds_give_other_weights_and_other_environments(vector):
+    a, b = vector.init(0), vector.init(1)
+    assert not np.allclose(
+        a.agent.params["actor"]["kernel"], b.agent.params["actor"]["kernel"], atol=1e-4
+    )
+    assert not np.allclose(a.rollout.obs, b.rollout.obs)
+
+
+def test_a_seed_among_many_equals_that_seed_alone(vector, after_four):
+    keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
+    states = jax.jit(jax.vmap(vector.learner.init, (0, None)))(keys, vector.learner.shard_ids())
+    assert_same(jax.tree.map(lambda x: x[1], states), vector.init())
+    train = jax.jit(jax.vmap(vector.learner.train_chunk, (0, None, None)))
+    states, metrics = train(states, vector.hp, jnp.int32(4))
+    # Batched matrix products add up in another order: rounding, grown over 16 Adam steps.
+    alone = after_four
+    assert_close(jax.tree.map(lambda x: x[1], states.agent), alone[0].agent, 1e-4)
+    assert_close(jax.tree.map(lambda x: x[1], metrics), alone[1], 1e-3)
+    assert not np.allclose(
+        states.agent.params["critic"]["bias"][0], alone[0].agent.params["critic"]["bias"]
+    )
+
+
+@pytest.fixture(scope="module")
+def two_shards(make_config):
+    config = make_config(env=VECTOR, num_shards=2)
+    return Compiled(config)
+
+
+def test_two_shards_on_one_device_equal_two_devices(two_shards):
+    assert two_shards.learner.shards.num_devices == 1
+    spread = Compiled(two_shards.learner.config, jax.devices("cpu")[:2])
+    assert spread.learner.shards.num_devices == 2
+    here, there = two_shards.init(), spread.init()
+    assert_close(here, there, 1e-6)
+    here, here_metrics = two_shards.train(here, 4)
+    there, there_metrics = spread.train(there, 4)
+    # The mean of the gradients is added up in another order.
+    assert_close(here, there, 1e-4)
+    assert_close(here_metrics, there_metrics, 1e-3)
+
+
+def test_shards_have_environments_of_their_own_and_weights_in_common(two_shards):
+    state, metrics = two_shards.train(two_shards.init(), 4)
+    assert state.rollout.obs.shape == (2, NUM_ENVS // 2, 17)
+    assert not np.allclose(state.rollout.obs[0], state.rollout.obs[1])
+    assert state.agent.params["critic"]["bias"].shape == (1,)
+    assert metrics.env_steps == NUM_ENVS * 42
+    assert state.agent.obs_stats.count == NUM_ENVS * 42
+
+
+@pytest.fixture(scope="module")
+def watched(make_config):
+    """Two updates under reward normalisation: config, and [state, transitions, batch] of each."""
+    config = make_config(env=VECTOR, ppo={"normalize_reward": True, "gamma": 0.9})
+    learner = Watched(config)
+    # With lambda = 0 the advantage is the TD error, in which the reward can be read.
+    hp = learner.hyperparams()._replace(gae_lambda=jnp.float32(0))
+    step, state, steps = jax.jit(learner.train_step), None, []
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    for _ in range(2):
+        state, (_, transitions, batch) = step(state, hp)
+        steps.append(plain((state, transitions, batch)))
+    return config, steps
+
+
+def test_observation_statistics_are_those_of_all_valid_rows(watched):
+    _, steps = watched
+    rows = [transitions.obs[transitions.valid] for _, transitions, _ in steps]
+    for i, (state, transitions, _) in enumerate(steps):
+        seen = np.concatenate(rows[: i + 1])
+        stats = state.agent.obs_stats
+        assert not transitions.valid.all() and stats.count == len(seen)
+        np.testing.assert_allclose(stats.mean[0], seen.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(stats.m2[0] / len(seen), seen.var(0), rtol=1e-4)
+
+
+def test_an_update_sees_observations_normalised_by_what_was_seen_before_it(watched):
+    _, ((first, transitions, batch), (_, later, later_batch)) = watched
+    np.testing.assert_allclose(batch.obs.reshape(transitions.obs.shape), transitions.obs, rtol=1e-5)
+    stats = first.agent.obs_stats
+    expected = (later.obs - stats.mean[0]) / np.sqrt(stats.m2[0] / stats.count + 1e-8)
+    np.testing.assert_allclose(
+        later_batch.obs.reshape(later.obs.shape), np.clip(expected, -10, 10), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
+    config, steps = watched
+    running, seen = np.zeros(NUM_ENVS), []
+    for state, transitions, batch in steps:
+        done = transitions.terminated | transitions.truncated
+        for t in range(LENGTH):
+            valid = transitions.valid[t]
+            running = np.where(valid, config.ppo.gamma * running + transitions.reward[t], running)
+            seen += list(running[valid])
+            running = np.where(done[t], 0.0, running)
+        np.testing.assert_allclose(state.reward_stats.count, len(seen))
+        np.testing.assert_allclose(state.rollout.discounted_return, running, rtol=1e-5)
+        reward = transitions.reward / np.std(seen)
+        value, advantage = (x.reshape(LENGTH, NUM_ENVS) for x in (batch.value, batch.advantage))
+        td_error = reward[:-1] + config.ppo.gamma * value[1:] - value[:-1]
+        expected = np.where(transitions.valid[:-1], td_error, 0.0)
+        np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(make_config):
+    learner = Watched(make_config(env={"name": "dummy/constant"}, ppo={"gamma": 0.75}))
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
+    agent = state.agent.replace(params=state.agent.params | {"critic": critic})
+    after, (_, transitions, batch) = jax.jit(learner.train_step)(
+        state.replace(agent=agent), learner.hyperparams()
+    )
+    assert transitions.truncated.any() and not transitions.valid.all()
+    np.testing.assert_array_equal(batch.advantage, np.zeros(LENGTH * 4))
+    assert_same(after.agent.params, agent.params)
+
+
+@pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
+def test_cartpole_is_learned(make_config, shuffle):
+    pytest.importorskip("gymnax")
+    cartpole = Compiled(
+        make_config(
+            env={"name": "gymnax/CartPole-v1", "num_envs": 16},
+            network={"hidden": (32,)},
+            ppo={
+                "rollout_length": 64,
+                "num_minibatches": 4,
+                "num_epochs": 4,
+                "learning_rate": 5e-3,
+                "shuffle": shuffle,
+            },
+            total_timesteps=60 * 16 * 64,
+        )
+    )
+    state, early = cartpole.train(cartpole.init(), 2)
+    state, _ = cartpole.train(state, 48)
+    state, late = cartpole.train(state, 10)
+
+    def mean_return(metrics):
+        return metrics.episodes.return_sum / metrics.episodes.count
+
+    assert 10 < mean_return(early) < 40
+    assert mean_return(late) > 3 * mean_return(early)
+    assert late.env_steps <= 10 * 16 * 64
+    assert 0 < late.losses.entropy / late.updates < np.log(2)
+    assert late.losses.approx_kl / late.updates < 0.1
