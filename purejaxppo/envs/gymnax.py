@@ -43,7 +43,8 @@ def make(name: str, config: EnvConfig):
     limit = config.max_episode_steps or int(
         config.options.get("max_steps_in_episode", params.max_steps_in_episode)
     )
-    params = params.replace(**{**config.options, "max_steps_in_episode": limit})
+    kind = type(params.max_steps_in_episode)  # a float in some tasks, which compute with it
+    params = params.replace(**{**config.options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit)
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)

@@ -1,0 +1,368 @@
+"""One contract that every registered environment keeps, checked on recorded random rollouts."""
+
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import spaces
+from purejaxppo.advantages import gae
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.vectorize import select
+from purejaxppo.rollout import collect, init_rollout
+
+# Brax asks MJX for fields in the old way.
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
+
+# These programs are compiled for a few steps only.
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+LENGTH, NUM_ENVS, LIMIT = 40, 3, 12
+
+GYMNAX = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "Catch-bsuite",
+    "DeepSea-bsuite",
+    "MemoryChain-bsuite",
+    "UmbrellaChain-bsuite",
+    "DiscountingChain-bsuite",
+    "SimpleBandit-bsuite",
+    "FourRooms-misc",
+    "MetaMaze-misc",
+    "PointRobot-misc",
+    "BernoulliBandit-misc",
+    "GaussianBandit-misc",
+    "Reacher-misc",
+    "Swimmer-misc",
+    "Pong-misc",
+    "FrozenLake-misc",
+)
+BRAX = (
+    "ant",
+    "fast",
+    "halfcheetah",
+    "hopper",
+    "humanoid",
+    "humanoidstandup",
+    "inverted_double_pendulum",
+    "inverted_pendulum",
+    "pusher",
+    "reacher",
+    "swimmer",
+    "walker2d",
+)
+QUICK = {"brax/inverted_pendulum", "playground/CartpoleBalance"}
+ALL = [
+    *(("dummy/" + name, "") for name in ("vector", "pixels", "constant")),
+    *(("gymnax/" + name, "") for name in GYMNAX),
+    *(("brax/" + name, "") for name in BRAX),
+    *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
+    *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
+]
+ONE_START = {
+    "brax/fast",
+    "gymnax/Asterix-MinAtar",
+    "gymnax/BernoulliBandit-misc",
+    "gymnax/DeepSea-bsuite",
+    "gymnax/DiscountingChain-bsuite",
+    "gymnax/FourRooms-misc",
+    "gymnax/FrozenLake-misc",
+    "gymnax/GaussianBandit-misc",
+    "gymnax/MetaMaze-misc",
+    "gymnax/Pong-misc",
+    "gymnax/Seaquest-MinAtar",
+    "gymnax/SimpleBandit-bsuite",
+    "gymnax/SpaceInvaders-MinAtar",
+}
+"""Tasks whose first observation is always the same."""
+
+
+def parameter(name, backend):
+    is_quick = (name in QUICK and not backend) or name.startswith(("dummy/", "gymnax/"))
+    return pytest.param(
+        (name, backend),
+        id=f"{name}-{backend}" if backend else name,
+        marks=[] if is_quick else [pytest.mark.slow],
+    )
+
+
+def random_action(space, key, num_envs):
+    if isinstance(space, spaces.Discrete):
+        return jax.random.randint(key, (num_envs,), 0, space.n)
+    return 1.5 * jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0)
+
+
+def another_action(space, action):
+    return (action + 1) % space.n if isinstance(space, spaces.Discrete) else 0.3 - action
+
+
+class Disturbed:
+    """An environment that is given other actions on reset rows if `disturb`."""
+
+    def __init__(self, env, disturb):
+        self.env, self.disturb, self.spec = env, disturb, env.spec
+        self.refresh = env.refresh
+
+    def step(self, state, action):
+        other = another_action(self.spec.action, action)
+        return self.env.step(state, select(state.done & self.disturb, other, action))
+
+
+def make(name, backend="", limit=LIMIT):
+    family = name.partition("/")[0]
+    if importlib.util.find_spec(registry.FAMILIES[family].requires) is None:
+        pytest.skip(f"needs the extra {family}")
+    config = EnvConfig(name=name, num_envs=NUM_ENVS, backend=backend, max_episode_steps=limit)
+    return registry.make(config, NUM_ENVS)
+
+
+class Recording:
+    """A random rollout: arrays [T, N], `obs` and `start` with one row more."""
+
+    def __init__(self, name, backend="", limit=LIMIT):
+        self.env = make(name, backend, limit)
+        self.name, self.spec = name, self.env.spec
+
+        def act(key, carry, obs, start):
+            action = random_action(self.spec.action, key, NUM_ENVS)
+            return carry, action, jnp.zeros(NUM_ENVS), action
+
+        def run(key, disturb):
+            env_key, act_key = jax.random.split(key)
+            state = init_rollout(self.env, lambda batch: (), env_key)
+            return collect(Disturbed(self.env, disturb), act, state, act_key, LENGTH)
+
+        run = jax.jit(jax.vmap(run, (None, 0)), compiler_options=QUICK_COMPILE)
+        twins = run(jax.random.key(3), jnp.array([False, True]))
+        (end, self.rows, self.episodes), self.twin = (
+            jax.tree.map(lambda x, i=i: np.asarray(x[i]), (twins[0].obs, *twins[1:]))
+            for i in range(2)
+        )
+        self.obs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), self.rows.obs, end)
+        self.done = self.rows.terminated | self.rows.truncated
+        self.length = running_length(self.rows.valid)
+
+    def starts(self):
+        """(environment, first observation flattened), for every episode."""
+        for t, n in zip(*np.nonzero(self.rows.start), strict=True):
+            leaves = jax.tree.leaves(jax.tree.map(lambda x, t=t, n=n: x[t, n].ravel(), self.obs))
+            yield n, np.concatenate(leaves)
+
+
+def running_length(valid):
+    """Steps of the running episode, this one included; 0 on reset rows."""
+    length, count = np.zeros(valid.shape, int), np.zeros(valid.shape[1], int)
+    for t in range(len(valid)):
+        count = np.where(valid[t], count + 1, 0)
+        length[t] = count
+    return length
+
+
+@functools.lru_cache(maxsize=2)
+def record(name, backend=""):
+    return Recording(name, backend)
+
+
+@pytest.fixture(scope="module", params=[parameter(*task) for task in ALL])
+def recording(request):
+    return record(*request.param)
+
+
+def leaves_with_spaces(obs, space):
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces:
+            yield from leaves_with_spaces(obs[name], part)
+    else:
+        yield obs, space
+
+
+def test_observations_are_as_their_space_says(recording):
+    for x, space in leaves_with_spaces(recording.obs, recording.spec.observation):
+        shape, dtype = {
+            spaces.Discrete: lambda s: ((), "int32"),
+            spaces.MultiDiscrete: lambda s: ((len(s.nvec),), "int32"),
+            spaces.Box: lambda s: (s.shape, s.dtype),
+        }[type(space)](space)
+        assert x.shape == (LENGTH + 1, NUM_ENVS, *shape)
+        assert x.dtype == dtype
+        if np.issubdtype(x.dtype, np.floating):
+            assert np.all(np.isfinite(x))
+
+
+def test_rewards_are_finite_float32_and_flags_are_bool(recording):
+    rows = recording.rows
+    assert rows.reward.dtype == np.float32 and rows.reward.shape == (LENGTH, NUM_ENVS)
+    assert np.all(np.isfinite(rows.reward))
+    for flag in (rows.terminated, rows.truncated, rows.valid):
+        assert flag.dtype == bool and flag.shape == (LENGTH, NUM_ENVS)
+    assert recording.episodes.diverged == 0
+
+
+def test_an_end_is_one_of_two_kinds_and_on_a_valid_row(recording):
+    rows = recording.rows
+    assert recording.done.any()
+    assert not np.any(rows.terminated & rows.truncated)
+    assert not np.any(recording.done & ~rows.valid)
+
+
+def test_each_end_is_followed_by_exactly_one_reset_row_that_pays_nothing(recording):
+    rows = recording.rows
+    np.testing.assert_array_equal(rows.valid[1:], ~recording.done[:-1])
+    assert rows.valid[0].all()
+    assert np.all(rows.reward[~rows.valid] == 0)
+    np.testing.assert_array_equal(rows.start[1:], ~rows.valid[:-1])
+    assert rows.start[0].all()
+
+
+def test_the_action_of_a_reset_row_is_ignored(recording):
+    # The twin rollout was given other actions on all its reset rows, and on no other.
+    rows, twin = recording.rows, recording.twin[1]
+    assert not rows.valid.all()
+    jax.tree.map(np.testing.assert_array_equal, rows, twin)
+    jax.tree.map(
+        lambda x, last: np.testing.assert_array_equal(x[-1], last), recording.obs, recording.twin[0]
+    )
+
+
+def test_the_time_limit_truncates_at_exactly_max_episode_steps(recording):
+    assert recording.spec.max_episode_steps == LIMIT
+    at_limit = recording.length == LIMIT
+    np.testing.assert_array_equal(recording.rows.truncated, at_limit & ~recording.rows.terminated)
+    assert recording.length.max() <= LIMIT
+
+
+def test_starts_differ_between_episodes_and_environments(recording):
+    starts = list(recording.starts())
+    different = len(np.unique([obs for _, obs in starts], axis=0))
+    if recording.name in ONE_START:
+        assert different == 1
+    elif recording.name.startswith("brax/") or recording.name.startswith("playground/"):
+        # Fresh starts are drawn once per environment and rollout, besides the very first.
+        assert different >= 2 * NUM_ENVS
+    else:
+        assert different > 1
+
+
+def test_episode_sums_are_those_of_the_rows(recording):
+    rows, done = recording.rows, recording.done
+    returns, running = 0.0, np.zeros(NUM_ENVS)
+    for t in range(LENGTH):
+        running += rows.reward[t]
+        returns += running[done[t]].sum()
+        running[done[t]] = 0.0
+    assert recording.episodes.count == done.sum()
+    assert recording.episodes.length_sum == recording.length[done].sum()
+    np.testing.assert_allclose(recording.episodes.return_sum, returns, rtol=1e-4, atol=1e-4)
+
+
+def test_step_gives_back_what_it_takes_weak_types_included(recording):
+    env = recording.env
+    state, obs = jax.eval_shape(env.reset, jax.random.key(0))
+    action = jax.eval_shape(lambda key: random_action(env.spec.action, key, NUM_ENVS), state.key)
+    after, step = jax.eval_shape(env.step, jax.eval_shape(env.refresh, state), action)
+
+    def kinds(tree):
+        return [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
+
+    assert kinds(after) == kinds(state)
+    assert kinds(step.obs) == kinds(obs)
+    assert not any(x.weak_type for x in jax.tree.leaves((after, step)))
+
+
+def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(recording):
+    rows = recording.rows
+    gamma, value = 0.75, np.full((LENGTH, NUM_ENVS), 4.0, np.float32)  # 4 = 1 / (1 - gamma)
+    reward = np.where(rows.valid, np.float32(1), rows.reward)
+    flags = (rows.terminated, recording.done, rows.valid)
+    advantage = np.asarray(
+        gae(
+            *map(jnp.asarray, (reward, value, value, *flags)),
+            gamma=gamma,
+            gae_lambda=1.0,
+        )
+    )
+    # k steps before a termination the advantage is gamma^k (1 - V); everywhere else exactly 0.
+    expected = np.zeros((LENGTH + 1, NUM_ENVS), np.float32)
+    for t in reversed(range(LENGTH)):
+        later = np.where(recording.done[t], 0, np.float32(gamma) * expected[t + 1])
+        expected[t] = np.where(rows.terminated[t], -3.0, later) * rows.valid[t]
+    np.testing.assert_allclose(advantage, expected[:-1], rtol=1e-5)
+    assert np.all(advantage[expected[:-1] == 0] == 0)
+    assert np.all(advantage[rows.truncated] == 0) and np.all(advantage[~rows.valid] == 0)
+
+
+def test_the_lists_above_are_complete():
+    for family, names in [("gymnax", GYMNAX), ("brax", BRAX)]:
+        if importlib.util.find_spec(family):
+            assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
+    assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
+    assert set(registry.FAMILIES) == {name.partition("/")[0] for name, _ in ALL}
+
+
+def cartpole_step(state, action):
+    """Barto, Sutton & Anderson 1983, as in Gymnasium's CartPole-v1, in float64."""
+    x, x_dot, theta, theta_dot = np.asarray(state, np.float64)
+    force = 10.0 if action == 1 else -10.0
+    temp = (force + 0.05 * theta_dot**2 * np.sin(theta)) / 1.1
+    theta_acc = (9.8 * np.sin(theta) - np.cos(theta) * temp) / (
+        0.5 * (4.0 / 3.0 - 0.1 * np.cos(theta) ** 2 / 1.1)
+    )
+    x_acc = temp - 0.05 * theta_acc * np.cos(theta) / 1.1
+    state = (x + 0.02 * x_dot, x_dot + 0.02 * x_acc, theta + 0.02 * theta_dot)
+    state = np.array([*state, theta_dot + 0.02 * theta_acc])
+    return state, abs(state[0]) > 2.4 or abs(state[2]) > 12 * 2 * np.pi / 360
+
+
+def test_cartpole_goes_as_its_equations_say_up_to_the_true_last_observation():
+    recording = Recording("gymnax/CartPole-v1", limit=18)
+    rows, obs = recording.rows, recording.obs
+    assert rows.terminated.any() and rows.truncated.any()
+    for t, n in zip(*np.nonzero(rows.valid), strict=True):
+        expected, fell = cartpole_step(obs[t, n], rows.action[t, n])
+        np.testing.assert_allclose(obs[t + 1, n], expected, rtol=1e-4, atol=1e-5)
+        assert rows.terminated[t, n] == fell
+        assert rows.reward[t, n] == 1
+    for t, n in zip(*np.nonzero(~rows.valid), strict=True):
+        assert np.all(np.abs(obs[t + 1, n]) <= 0.05)
+
+
+def test_brax_goes_as_the_raw_simulator_does_up_to_the_true_last_observation():
+    env = make("brax/inverted_pendulum", limit=30)
+    raw = env.task.env
+    state, obs = jax.jit(env.reset)(jax.random.key(0))
+    by_hand = env.task.unwrap(state.task)
+    np.testing.assert_array_equal(by_hand.obs, obs)
+    raw_step, step = jax.jit(jax.vmap(raw.step)), jax.jit(env.step)
+    running, ended = np.ones(NUM_ENVS, bool), []
+    for t in range(30):
+        action = random_action(env.spec.action, jax.random.key(t), NUM_ENVS)
+        by_hand = raw_step(by_hand, jnp.clip(action, -1, 1))
+        state, out = step(state, action)
+        np.testing.assert_allclose(out.obs[running], by_hand.obs[running], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(out.reward[running], by_hand.reward[running], rtol=1e-5)
+        np.testing.assert_array_equal(out.terminated[running], by_hand.done[running] > 0)
+        ended += [np.abs(out.obs[n, 1]) for n in np.flatnonzero(running & out.terminated)]
+        running &= ~np.asarray(out.terminated)
+    assert len(ended) > 1 and min(ended) > 0.2  # it ends when it leans by 0.2
+
+
+def test_the_jitted_step_is_compiled_once(key):
+    env = make("dummy/vector")
+    step = jax.jit(env.step)
+    state, _ = jax.jit(env.reset)(key)
+    for _ in range(3):
+        state, _ = step(state, jnp.zeros((NUM_ENVS, 6)))
+    assert step._cache_size() == 1
