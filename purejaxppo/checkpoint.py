@@ -112,6 +112,7 @@ def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
     )
 
 
+@jax.jit
 def _snapshot(tree: Any) -> Any:
     """A copy that donation of the original cannot touch."""
     return jax.tree.map(jnp.copy, tree)

@@ -6,6 +6,8 @@ on the number of devices. The functions that a `Shards` maps see one shard and t
 through `psum` alone.
 """
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +28,9 @@ def use_cpu_cores(devices: int) -> None:
     do. `devices` 0 takes every core that the process may run on.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", devices or cores or 1)
+    # In a notebook JAX may be in use already: then its devices stay.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", devices or cores or 1)
 
 
 def use_compilation_cache() -> None:
@@ -75,15 +79,15 @@ class Shards:
             inner = jax.vmap(function, in_axes, out_axes, axis_name=LOCAL_AXIS)
         else:
             inner = _squeezed(function, in_axes, out_axes)
-        if self.mesh is None:
-            return inner
-        return jax.shard_map(
-            inner,
-            mesh=self.mesh,
-            in_specs=_specs(in_axes),
-            out_specs=_specs(out_axes),
-            check_vma=False,
-        )
+        if self.mesh is not None:
+            inner = jax.shard_map(
+                inner,
+                mesh=self.mesh,
+                in_specs=_specs(in_axes),
+                out_specs=_specs(out_axes),
+                check_vma=False,
+            )
+        return functools.wraps(function)(inner)
 
     def shardings(self, axes: Any) -> Any:
         """Where arrays of such axes live, as a prefix pytree of shardings (None: one device)."""
@@ -114,6 +118,7 @@ def _squeezed(function: Callable, in_axes: Any, out_axes: Any) -> Callable:
             is_leaf=lambda x: x is None,
         )
 
+    @functools.wraps(function)
     def squeezed(*args):
         out = function(*on_local(lambda x: x[0], in_axes, args))
         return on_local(lambda x: jnp.expand_dims(x, 0), out_axes, out)

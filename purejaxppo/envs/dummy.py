@@ -25,8 +25,13 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig):
-    """The task called `name`."""
-    del config
+    """The task called `name`.
+
+    Raises:
+        ValueError: for any option; there are none.
+    """
+    for option in config.options:
+        raise ValueError(f"env.options.{option}: dummy/{name} takes no options")
     return {"vector": Vector, "pixels": Pixels, "constant": Constant}[name]()
 
 

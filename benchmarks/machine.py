@@ -1,0 +1,53 @@
+"""What a result was measured on, and where results are kept."""
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe() -> dict[str, Any]:
+    """Device and versions, as a result row keeps them; starts JAX."""
+    import jax
+
+    device = jax.devices()[0]
+    packages = ("jax", "jaxlib", "flax", "optax", "brax", "gymnax", "playground", "mujoco-mjx")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "device": _cpu_name() if device.platform == "cpu" else device.device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replaces a results file, one JSON object per line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a results file; [] if there is none."""
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

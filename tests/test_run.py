@@ -1,0 +1,232 @@
+"""Runs as a user makes them: resumed exactly, interrupted, killed, clobbered, finished."""
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import purejaxppo.train as train_command
+from purejaxppo import configio, restore
+from purejaxppo.checkpoint import Checkpoints
+from purejaxppo.loop import Programs
+from purejaxppo.reporting import read_csv
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}
+eval: {num_episodes: 4}
+num_shards: 2
+total_timesteps: 1024
+"""
+PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
+    path = tmp_path / "small.yaml"
+    path.write_text(CARTPOLE)
+    return path
+
+
+def train(config_file, *flags):
+    return train_command.main(["--config", str(config_file), *map(str, flags)])
+
+
+def final_state(run_dir):
+    """Every array of the last save, by name, as numpy."""
+    config = configio.load_config(Path(run_dir) / "config.yaml")
+    programs = Programs(config, jax.devices())
+    checkpoints = Checkpoints(Path(run_dir))
+    state, progress = checkpoints.restore(programs.init())
+    checkpoints.close()
+    state = state.replace(key=jax.random.key_data(state.key))
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = jax.random.key_data(leaf) if is_key else leaf
+        named[jax.tree_util.keystr(path)] = np.asarray(array)
+    return named, progress
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])
+def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
+    config_file.write_text(text)
+    constant = ("--ppo.learning_rate_schedule", "constant")
+    assert train(config_file, *constant, "--run_dir", "parts") == 0
+    assert train(config_file, *constant, "--run_dir", "parts", "--total_timesteps", 2048) == 0
+    assert train(config_file, *constant, "--run_dir", "whole", "--total_timesteps", 2048) == 0
+    parts, progress = final_state("parts")
+    whole, _ = final_state("whole")
+    assert progress.update == 16
+    assert parts[".update"] == 16
+    assert_same_bits(parts, whole)
+    drop = ("seconds", "charts/SPS")
+    rows = [
+        {
+            row["update"]: {k: v for k, v in row.items() if k not in drop and "eval" not in k}
+            for row in read_csv(Path(run, "metrics.csv"))
+        }
+        for run in ("parts", "whole")
+    ]
+    assert rows[0] == rows[1]
+
+
+def start(config_file, *flags):
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
+    )
+
+
+def wait_for(condition, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended early: {process.communicate()}")
+        time.sleep(0.01)
+    process.kill()
+    pytest.fail("nothing happened")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):
+    flags = ["--run_dir", "stopped", "--total_timesteps", "150_000", "--eval.num_episodes", "0"]
+    process = start(config_file, *flags)
+    wait_for(lambda: len(read_csv(Path("stopped/metrics.csv"))) > 2, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, (out, err)
+    assert f"{number.name}: saved at" in out
+    assert "Traceback" not in err
+    _, progress = final_state("stopped")
+    assert 0 < progress.update < 150_000 // 128
+    assert train(config_file, *flags) == 0
+    flags[1] = "whole"
+    assert train(config_file, *flags) == 0
+    assert_same_bits(final_state("stopped")[0], final_state("whole")[0])
+
+
+def test_kill_9_at_any_moment_never_loses_the_last_good_save(config_file):
+    flags = ["--run_dir", "killed", "--total_timesteps", "100_000_000"]
+    flags += ["--checkpoint.interval", "128", "--logging.interval", "128"]
+    flags += ["--eval.interval", "1280"]
+    chance = random.Random(0)
+    saved = 0
+    for _ in range(5):
+        process = start(config_file, *flags)
+        folder = Path("killed/checkpoints")
+        fresh = saved
+
+        def newer(folder=folder, fresh=fresh):
+            return any(int(p.name) > fresh for p in folder.glob("[0-9]*") if p.name.isdigit())
+
+        wait_for(newer, process)
+        time.sleep(chance.random())
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        agent = restore("killed", "last")
+        assert agent.env_steps > saved
+        saved = agent.env_steps
+        restore("killed", "best")
+        state, progress = final_state("killed")
+        assert progress.env_steps == saved
+        assert all(np.isfinite(x).all() for name, x in state.items() if "params" in name)
+        steps = [row["global_step"] for row in read_csv(Path("killed/metrics.csv"))]
+        assert steps == sorted(set(steps))
+        # rows reach the disk before saves do: at most one save interval lies between them
+        assert len([s for s in steps if s > saved]) <= 2
+
+
+def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_file, caplog):
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        assert train(config_file, "--run_dir", "once", "--checkpoint.interval", 128) == 0
+    rows = read_csv(Path("once/metrics.csv"))
+    assert sum("eval/return_mean" in row for row in rows) > 2
+    lines = [r.message for r in caplog.records if "Finished XLA compilation" in r.message]
+    assert len([line for line in lines if "train_shard" in line]) == 1
+    assert len([line for line in lines if "evaluator" in line]) == 1
+
+
+def test_a_finished_run_says_so_and_changes_nothing(config_file, capsys):
+    assert train(config_file, "--run_dir", "run") == 0
+    before = {p: p.stat().st_mtime_ns for p in Path("run").rglob("*") if p.is_file()}
+    capsys.readouterr()
+    assert train(config_file, "--run_dir", "run") == 0
+    assert "run is finished: " in capsys.readouterr().out
+    after = {p: p.stat().st_mtime_ns for p in Path("run").rglob("*") if p.is_file()}
+    before.pop(Path("run/.lock"))
+    after.pop(Path("run/.lock"))
+    assert before == after
+
+
+def test_a_changed_structural_field_is_refused_by_name(config_file, capsys):
+    assert train(config_file, "--run_dir", "run") == 0
+    capsys.readouterr()
+    assert train(config_file, "--run_dir", "run", "--env.num_envs", 16) == 2
+    error = capsys.readouterr().err
+    assert "run was trained with env.num_envs = 8, not 16" in error
+    assert "--clobber" in error
+    assert restore("run").config.env.num_envs == 8
+
+
+def test_a_changed_tunable_is_announced(config_file, capsys):
+    assert train(config_file, "--run_dir", "run") == 0
+    flags = ("--run_dir", "run", "--total_timesteps", 2048, "--ppo.ent_coef", "0.01")
+    assert train(config_file, *flags) == 0
+    assert "ppo.ent_coef changes from 0.0 to 0.01" in capsys.readouterr().out
+
+
+def test_clobber_starts_afresh(config_file):
+    assert train(config_file, "--run_dir", "run") == 0
+    flags = ("--run_dir", "run", "--clobber", "--env.num_envs", 16)
+    assert train(config_file, *flags) == 0
+    assert restore("run", "last").config.env.num_envs == 16
+    assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1
+
+
+def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
+    assert train(config_file, "--run_dir", "run", "--logging.log_file", "debug.log") == 0
+    run = Path("run")
+    versions = json.loads((run / "versions.json").read_text())
+    assert versions["packages"]["jax"] == jax.__version__
+    assert configio.load_config(run / "config.yaml") == restore("run").config
+    assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run / "tensorboard").glob("events.*"))
+    assert "losses/policy_loss" in (run / "debug.log").read_text()
+
+
+def test_a_second_process_on_the_same_folder_is_refused(config_file):
+    process = start(config_file, "--run_dir", "busy", "--total_timesteps", "100_000_000")
+    try:
+        wait_for(lambda: Path("busy/metrics.csv").is_file(), process)
+        other = start(config_file, "--run_dir", "busy", "--total_timesteps", "100_000_000")
+        _, err = other.communicate(timeout=120)
+        assert other.returncode == 2
+        assert "busy is being trained by another process" in err
+    finally:
+        process.kill()
+        process.communicate()
