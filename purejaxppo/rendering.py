@@ -11,7 +11,9 @@ and is otherwise shown by its numbers (`pictures.charts`). Wrappers undo their n
 import base64
 import html
 import importlib.util
+import itertools
 import math
+import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -44,7 +46,7 @@ def check_target(path: str | Path) -> None:
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
     needed = {"PIL": "pillow"}
     if path.suffix.lower() != ".gif":
-        needed |= {"imageio": "imageio", "imageio_ffmpeg": "imageio-ffmpeg"}
+        needed |= {"imageio_ffmpeg": "imageio-ffmpeg"}
     for module, package in needed.items():
         if importlib.util.find_spec(module) is None:
             raise ValueError(f"{package} is not installed: pip install 'purejaxppo[render]'")
@@ -150,23 +152,32 @@ def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
 
 
 def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """H.264 in yuv420p, which every player and browser shows; sizes are made even."""
-    del title
-    import imageio.v2 as imageio
+    """H.264 in yuv420p, which every player and browser shows; odd sizes are padded to even ones.
 
-    with imageio.get_writer(
-        path,
-        format="FFMPEG",
-        fps=rate,
-        codec="libx264",
-        pixelformat="yuv420p",
-        macro_block_size=2,
-        quality=7,
-        output_params=["-movflags", "+faststart"],
-        ffmpeg_log_level="error",
-    ) as writer:
-        for frame in film:
-            writer.append_data(frame)
+    ffmpeg is started by us: imageio's own writer forks, of which JAX, being threaded, warns.
+    """
+    del title
+    from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
+
+    film = iter(film)
+    first = next(film)
+    size = f"{first.shape[1]}x{first.shape[0]}"
+    command = [get_ffmpeg_exe(), "-y", "-loglevel", "error"]
+    command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(rate), "-i", "-"]
+    command += ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-crf", "21"]
+    command += ["-pix_fmt", "yuv420p", "-movflags", "+faststart", str(path)]
+    with tempfile.TemporaryFile() as log:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log) as ffmpeg:
+            assert ffmpeg.stdin is not None
+            try:
+                for frame in itertools.chain([first], film):
+                    ffmpeg.stdin.write(frame.tobytes())
+            except BrokenPipeError:
+                pass  # ffmpeg gave up; its reason is in the log
+            ffmpeg.communicate()
+        if ffmpeg.returncode:
+            log.seek(0)
+            raise ValueError(f"{path}: ffmpeg failed: {log.read().decode(errors='replace')}")
 
 
 def _write_gif(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:

@@ -53,8 +53,8 @@ def acrobot(canvas: Canvas, state: Any, params: Any) -> None:
 def mountain_car(canvas: Canvas, state: Any, params: Any) -> None:
     """A car in a valley and the flag to reach."""
     low, high = float(params.min_position), float(params.max_position)
-    scale = canvas.width / (1.08 * (high - low))
-    canvas.view((canvas.width / 2 - scale * (low + high) / 2, 0.83 * canvas.height), scale)
+    scale = min(canvas.width / (1.08 * (high - low)), 0.65 * canvas.height)
+    canvas.view((canvas.width / 2 - scale * (low + high) / 2, 0.9 * canvas.height), scale)
     x = np.linspace(low - 1, high + 1, 400)
     hill = np.stack([x, _height(x)], 1)
     canvas.polygon([*hill, (high + 1, -9), (low - 1, -9)], FAINT)

@@ -10,7 +10,9 @@ import sys
 import mujoco
 import numpy as np
 
-TILES = 24
+TILES = (118, 132, 146), (196, 204, 210)
+TILES_ACROSS = 24
+HARSH = 150
 BACKDROP = (0.80, 0.86, 0.92, 1.0)
 
 
@@ -23,6 +25,7 @@ def main(model_path: str, motion_path: str) -> None:
     height, width = (int(n) for n in film["shape"])
     model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
     model.vis.global_.offheight = max(height, model.vis.global_.offheight)
+    soften(model)
     data = mujoco.MjData(model)
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
@@ -36,6 +39,20 @@ def main(model_path: str, motion_path: str) -> None:
         dress(renderer.scene, model, data, camera)
         out.write(renderer.render().tobytes())
     out.flush()
+
+
+def soften(model) -> None:
+    """Black and white floors become grey ones, which flicker less in a film; no mirrors."""
+    model.mat_reflectance[:] = 0
+    model.vis.headlight.ambient[:] = np.maximum(model.vis.headlight.ambient, 0.3)
+    for texture in np.unique(model.mat_texid[model.mat_texid >= 0]):
+        first = model.tex_adr[texture]
+        size = model.tex_height[texture] * model.tex_width[texture] * model.tex_nchannel[texture]
+        pixels = model.tex_data[first : first + size]
+        shades = np.unique(pixels)
+        if len(shades) == 2 and np.ptp(shades) > HARSH and model.tex_nchannel[texture] == 3:
+            tiles = np.where(pixels.reshape(-1, 3) == shades[1], TILES[1], TILES[0])
+            model.tex_data[first : first + size] = tiles.ravel()
 
 
 def dress(scene, model, data, camera) -> None:
@@ -62,9 +79,9 @@ def _add(scene, size, position, rotation, rgba) -> None:
 
 def _tiles(scene, camera, height: float) -> None:
     side = camera.distance / 4
-    first = np.floor(camera.lookat[:2] / side).astype(int) - TILES // 2
-    for i in range(TILES):
-        for j in range(TILES):
+    first = np.floor(camera.lookat[:2] / side).astype(int) - TILES_ACROSS // 2
+    for i in range(TILES_ACROSS):
+        for j in range(TILES_ACROSS):
             if (first[0] + i + first[1] + j) % 2 == 0:
                 x, y = (first + [i, j] + 0.5) * side
                 size = np.array([side / 2, side / 2, 1e-4 * side])

@@ -23,6 +23,9 @@ VISIBLE_GROUPS = 3
 NEARLY_ALL = 0.9
 SMOOTHING = 12
 """Frames before and after the present one that the camera's place is the mean of."""
+STILL = 1.8
+"""The camera stands still where the whole film's box is at most so much larger than a pose's."""
+MARGIN = 1.05
 FREE, HINGE = 0, 3  # mjtJoint
 
 
@@ -96,6 +99,7 @@ def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iter
             stderr=subprocess.DEVNULL,
             env={**os.environ, "MUJOCO_GL": backend},
         )
+        assert child.stdout
         try:
             while len(image := child.stdout.read(size)) == size:
                 yield np.frombuffer(image, np.uint8).reshape(*shape, 3)
@@ -126,8 +130,8 @@ def _boxes(model: Any, motion: Poses) -> tuple[np.ndarray, np.ndarray]:
 
     data, geoms = mujoco.MjData(model), _moving(model)
     if not geoms.any():
-        return (np.tile(model.stat.center + end * model.stat.extent, (len(motion.qpos), 1))
-                for end in (-0.5, 0.5))  # fmt: skip
+        poses, half = (len(motion.qpos), 1), 0.5 * model.stat.extent
+        return np.tile(model.stat.center - half, poses), np.tile(model.stat.center + half, poses)
     reach = model.geom_rbound[geoms, None]
     low, high = [], []
     for pose in zip(*motion, strict=True):
@@ -149,17 +153,18 @@ def place(model: Any, data: Any, pose: tuple) -> None:
 def follow(model: Any, motion: Poses) -> Camera:
     """A camera that stands still where the whole film fits, and else travels along smoothly."""
     low, high = _boxes(model, motion)
-    sizes = np.linalg.norm(high - low, axis=1) / 2
-    size = float(np.median(sizes))
+    half = np.median(high - low, axis=0) / 2
     whole_low, whole_high = low.min(axis=0), high.max(axis=0)
-    whole = float(np.linalg.norm(whole_high - whole_low)) / 2
-    if whole <= 1.8 * size:
+    whole = (whole_high - whole_low) / 2
+    if np.linalg.norm(whole) <= STILL * np.linalg.norm(half):
+        half = whole
         lookat = np.tile((whole_low + whole_high) / 2, (len(low), 1))
-        size = whole
     else:
         lookat = _smooth((low + high) / 2, SMOOTHING)
     azimuth, elevation = _direction(model, motion)
-    distance = 0.92 * size / np.tan(np.radians(model.vis.global_.fovy) / 2)
+    right, up, forward = np.abs(painter.axes(azimuth, elevation)) @ half
+    slope = np.tan(np.radians(model.vis.global_.fovy) / 2)
+    distance = MARGIN * max(up, 0.75 * right) / slope + 0.5 * forward
     return Camera(lookat, distance, azimuth, elevation)
 
 

@@ -50,14 +50,20 @@ def film(model: Any, motion: Any, camera: Any, *, height: int, width: int) -> It
         yield _paint(surface, data, view, ground, camera.distance / 4, (height, width))
 
 
-def _view(camera: Any, lookat: np.ndarray, fovy: float, shape: tuple) -> View:
-    azimuth, elevation = np.radians([camera.azimuth, camera.elevation])
+def axes(azimuth: float, elevation: float) -> np.ndarray:
+    """Right, up and forward, the rows of [3, 3], of MuJoCo's free camera; angles in degrees."""
+    azimuth, elevation = np.radians([azimuth, elevation])
     flat = np.array([np.cos(azimuth), np.sin(azimuth), 0.0])
     forward = np.cos(elevation) * flat + [0.0, 0.0, np.sin(elevation)]
     right = np.array([np.sin(azimuth), -np.cos(azimuth), 0.0])
-    axes = np.stack([right, np.cross(right, forward), forward])
+    return np.stack([right, np.cross(right, forward), forward])
+
+
+def _view(camera: Any, lookat: np.ndarray, fovy: float, shape: tuple) -> View:
+    towards = axes(camera.azimuth, camera.elevation)
     focal = shape[0] / 2 / np.tan(np.radians(fovy) / 2)
-    return View(lookat - camera.distance * forward, axes, focal, np.array(shape[::-1]) / 2)
+    position = lookat - camera.distance * towards[2]
+    return View(position, towards, focal, np.array(shape[::-1]) / 2)
 
 
 class Surface(NamedTuple):
@@ -146,7 +152,8 @@ def _box(half: np.ndarray, parts: int = 4) -> Shape:
     u, v = (axis.ravel() for axis in np.meshgrid(t, t, indexing="ij"))
     corner = (np.arange(parts)[:, None] * (parts + 1) + np.arange(parts)).ravel()
     patch = corner[:, None] + [0, parts + 1, parts + 2, 1]
-    vertices, faces = [], []
+    vertices: list[np.ndarray] = []
+    faces: list[np.ndarray] = []
     for axis in range(3):
         for sign in (-1, 1):
             side = np.zeros((len(u), 3))

@@ -1,0 +1,203 @@
+"""Films: what is drawn, how it is written, and what is refused."""
+
+import itertools
+import re
+import subprocess
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import rendering
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.registry import make_task
+
+pytest.importorskip("PIL")
+
+PENDULUM = """
+<mujoco>
+  <worldbody>
+    <geom type="plane" size="5 5 1"/>
+    <body pos="0 0 1"><joint type="hinge" axis="0 1 0"/>
+      <geom type="capsule" fromto="0 0 0 0.6 0 0" size="0.06" rgba="1 0 0 1"/>
+    </body>
+    <geom type="box" size="0.1 0.1 0.1" pos="0 0 1" rgba="0 0 1 1"/>
+  </worldbody>
+</mujoco>
+"""
+
+
+def episode(name, steps):
+    """(task, steps + 1 states) under random actions."""
+    task = make_task(EnvConfig(name=name))
+    key = jax.random.key(0)
+    state, _ = task.reset(key)
+    states, step = [state], jax.jit(task.step)
+    action = jnp.zeros(getattr(task.action, "shape", ()), jnp.int32)
+    for _ in range(steps):
+        state, _ = step(key, state, action)
+        states.append(state)
+    return task, jax.device_get(states)
+
+
+@pytest.fixture(scope="module")
+def cartpole():
+    pytest.importorskip("gymnax")
+    return episode("gymnax/CartPole-v1", 20)
+
+
+@pytest.fixture
+def model():
+    mujoco = pytest.importorskip("mujoco")
+    return mujoco.MjModel.from_xml_string(PENDULUM)
+
+
+def red(frame):
+    """Where the picture is red, bool [H, W]."""
+    r, g, b = np.moveaxis(frame.astype(int), -1, 0)
+    return (r > 2 * g) & (r > 2 * b)
+
+
+def test_gif_has_the_thinned_frames_and_they_differ(cartpole, tmp_path):
+    from PIL import Image, ImageSequence
+
+    task, states = cartpole
+    path = rendering.record(task, states, tmp_path / "film.gif", title="cartpole")
+    with Image.open(path) as image:
+        film = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
+        assert image.info["duration"] == 40  # 50 states a second, every second one drawn
+    assert len(film) == 11
+    assert all((a != b).any() for a, b in itertools.pairwise(film))
+
+
+def test_mp4_decodes_with_every_frame_at_real_time(cartpole, tmp_path):
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    task, states = cartpole
+    path = rendering.record(task, states, tmp_path / "film.mp4")
+    command = [ffmpeg, "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    assert re.search(rb"yuv420p.* 640x480.* 50 fps", done.stderr)
+    film = np.frombuffer(done.stdout, np.uint8).reshape(-1, 480, 640, 3)
+    assert len(film) == 21
+    drawn = rendering.frames(task, states)
+    assert np.abs(film[20, 30:].astype(float) - drawn[20][30:]).mean() < 3
+
+
+def test_odd_sizes_are_padded_for_the_codec(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "odd.mp4"
+    rendering._write_mp4(path, [np.zeros((31, 33, 3), np.uint8)] * 3, 10.0, "")
+    assert path.stat().st_size > 0
+
+
+def test_html_plays_without_a_network(cartpole, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    task, states = cartpole
+    path = rendering.record(task, states, tmp_path / "film.html", title="a <b> title")
+    page = path.read_text(encoding="utf-8")
+    assert "a &lt;b&gt; title" in page
+    assert "data:video/mp4;base64," in page
+    page = re.sub(r"base64,[A-Za-z0-9+/=]*", "", page)
+    assert not re.search(r"https?:|//|src=\"(?!data:)|<link|@import", page)
+
+
+def test_running_return_counts_the_rewards_before_each_state():
+    np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 4), [0, 1, 3, 6])
+    np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 3), [1, 3, 6])
+    assert rendering._returns([], 3) is None
+
+
+def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
+    assert rendering._pace(125.0, 1000, gif=False) == (3, pytest.approx(41.667, abs=1e-3))
+    assert rendering._pace(20.0, 1000, gif=True) == (3, 8.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnax/Pendulum-v1", "gymnax/Acrobot-v1", "gymnax/MountainCar-v0",
+             "gymnax/Breakout-MinAtar", "gymnax/Catch-bsuite", "gymnax/UmbrellaChain-bsuite",
+             "dummy/pixels", "dummy/vector"],
+)  # fmt: skip
+def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
+    if name.startswith("gymnax"):
+        pytest.importorskip("gymnax")
+    film = rendering.frames(*episode(name, 2), height=120, width=160)
+    assert [(f.shape, f.dtype) for f in film] == 3 * [((120, 160, 3), np.uint8)]
+    assert (film[0] != film[2]).any()
+
+
+def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
+    from purejaxppo.pictures import mujoco_scene
+
+    monkeypatch.setenv("MUJOCO_GL", "off")
+    motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2], [0.0]])
+    film = list(mujoco_scene.film(model, motion, height=120, width=160))
+    across, down, again = (np.argwhere(red(f)) for f in film)
+    assert len(across) > 100
+    assert np.ptp(across[:, 1]) > np.ptp(across[:, 0])
+    assert np.ptp(down[:, 0]) > np.ptp(down[:, 1])
+    np.testing.assert_array_equal(film[0], film[2])
+    assert len(again) == len(across)
+
+
+def test_a_renderer_that_crashes_leaves_the_film_to_the_painter(model, monkeypatch):
+    from purejaxppo.pictures import mujoco_scene
+
+    monkeypatch.setenv("MUJOCO_GL", "off")
+    motion = mujoco_scene.poses(model, [[0.0], [0.5]])
+    painted = list(mujoco_scene.film(model, motion, height=60, width=80))
+    monkeypatch.setattr(mujoco_scene, "backends", lambda: ("no such back end",))
+    fallback = list(mujoco_scene.film(model, motion, height=60, width=80))
+    np.testing.assert_array_equal(painted, fallback)
+
+
+def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
+    from purejaxppo.pictures import mujoco_scene
+
+    motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2]])
+    camera = mujoco_scene.follow(model, motion)
+    film = next(
+        (
+            film
+            for backend in ("egl", "osmesa")
+            if (film := list(mujoco_scene._rendered(model, motion, camera, backend, (120, 160))))
+        ),
+        None,
+    )
+    if film is None:
+        pytest.skip("no OpenGL here")
+    monkeypatch.setenv("MUJOCO_GL", "off")
+    painted = mujoco_scene.film(model, motion, height=120, width=160)
+    for rendered, drawn in zip(film, painted, strict=True):
+        both, either = red(rendered) & red(drawn), red(rendered) | red(drawn)
+        assert both.sum() > 0.7 * either.sum()
+
+
+def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
+    pytest.importorskip("brax")
+    monkeypatch.setenv("MUJOCO_GL", "off")
+    task = make_task(EnvConfig(name="brax/inverted_pendulum"))
+    (state, elapsed), _ = jax.jit(task.reset)(jax.random.key(0))
+    poses = [state.pipeline_state.replace(q=jnp.array(q)) for q in ([0.0, 0.0], [0.5, 0.6])]
+    states = [(state.replace(pipeline_state=pose), elapsed) for pose in poses]
+    still, moved = rendering.frames(task, states, height=120, width=160)
+    assert (np.abs(still.astype(int) - moved).max(axis=-1) > 30).sum() > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("film.avi", r"film\.avi: a film ends in \.mp4, \.gif or \.html"),
+        ("film", r"a film ends in \.mp4, \.gif or \.html"),
+        ("absent/film.gif", r"the folder .*absent does not exist"),
+    ],
+)
+def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
+    with pytest.raises(ValueError, match=sentence):
+        rendering.check_target(tmp_path / name)
+
+
+def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setattr(rendering.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
+        rendering.check_target(tmp_path / "film.gif")
