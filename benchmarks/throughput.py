@@ -1,6 +1,6 @@
 """Steps per second: ours, Brax's own PPO, and the simulator under random actions, in one run.
 
-    python benchmarks/throughput.py [--repeats 7] [--seconds 4] [--tasks hopper64 hopper256 cartpole]
+    python benchmarks/throughput.py [--repeats 7] [--seconds 4] [--tasks hopper64 cartpole]
 
 Every contender is a process of its own that compiles, warms up and then waits; the parent lets one
 run at a time, round after round, so that a noisy machine is noisy for all. Medians over rounds are

@@ -1,0 +1,150 @@
+"""Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
+
+python docs/make_results.py
+"""
+
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = ROOT / "benchmarks" / "results"
+TARGET = ROOT / "docs" / "results.md"
+Rows = list[dict[str, Any]]
+
+
+def read(name: str) -> Rows:
+    """The rows of a results file; [] if there is none."""
+    path = ROWS / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def group(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
+    """Rows by the values of some keys, in order of appearance."""
+    groups: dict[tuple[Any, ...], Rows] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[key] for key in keys)].append(row)
+    return dict(groups)
+
+
+def learning(rows: Rows) -> list[str]:
+    """One line per config: seeds, return, spread, steps, seconds, command."""
+    lines = [
+        "| config | seeds | return: mean of seeds ± std | worst, best seed | steps | training s "
+        "| whole command s | device |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (config, flags, device, cores), runs in group(
+        rows, "config", "flags", "device", "cores"
+    ).items():
+        returns = [run["return_mean"] for run in runs]
+        spread = statistics.stdev(returns) if len(returns) > 1 else 0.0
+        lines.append(
+            f"| `{config}`{f' `{flags}`' if flags else ''} | {len(runs)} "
+            f"| {statistics.mean(returns):.1f}{f' ± {spread:.1f}' if len(runs) > 1 else ''} "
+            f"| {min(returns):.1f}, {max(returns):.1f} "
+            f"| {statistics.mean(run['env_steps'] for run in runs) / 1e6:.2f} M "
+            f"| {statistics.mean(run['train_seconds'] for run in runs):.0f} "
+            f"| {statistics.mean(run['seconds'] for run in runs):.0f} "
+            f"| {cores} x {device} |"
+        )
+    return lines
+
+
+def milestones(rows: Rows) -> list[str]:
+    """When hopper's evaluations first passed a mark, in seconds of training."""
+    lines = [
+        "| seed | best evaluation within 60 s of training | steps by then | 1,400 passed after |",
+        "| --- | --- | --- | --- |",
+    ]
+    for run in sorted((r for r in rows if r["config"] == "hopper.yaml"), key=lambda r: r["seed"]):
+        early = [point for point in run["curve"] if point[1] <= 60]
+        passed = next((point[1] for point in run["curve"] if point[2] >= 1400), None)
+        lines.append(
+            f"| {run['seed']} | {max((p[2] for p in early), default=float('nan')):.0f} "
+            f"| {early[-1][0] / 1e6 if early else 0:.2f} M "
+            f"| {'never' if passed is None else f'{passed:.0f} s'} |"
+        )
+    return lines
+
+
+def throughput(rows: Rows) -> list[str]:
+    """Medians and ratios, a table per task and device."""
+    lines = []
+    for (task, device, cores), runs in group(rows, "task", "device", "cores").items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        sizes = ", ".join(f"{key} {value}" for key, value in runs[0]["sizes"].items())
+        lines += [
+            "",
+            f"**{task}** ({sizes}), {cores} x {device}, {len(runs[0]['rounds'])} rounds:",
+            "",
+            "| contender | steps/s, median | range | of the random policy | of Brax's PPO |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for run in runs:
+            value = run["steps_per_second"]
+            cells = [
+                f"{value / speed[base]:.2f}" if base in speed else "" for base in ("random", "brax")
+            ]
+            lines.append(
+                f"| {run['about']} | {value:,.0f} "
+                f"| {min(run['rounds']):,} to {max(run['rounds']):,} | {cells[0]} | {cells[1]} |"
+            )
+    return lines
+
+
+def document() -> str:
+    """The whole page."""
+    learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
+    versions = (learned or speeds or [{"versions": {}}])[-1]["versions"]
+    parts = [
+        "# Results",
+        "",
+        "Written by `python docs/make_results.py` from the rows in `benchmarks/results/`. "
+        "Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".",
+        "",
+        "## Learning",
+        "",
+        "Each row is `python benchmarks/learning.py CONFIG --seeds N`, which runs, seed by seed,",
+        "",
+        "    python -m purejaxppo.train --config CONFIG.yaml --seed SEED",
+        "    python -m purejaxppo.evaluate --run RUN --episodes 100",
+        "",
+        "and keeps the best checkpoint's mean return over 100 whole episodes of the deterministic "
+        "policy, on other starts than those it was chosen by. Training seconds leave out "
+        "compiling, evaluating and saving; the whole command counts everything from process "
+        "start to end.",
+        "",
+        *learning(learned),
+        "",
+        "### Hopper, the first minute",
+        "",
+        *milestones(learned),
+        "",
+        "## Speed",
+        "",
+        "`python benchmarks/throughput.py`: training steps per second without compile time, every "
+        "contender in the same run, one at a time, round after round. The random policy is the "
+        "simulator alone, which no training can outrun.",
+        *throughput(speeds),
+        "",
+        "GPU figures: none yet.",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Writes the page, or with --check says whether it is up to date."""
+    text = document()
+    if "--check" in sys.argv[1:]:
+        return 0 if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text else 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
