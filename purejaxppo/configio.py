@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,11 @@ import yaml
 from purejaxppo.config import TUNABLE, Config
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """YAML 1.2's numbers: plain PyYAML reads `3e-4` as a string."""
 
 
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
     list("-+0123456789."),
@@ -80,7 +80,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ValueError: not readable, not YAML, or not a mapping.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
@@ -117,82 +117,6 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
         raise ValueError(f"{where}: {error}") from error
 
 
-def explain_flags(args: Sequence[str], command: Any) -> None:
-    """Says in one sentence what is wrong with command-line flags that could not be parsed.
-
-    Args:
-        args: the command line.
-        command: a dataclass instance of everything that has a flag, with the defaults in force.
-
-    Raises:
-        ValueError: about the first flag that is unknown, or whose value does not fit.
-    """
-    known, hints = flatten(command), flat_hints(type(command))
-    overrides: dict[str, Any] = {}
-    position = 0
-    while position < len(args):
-        word, equals, inline = args[position].partition("=")
-        position += 1
-        if not word.startswith("--"):
-            raise ValueError(f"{word!r}: expected a flag such as --seed 1")
-        key = word[2:].replace("-", "_")
-        section, dot, leaf = key.rpartition(".")
-        negated = leaf.startswith("no_") and hints.get(section + dot + leaf[3:]) is bool
-        key = section + dot + leaf[3:] if negated else key
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1) or [
-                name for name in known if name.rpartition(".")[2] == key
-            ]
-            hint = f"did you mean --{close[0]}?" if close else "--help lists them"
-            raise ValueError(f"{word}: unknown flag; {hint}")
-        values = [inline] if equals else []
-        while position < len(args) and not args[position].startswith("--"):
-            values.append(args[position])
-            position += 1
-        value = _check_flag(key, values, hints[key])
-        if key in flatten(Config()):
-            overrides[key] = False if negated else value
-    fields = {f.name: getattr(command, f.name) for f in dataclasses.fields(Config)}
-    from_dict(apply_overrides(dataclasses.asdict(Config(**fields)), overrides), "command line")
-
-
-def _check_flag(key: str, words: list[str], hint: Any) -> Any:
-    """The value that the words after a flag mean; ValueError if they do not fit its type."""
-    kind = typing.get_origin(hint)
-    if hint is bool:
-        if words:
-            raise ValueError(f"--{key} takes no value, but {words[0]!r} follows it")
-        return True
-    if kind is dict:
-        if len(words) % 2:
-            raise ValueError(f"--{key} needs pairs of names and values; {words[-1]!r} has no pair")
-        return {name: _scalar(value) for name, value in zip(words[::2], words[1::2], strict=True)}
-    if kind is tuple:
-        return _convert([_scalar(word) for word in words], hint, f"--{key}")
-    if not words:
-        raise ValueError(f"--{key} needs a value")
-    if len(words) > 1:
-        raise ValueError(f"--{key} takes one value, but {words[1]!r} follows it")
-    text = hint is str or kind is Literal
-    return _convert(words[0] if text else _scalar(words[0]), hint, f"--{key}")
-
-
-def _scalar(word: str) -> Any:
-    try:
-        return yaml.load(word, _Loader)
-    except yaml.YAMLError:
-        return word
-
-
-def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
-    """The type of every field by dotted name."""
-    flat = {}
-    for key, hint in typing.get_type_hints(cls).items():
-        nested = dataclasses.is_dataclass(hint)
-        flat.update(flat_hints(hint, f"{prefix}{key}.") if nested else {f"{prefix}{key}": hint})
-    return flat
-
-
 def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
     if not isinstance(data, Mapping):
         raise ValueError(f"{prefix[:-1]} is a section of keys, not {_article(data)}")
@@ -205,7 +129,7 @@ def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
         values[key] = (
             _build(hint, value, f"{prefix}{key}.")
             if dataclasses.is_dataclass(hint)
-            else _convert(value, hint, f"{prefix}{key}")
+            else convert(value, hint, f"{prefix}{key}")
         )
     return cls(**values)
 
@@ -226,7 +150,7 @@ def _did_you_mean(key: str, prefix: str) -> str:
     return f"here are known {', '.join(siblings)}"
 
 
-def _convert(value: Any, hint: Any, name: str) -> Any:
+def convert(value: Any, hint: Any, name: str) -> Any:
     """`value` as a field's type, without guessing: only int -> float and list -> tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
@@ -236,7 +160,7 @@ def _convert(value: Any, hint: Any, name: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError(f"{name} = {value!r} is not a list such as [64, 64]")
-        return tuple(_convert(item, args[0], name) for item in value)
+        return tuple(convert(item, args[0], name) for item in value)
     if origin is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"{name} = {value!r} is not a mapping of names to values")

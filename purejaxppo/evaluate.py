@@ -6,9 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import tyro
-
-from purejaxppo import rendering, reporting
+from purejaxppo import cli, rendering, reporting
 from purejaxppo.checkpoint import restore
 from purejaxppo.evaluation import evaluate, record_states
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
@@ -20,7 +18,7 @@ DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
 class Command:
     """What to evaluate, and how."""
 
-    run: Path
+    run: str = ""
     """The run's folder, as made by `python -m purejaxppo.train`."""
     episodes: int = 100
     """Whole episodes to run."""
@@ -37,20 +35,24 @@ class Command:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     logging.getLogger("absl").setLevel(logging.ERROR)
-    command = tyro.cli(
-        Command,
-        args=None if args is None else list(args),
-        prog="python -m purejaxppo.evaluate",
-        description=DESCRIPTION,
-    )
     try:
+        command = cli.parse(
+            Command(),
+            sys.argv[1:] if args is None else args,
+            prog="python -m purejaxppo.evaluate",
+            description=DESCRIPTION,
+        )
         return run(command)
     except ValueError as error:
         return reporting.fail(error)
+    except KeyboardInterrupt:
+        return reporting.fail("interrupted", code=130)
 
 
 def run(command: Command) -> int:
     """Evaluates, prints one line, and draws if asked to."""
+    if not command.run:
+        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
     if command.render:
         rendering.check_target(command.render)
     if command.episodes < 1:

@@ -25,6 +25,10 @@ log = logging.getLogger("purejaxppo")
 CHUNK_SECONDS = 1.0
 """How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
 FIRST_CHUNK_UPDATES = 1
+EVAL_STREAM = 0x6576616C
+"""Folded into the run's key for evaluations; shards fold in their own, small numbers."""
+MIN_ROWS = 64
+"""Rows of a minibatch that a shard should have at least, for more shards to pay."""
 
 
 class Interrupt:
@@ -95,14 +99,14 @@ class Programs:
         self.shards = Shards(config.num_shards, devices)
         self.learner = Learner(config, self.shards)
         self.hp = self.learner.hyperparams()
+        self.key = jax.random.key(config.seed)
         self.compile_seconds = 0.0
 
     def init(self) -> TrainState:
         """The state before the first update."""
-        key = jax.random.key(self.config.seed)
         state_shardings = self.shards.shardings(STATE_AXES)
         init = jax.jit(self.learner.init, out_shardings=state_shardings)
-        return init(key, self.learner.shard_ids())
+        return init(self.key, self.learner.shard_ids())
 
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
@@ -121,7 +125,7 @@ class Programs:
 
     def eval_key(self, update: int):
         """The key of the evaluation after `update` updates, whatever came before."""
-        return jax.random.fold_in(jax.random.key(self.config.seed + 2**31), update)
+        return jax.random.fold_in(jax.random.fold_in(self.key, EVAL_STREAM), update)
 
 
 class Run:
@@ -165,8 +169,8 @@ class Run:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         row = reporting.metrics_row(metrics)
-        left = (every.total - p.update) * self.config.steps_per_update / max(speed, 1e-9)
-        self.console.progress(p.env_steps, speed, row, left)
+        done = p.update * self.config.steps_per_update
+        self.console.progress(done, p.env_steps, speed, row)
         evaluate = every.due(every.eval, p.update)
         if evaluate:
             row |= self._evaluate(state)
@@ -234,10 +238,11 @@ class Run:
 
 
 def resolve_shards(config: Config, num_devices: int) -> Config:
-    """`num_shards` 0 as a number: the most shards that the sizes allow, one per device at most."""
+    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it."""
     if config.num_shards:
         return config
-    for shards in range(num_devices, 1, -1):
+    rows = config.steps_per_update // config.ppo.num_minibatches
+    for shards in range(min(num_devices, rows // MIN_ROWS), 1, -1):
         try:
             return replace(config, num_shards=shards)
         except ValueError:

@@ -162,13 +162,13 @@ class Console:
 
     LINES = 20
 
-    def __init__(self, total: int, done: int) -> None:
-        """A run of `total` environment steps of which `done` are behind it."""
+    def __init__(self, total: int) -> None:
+        """A run of `total` steps."""
         from rich.console import Console as RichConsole
 
         self._console = RichConsole(highlight=False, soft_wrap=True)
         self._live = self._console.is_terminal
-        self._total, self._next_line = total, done
+        self._total, self._next_line = total, 0
         self._return = math.nan
         self._bar = None
         if self._live:
@@ -184,7 +184,7 @@ class Console:
                 console=self._console,
                 refresh_per_second=4,
             )
-            self._task = self._bar.add_task("train", total=total, completed=done, text="")
+            self._task = self._bar.add_task("train", total=total, text="")
 
     def say(self, text: str) -> None:
         """One line."""
@@ -195,15 +195,16 @@ class Console:
         if self._bar:
             self._bar.start()
 
-    def progress(self, env_steps: int, sps: float, row: Row, left: float) -> None:
-        """How far the run is; `row` may hold a newer return, `left` is in seconds."""
+    def progress(self, done: int, env_steps: int, sps: float, row: Row) -> None:
+        """How far the run is: `done` of its total, and a row that may hold a newer return."""
         self._return = row.get("charts/episodic_return", self._return)
         text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {self._return:.1f}"
         if self._bar:
-            self._bar.update(self._task, completed=env_steps, text=text)
-        elif env_steps >= self._next_line:
+            self._bar.update(self._task, completed=done, text=text)
+        elif done >= self._next_line:
             self._next_line += self._total // self.LINES
-            self.say(f"{env_steps / self._total:4.0%}  {text}  {duration(left)} left")
+            left = duration((self._total - done) / max(sps, 1e-9))
+            self.say(f"{done / self._total:4.0%}  {text}  {left} left")
 
     def stop(self) -> None:
         """Takes the bar down, leaving its last state."""
@@ -265,7 +266,7 @@ def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
     partial.replace(path)
 
 
-def fail(message: object) -> int:
+def fail(message: object, code: int = 2) -> int:
     """Says what is wrong, in one sentence on stderr; returns the exit code."""
     print(f"error: {message}", file=sys.stderr)
-    return 2
+    return code

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib.util
-import io
 import json
 import logging
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 import jax
 import tyro
 
-from purejaxppo import configio, reporting
+from purejaxppo import cli, configio, reporting
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
@@ -68,23 +67,12 @@ def parse(args: Sequence[str]) -> Command:
         raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
     config = configio.load_config(name)
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
-    default = Command(**fields, config=name)
-    complaints = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaints):
-            return tyro.cli(
-                Command,
-                default=default,
-                args=args,
-                prog="python -m purejaxppo.train",
-                description=DESCRIPTION,
-                use_underscores=True,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        configio.explain_flags(args, default)
-        raise ValueError(" ".join(complaints.getvalue().split())) from stop
+    return cli.parse(
+        Command(**fields, config=name),
+        args,
+        prog="python -m purejaxppo.train",
+        description=DESCRIPTION,
+    )
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -99,6 +87,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return train(command)
     except ValueError as error:
         return reporting.fail(error)
+    except KeyboardInterrupt:
+        return reporting.fail("interrupted; what was saved before is as it was", code=130)
 
 
 def list_envs() -> int:
@@ -132,7 +122,7 @@ def train(command: Command) -> int:
     config = resolve_shards(config, len(devices))
     programs = Programs(config, devices)
     with run_folder(run_dir, clobber=command.clobber):
-        console = reporting.Console(config.num_updates * config.steps_per_update, 0)
+        console = reporting.Console(config.num_updates * config.steps_per_update)
         run = Run(programs, run_dir, console)
         if finished(run, config, run_dir):
             run.checkpoints.close()

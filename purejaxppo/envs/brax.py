@@ -17,6 +17,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
+ONLY_ON = {"swimmer": "generalized"}
 EPISODE_STEPS = 1000
 
 
@@ -33,25 +34,26 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "BraxTask":
-    """The Brax task called `name`, on `config.backend` (spring if empty).
+    """The Brax task called `name`, on `config.backend` (if empty, spring where it runs on that).
 
     Raises:
         ValueError: unknown back end or option.
     """
-    backend = config.backend or "spring"
+    only = ONLY_ON.get(name, "")
+    backend = config.backend or only or BACKENDS[0]
     if backend not in BACKENDS:
         raise ValueError(
             f"env.backend = {backend!r}: brax has {', '.join(BACKENDS)}; "
             f"try --env.backend {BACKENDS[0]}"
         )
+    if only and backend != only:
+        raise ValueError(f"env.backend = {backend!r}: brax/{name} runs on {only} alone")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Brax System, piplines and environments are not")
             env = _envs().get_environment(name, backend=backend, **config.options)
-    except TypeError as error:
+    except (TypeError, NotImplementedError) as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error
-    except NotImplementedError as error:
-        raise ValueError(f"brax/{name} does not run on the back end {backend}") from error
     return BraxTask(env)
 
 

@@ -10,7 +10,7 @@ import sys
 import mujoco
 import numpy as np
 
-TILES = (118, 132, 146), (196, 204, 210)
+TILES = (70, 80, 92), (124, 131, 138)
 TILES_ACROSS = 24
 HARSH = 150
 BACKDROP = (0.80, 0.86, 0.92, 1.0)
