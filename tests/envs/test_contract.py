@@ -61,7 +61,6 @@ BRAX = (
     "inverted_pendulum",
     "pusher",
     "reacher",
-    "swimmer",
     "walker2d",
 )
 QUICK = {"brax/inverted_pendulum", "playground/CartpoleBalance"}

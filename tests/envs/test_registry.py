@@ -60,6 +60,7 @@ def test_wrong_back_ends_and_options_are_refused():
     pytest.importorskip("mujoco_playground")
     assert "spring, positional, generalized, mjx" in message("brax/hopper", backend="sprung")
     assert "env.options" in message("brax/hopper", options={"no_such_thing": 1})
+    assert "env.options" in message("brax/ant", options={"use_contact_forces": True})
     text = message("gymnax/CartPole-v1", options={"gravitas": 1.0})
     assert "env.options.gravitas" in text and "gravity" in text
     assert "jax, warp" in message("playground/CartpoleBalance", backend="mjx")
