@@ -178,9 +178,8 @@ class Console:
                 progress.BarColumn(bar_width=None),
                 progress.TextColumn("{task.percentage:>3.0f}%"),
                 progress.TextColumn("{task.fields[text]}"),
-                progress.TimeElapsedColumn(),
+                progress.TimeRemainingColumn(compact=True),
                 progress.TextColumn("left"),
-                progress.TimeRemainingColumn(),
                 console=self._console,
                 refresh_per_second=4,
             )
