@@ -140,6 +140,15 @@ def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
     assert len(again) == len(across)
 
 
+def test_camera_keeps_up_with_a_steady_run_from_start_to_end():
+    from purejaxppo.pictures import mujoco_scene
+
+    path = np.arange(40.0)[:, None] * [1.0, 0.0, 0.0]
+    np.testing.assert_allclose(mujoco_scene._smooth(path, 12), path, atol=1e-9)
+    np.testing.assert_allclose(mujoco_scene._smooth(path[:1], 12), path[:1])
+    np.testing.assert_allclose(mujoco_scene._smooth(path[:5], 12), path[:5], atol=1e-9)
+
+
 def test_a_renderer_that_crashes_leaves_the_film_to_the_painter(model, monkeypatch):
     from purejaxppo.pictures import mujoco_scene
 

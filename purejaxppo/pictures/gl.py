@@ -13,6 +13,7 @@ import numpy as np
 TILES = (70, 80, 92), (124, 131, 138)
 TILES_ACROSS = 24
 HARSH = 150
+LARGE = 10.0
 BACKDROP = (0.80, 0.86, 0.92, 1.0)
 
 
@@ -26,19 +27,38 @@ def main(model_path: str, motion_path: str) -> None:
     model.vis.global_.offwidth = max(width, model.vis.global_.offwidth)
     model.vis.global_.offheight = max(height, model.vis.global_.offheight)
     soften(model)
+    endless_floor(model)
+    # A wider map of shadows than the picture leaves dark streaks at its rim.
+    clip = float(film["distance"]) / model.stat.extent
+    model.vis.map.shadowclip = min(clip, model.vis.map.shadowclip)
     data = mujoco.MjData(model)
     camera = mujoco.MjvCamera()
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     for name in ("distance", "azimuth", "elevation"):
         setattr(camera, name, float(film[name]))
+    # Lights of the world travel with the camera: shadows reach only so far from their light.
+    fixed = (model.light_bodyid == 0) & (model.light_mode == mujoco.mjtCamLight.mjCAMLIGHT_FIXED)
     renderer = mujoco.Renderer(model, height, width)
     for pose in zip(*(film[n] for n in ("qpos", "mocap_pos", "mocap_quat", "lookat")), strict=True):
         data.qpos[:], data.mocap_pos[:], data.mocap_quat[:], camera.lookat[:] = pose
         mujoco.mj_forward(model, data)
+        data.light_xpos[fixed, :2] += camera.lookat[:2] - film["lookat"][0, :2]
         renderer.update_scene(data, camera)
         dress(renderer.scene, model, data, camera)
         out.write(renderer.render().tobytes())
     out.flush()
+
+
+def endless_floor(model) -> None:
+    """Lets large floors go on for ever, for robots that run further than their makers thought."""
+    planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+    large = planes & (model.geom_size[:, :2].min(axis=1) >= LARGE)
+    for material in np.unique(model.geom_matid[large]):
+        if material >= 0 and not model.mat_texuniform[material]:
+            size = model.geom_size[large & (model.geom_matid == material)][0, :2]
+            model.mat_texrepeat[material] /= 2 * size  # repeats per plane become repeats per metre
+            model.mat_texuniform[material] = 1
+    model.geom_size[large, :2] = 0
 
 
 def soften(model) -> None:

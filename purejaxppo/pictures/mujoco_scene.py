@@ -169,8 +169,8 @@ def follow(model: Any, motion: Poses) -> Camera:
 
 
 def _smooth(path: np.ndarray, half: int) -> np.ndarray:
-    """The centred mean over 2 half + 1 points of path [T, 3], ends held."""
-    padded = np.pad(path, ((half, half), (0, 0)), mode="edge")
+    """The centred mean over 2 half + 1 points of path [T, 3], exact at both ends."""
+    padded = np.pad(path, ((half, half), (0, 0)), mode="reflect", reflect_type="odd")
     window = np.ones(2 * half + 1) / (2 * half + 1)
     return np.stack([np.convolve(axis, window, mode="valid") for axis in padded.T], axis=1)
 
