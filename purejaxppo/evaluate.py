@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from purejaxppo import cli, rendering, reporting
 from purejaxppo.checkpoint import restore
@@ -70,9 +69,9 @@ def run(command: Command) -> int:
         task, states, rewards = record_states(
             agent, seed=command.seed, deterministic=not command.stochastic
         )
-        title = f"{agent.config.env.name}  return {rewards.sum():.1f}"
-        path = rendering.record(task, states, Path(command.render), title=title)
-        print(f"drew {len(rewards)} steps into {path}")
+        title = agent.config.env.name
+        path = rendering.record(task, states, command.render, title=title, rewards=rewards)
+        print(f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}")
     return 0
 
 

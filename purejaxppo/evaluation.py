@@ -154,9 +154,10 @@ def evaluate(
             agent.config, agent.policy, per_turn, deterministic=deterministic, shards=shards
         )
     )
+    state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
     keys = jax.random.split(jax.random.key(seed), turns)
-    results = [jax.device_get(run(agent.state, key)) for key in keys]
+    results = [jax.device_get(run(state, key)) for key in keys]
     returns, lengths = (np.concatenate(parts)[:episodes] for parts in zip(*results, strict=True))
     return Evaluation(returns, lengths)
 
@@ -187,7 +188,9 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
         keys = jax.random.split(key, env.spec.max_episode_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
-    first, (states, rewards, done) = jax.device_get(episode(agent.state, jax.random.key(seed)))
+    first, (states, rewards, done) = jax.device_get(
+        episode(jax.device_get(agent.state), jax.random.key(seed))
+    )
     length = int(np.argmax(done[:, 0])) + 1 if done.any() else len(done)
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]

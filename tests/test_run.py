@@ -14,9 +14,11 @@ import jax
 import numpy as np
 import pytest
 
+import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import configio, restore
 from purejaxppo.checkpoint import Checkpoints
+from purejaxppo.evaluation import evaluate
 from purejaxppo.loop import Programs
 from purejaxppo.reporting import read_csv
 
@@ -217,6 +219,48 @@ def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").glob("events.*"))
     assert "losses/policy_loss" in (run / "debug.log").read_text()
+
+
+def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(config_file, capsys):
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 20_000) == 0
+    capsys.readouterr()
+    command = ["--run", "run", "--episodes", "13", "--render", "film.gif"]
+    assert evaluate_command.main(command) == 0
+    out = capsys.readouterr().out
+    assert "13 episodes: return" in out
+    assert Path("film.gif").read_bytes().startswith(b"GIF8")
+    agent = restore("run", "last")
+    result = evaluate(agent, 300, seed=1)
+    assert result.returns.shape == result.lengths.shape == (300,)
+    np.testing.assert_array_equal(result.returns, result.lengths)  # CartPole pays 1 per step
+    again = evaluate(agent, 300, seed=1)
+    np.testing.assert_array_equal(result.returns, again.returns)
+    sampled = evaluate(agent, 300, seed=1, deterministic=False)
+    assert sampled.returns.mean() < result.returns.mean()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--run needs the folder of a run"),
+        (["--run", "nowhere"], "nowhere: not a run folder"),
+        (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is best, last, "),
+        (["--run", "run", "--episodes", "0"], "--episodes 0 must be at least 1"),
+        (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
+        (["--run", "run", "--render", "film.avi"], "film.avi: a film ends in .mp4, .gif or .html"),
+        (["--run", "run", "--render", "no/film.gif"], "the folder no does not exist"),
+        (["--run", "run", "--epsiodes", "3"], "unknown flag; did you mean --episodes?"),
+    ],
+)
+def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(CARTPOLE)
+    Path("run/checkpoints/640").mkdir(parents=True)
+    assert evaluate_command.main(flags) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
 
 
 def test_a_second_process_on_the_same_folder_is_refused(config_file):
