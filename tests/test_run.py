@@ -257,7 +257,7 @@ def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
     Path("run/config.yaml").write_text(CARTPOLE)
     Path("run/checkpoints/640").mkdir(parents=True)
     assert evaluate_command.main(flags) == 2
-    out, err = capsys.readouterr()
+    _, err = capsys.readouterr()
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert said in err
