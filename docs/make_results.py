@@ -96,6 +96,14 @@ def throughput(rows: Rows) -> list[str]:
     return lines
 
 
+def memory(rows: Rows) -> list[str]:
+    """Peak memory over lengths of run."""
+    lines = ["| run | steps | peak memory |", "| --- | --- | --- |"]
+    for row in sorted(rows, key=lambda r: (r["what"], r["steps"])):
+        lines.append(f"| {row['what']} | {row['steps']:,} | {row['peak_mb']:,} MB |")
+    return lines
+
+
 def document() -> str:
     """The whole page."""
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
@@ -130,6 +138,12 @@ def document() -> str:
         "contender in the same run, one at a time, round after round. The random policy is the "
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
+        "",
+        "## Memory",
+        "",
+        "`python benchmarks/memory.py`: peak resident memory of whole processes, CartPole.",
+        "",
+        *memory(read("memory.jsonl")),
         "",
         "GPU figures: none yet.",
         "",

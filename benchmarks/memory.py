@@ -1,0 +1,71 @@
+"""Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
+
+    python benchmarks/memory.py
+
+Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
+four vmapped seeds. Rows go to benchmarks/results/memory.jsonl.
+"""
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import machine
+
+SEEDS = """
+import sys, jax, resource
+from purejaxppo import load_config, make_train
+config = load_config("cartpole.yaml", {"total_timesteps": int(sys.argv[1])})
+train = jax.jit(jax.vmap(make_train(config)))
+jax.block_until_ready(train(jax.random.split(jax.random.key(0), 4)))
+"""
+
+
+def main() -> None:
+    """Measures 1x, 4x and 20x."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200_000, help="environment steps at 1x")
+    args = parser.parse_args()
+    rows = []
+    for times in (1, 4, 20):
+        steps = str(times * args.steps)
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["-m", "purejaxppo.train", "--config", "cartpole", "--total_timesteps", steps]
+            command += ["--run_dir", str(Path(folder) / "run")]
+            for what, arguments in (("train", command), ("vmap of 4", ["-c", SEEDS, steps])):
+                megabytes = peak(arguments)
+                print(f"{what:10} {int(steps):>10,} steps  {megabytes:7.0f} MB", flush=True)
+                rows.append(
+                    {
+                        "what": what,
+                        "steps": int(steps),
+                        "peak_mb": round(megabytes),
+                        "date": datetime.date.today().isoformat(),
+                        **machine.describe(),
+                    }
+                )
+    machine.write_rows(machine.RESULTS / "memory.jsonl", rows)
+
+
+def peak(arguments: list[str]) -> float:
+    """Largest resident size of a Python process with these arguments, in MB."""
+    code = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, "
+        "stdout=subprocess.DEVNULL); "
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, sys.executable, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return int(out.stdout.split()[-1]) / unit
+
+
+if __name__ == "__main__":
+    main()
