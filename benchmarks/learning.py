@@ -2,14 +2,16 @@
 
     python benchmarks/learning.py cartpole acrobot --seeds 5
 
-For every config and seed: `python -m purejaxppo.train`, then `python -m purejaxppo.evaluate
---episodes 100` of the best checkpoint. Rows go to benchmarks/results/learning.jsonl, replacing
-earlier rows of the same config and flags; `docs/make_results.py` writes docs/results.md from them.
+For every config and seed: `python -m purejaxppo.train`, then what `python -m purejaxppo.evaluate
+--episodes 100` does, for the best and for the last checkpoint. Rows go to
+benchmarks/results/learning.jsonl, replacing earlier rows of the same config and flags;
+`docs/make_results.py` writes docs/results.md from them.
 """
 
 import argparse
 import csv
 import datetime
+import json
 import subprocess
 import sys
 import tempfile
@@ -68,8 +70,6 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
         capture_output=True,
         text=True,
     )
-    import json
-
     scores = json.loads(scored.stdout.splitlines()[-1])
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -99,7 +99,7 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
 
 def keep(row: dict[str, Any]) -> None:
     """Adds a row to the results, in place of an earlier one of the same run."""
-    same = ("config", "flags", "seed", "device")
+    same = ("config", "flags", "seed", "device", "cores")
     rows = [r for r in machine.read_rows(PATH) if any(r[key] != row[key] for key in same)]
     machine.write_rows(PATH, [*rows, row])
 

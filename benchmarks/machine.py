@@ -1,7 +1,6 @@
 """What a result was measured on, and where results are kept."""
 
 import json
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,8 @@ def describe() -> dict[str, Any]:
     """Device and versions, as a result row keeps them; starts JAX."""
     import jax
 
+    from purejaxppo.sharding import cpu_cores
+
     device = jax.devices()[0]
     packages = ("jax", "jaxlib", "flax", "optax", "brax", "gymnax", "playground", "mujoco-mjx")
     versions = {}
@@ -24,7 +25,7 @@ def describe() -> dict[str, Any]:
             continue
     return {
         "device": _cpu_name() if device.platform == "cpu" else device.device_kind,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(jax.devices()) if device.platform != "cpu" else cpu_cores(),
         "python": platform.python_version(),
         "versions": versions,
     }

@@ -138,8 +138,9 @@ def show(task: str, speeds: dict[str, list[float]]) -> None:
 
 def work(task: str, name: str, seconds: float) -> None:
     """Worker: compile, warm up, then one timed round per line of stdin."""
-    from purejaxppo.sharding import use_cpu_cores
+    from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
+    use_compilation_cache()
     use_cpu_cores(1 if name in ("ours-one-device", "brax") else 0)
     {"random": work_random, "brax": work_brax}.get(name.partition("-")[0], work_ours)(
         TASKS[task], name, seconds
@@ -161,7 +162,7 @@ def rounds(step: Any, seconds: float) -> None:
 
 def our_config(task: dict[str, Any], name: str) -> Any:
     """A task's sizes as our Config."""
-    from purejaxppo.config import Config, EnvConfig, NetworkConfig, PPOConfig
+    from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
 
     return Config(
         env=EnvConfig(name=task["env"], num_envs=task["num_envs"]),
@@ -173,6 +174,7 @@ def our_config(task: dict[str, Any], name: str) -> Any:
             normalize_obs=task["normalize_obs"],
             shuffle="trajectories" if name.endswith("trajectories") else "transitions",
         ),
+        eval=EvalConfig(num_episodes=0),
         total_timesteps=100_000_000,
     )
 

@@ -6,6 +6,7 @@ killed while saving keeps its last good one.
 """
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import orbax.checkpoint as ocp
 from purejaxppo.configio import load_config
 from purejaxppo.evaluation import Agent
 from purejaxppo.types import AgentState, TrainState
+
+log = logging.getLogger("purejaxppo")
 
 
 @dataclasses.dataclass
@@ -51,7 +54,8 @@ class Checkpoints:
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        return Progress(**self._last.restore(self.latest(), args=args)["progress"])
+        items = _restore(self._last, self.latest(), args)
+        return Progress(**items["progress"])
 
     def save(self, state: TrainState, progress: Progress) -> None:
         """Saves the whole state, in the background; the caller may donate it right after."""
@@ -82,14 +86,18 @@ class Checkpoints:
     def restore(self, template: TrainState) -> tuple[TrainState, Progress]:
         """The last save, with the shapes, types and shardings of `template`."""
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-        items = self._last.restore(
+        items = _restore(
+            self._last,
             self.latest(),
-            args=ocp.args.Composite(
+            ocp.args.Composite(
                 agent=ocp.args.StandardRestore(abstract.agent),
                 train=ocp.args.StandardRestore(abstract.replace(agent=None)),
                 progress=ocp.args.JsonRestore(),
             ),
         )
+        for step in self._best.all_steps():  # of a branch that was lost: it is found again
+            if step > items["progress"]["env_steps"]:
+                self._best.delete(step)
         state = items["train"].replace(agent=items["agent"])
         return state, Progress(**items["progress"])
 
@@ -110,6 +118,20 @@ def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
         options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
         item_names=("agent", "train", "progress"),
     )
+
+
+def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any:
+    """Items of a save; ValueError in one sentence if they are not what is expected."""
+    try:
+        items = manager.restore(step, args=args)
+        Progress(**items["progress"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        log.debug("restoring failed", exc_info=True)
+        raise ValueError(
+            f"{manager.directory / str(step)} does not fit the run's config.yaml: one of them was "
+            f"changed or damaged, or made by another version"
+        ) from error
+    return items
 
 
 @jax.jit
@@ -154,9 +176,10 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), template
     )
     with _manager(run_dir / folder, 1_000_000) as manager:
-        items = manager.restore(
+        items = _restore(
+            manager,
             step,
-            args=ocp.args.Composite(
+            ocp.args.Composite(
                 agent=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
             ),
         )

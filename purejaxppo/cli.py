@@ -25,6 +25,8 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
         SystemExit: --help.
     """
     complaints = io.StringIO()
+    if not {"-h", "--help"} & set(args):
+        args = check_flags(args, default)
     try:
         with contextlib.redirect_stderr(complaints):
             return tyro.cli(
@@ -38,12 +40,11 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
     except SystemExit as stop:
         if not stop.code:
             raise
-        explain_flags(args, default)
         raise ValueError(" ".join(complaints.getvalue().split())) from stop
 
 
-def explain_flags(args: Sequence[str], command: Any) -> None:
-    """Says in one sentence what is wrong with command-line flags that could not be parsed.
+def check_flags(args: Sequence[str], command: Any) -> list[str]:
+    """The same flags with their values as tyro reads them: 1e6 as 1000000, true as True.
 
     Args:
         args: the command line.
@@ -52,35 +53,54 @@ def explain_flags(args: Sequence[str], command: Any) -> None:
     Raises:
         ValueError: about the first flag that is unknown, or whose value does not fit.
     """
-    known, hints = flatten(command), flat_hints(type(command))
+    hints = flat_hints(type(command))
+    checked: list[str] = []
     overrides: dict[str, Any] = {}
     position = 0
     while position < len(args):
         word, equals, inline = args[position].partition("=")
         position += 1
-        if not word.startswith("--"):
-            raise ValueError(f"{word!r}: expected a flag such as --seed 1")
-        key = word[2:].replace("-", "_")
-        section, dot, leaf = key.rpartition(".")
-        negated = leaf.startswith("no_") and hints.get(section + dot + leaf[3:]) is bool
-        key = section + dot + leaf[3:] if negated else key
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1) or [
-                name for name in known if name.rpartition(".")[2] == key
-            ]
-            hint = f"did you mean --{close[0]}?" if close else "--help lists them"
-            raise ValueError(f"{word}: unknown flag; {hint}")
+        key, negated = _key(word, hints)
         values = [inline] if equals else []
         while position < len(args) and not args[position].startswith("--"):
             values.append(args[position])
             position += 1
         value = _check_flag(key, values, hints[key])
+        checked += [word, *_words(value)]
         if key in flatten(Config()):
             overrides[key] = False if negated else value
     if isinstance(command, Config):
         fields = {f.name: getattr(command, f.name) for f in dataclasses.fields(Config)}
         data = dataclasses.asdict(Config(**fields))
         from_dict(apply_overrides(data, overrides), "command line")
+    return checked
+
+
+def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
+    """The dotted name that a flag means, and whether it is the no_ form of a boolean."""
+    if not word.startswith("--"):
+        raise ValueError(f"{word!r}: expected a flag such as --seed 1")
+    key = word[2:].replace("-", "_")
+    section, dot, leaf = key.rpartition(".")
+    positive = section + dot + leaf.removeprefix("no_")
+    if leaf.startswith("no_") and hints.get(positive) is bool:
+        return positive, True
+    if key in hints:
+        return key, False
+    close = difflib.get_close_matches(key, hints, 1) or [
+        name for name in hints if name.rpartition(".")[2] == key
+    ]
+    hint = f"did you mean --{close[0]}?" if close else "--help lists them"
+    raise ValueError(f"{word}: unknown flag; {hint}")
+
+
+def _words(value: Any) -> list[str]:
+    """A checked value as words of a command line."""
+    if value is True:
+        return []
+    if isinstance(value, dict):
+        return [str(part) for item in value.items() for part in item]
+    return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
 
 
 def _check_flag(key: str, words: list[str], hint: Any) -> Any:

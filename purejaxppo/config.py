@@ -5,6 +5,7 @@ kinds are structure: they are fixed for the life of a run. Floats under `TUNABLE
 change when a run resumes, and can be vmapped over.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,7 +65,10 @@ class NetworkConfig:
     """What reads images: Mnih et al. 2015's three convolutions, or one 3x3 convolution of 16
     channels as in MinAtar. auto: by size. mlp flattens them."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Where an image's channels are. auto: first if that axis is the smallest, else last."""
+    """Where an image's channels are. auto: first if that axis is smaller than the last one."""
+    initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
+    """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
+    the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
     distribution: Literal["gaussian", "tanh_gaussian"] = "gaussian"
     """Continuous actions: a Gaussian whose samples are clipped at the bounds, or one squashed by
     tanh."""
@@ -163,7 +167,8 @@ class LoggingConfig:
     wandb_project: str = ""
     """Weights & Biases project to log to (needs the wandb extra); empty: off."""
     log_file: str = ""
-    """A file for debug detail, inside the run folder unless absolute; empty: none."""
+    """A file for debug detail, inside the run folder unless absolute; empty: none. Its name ends
+    in .log."""
 
 
 @dataclass(frozen=True)
@@ -195,16 +200,12 @@ class Config:
         Raises:
             ValueError: names the fields, the values found, and what would do.
         """
-        for name, minimum in _MINIMA.items():
-            value = _get(self, name)
-            if value < minimum:
-                raise ValueError(f"{name} = {value} is too small; it must be at least {minimum}")
-        for name in _POSITIVE:
-            if _get(self, name) <= 0:
-                raise ValueError(f"{name} = {_get(self, name)} must be greater than 0")
+        self._check_ranges()
         for name in ("ppo.gamma", "ppo.gae_lambda"):
             if not 0 <= _get(self, name) <= 1:
                 raise ValueError(f"{name} = {_get(self, name)} is not between 0 and 1")
+        if self.logging.log_file and not self.logging.log_file.endswith(".log"):
+            raise ValueError(f"logging.log_file = {self.logging.log_file!r} must end in .log")
         for name in ("network.hidden", "network.critic_hidden"):
             if any(width < 1 for width in _get(self, name)):
                 raise ValueError(f"{name} = {list(_get(self, name))} has a width below 1")
@@ -219,6 +220,20 @@ class Config:
                 f"{self.network.min_std} and network.max_std = {self.network.max_std}"
             )
         self._check_products()
+
+    def _check_ranges(self) -> None:
+        """Numbers that are too small, too large, or none."""
+        for name, minimum in _MINIMA.items():
+            value = _get(self, name)
+            if not value < math.inf:
+                raise ValueError(f"{name} = {value} is not a finite number")
+            if value < minimum:
+                raise ValueError(f"{name} = {value} is too small; it must be at least {minimum}")
+        for name in _POSITIVE:
+            if not 0 < _get(self, name) < math.inf:
+                raise ValueError(f"{name} = {_get(self, name)} must be finite and greater than 0")
+        if self.seed >= 2**31:
+            raise ValueError(f"seed = {self.seed} is too large; it must be below {2**31}")
 
     def _check_products(self) -> None:
         """Sizes that must divide each other."""

@@ -88,6 +88,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         place = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "a character that YAML does not allow"
         raise ValueError(f"{path}: not valid YAML{place}: {problem}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -101,6 +103,8 @@ def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[
     for dotted, value in overrides.items():
         section, _, key = dotted.rpartition(".")
         target = data.setdefault(section, {}) if section else data
+        if not isinstance(target, dict):
+            raise ValueError(f"{section} is a section of keys, not {_article(target)}")
         target[key] = value
     return data
 

@@ -42,7 +42,7 @@ def main(args: Sequence[str] | None = None) -> int:
             description=DESCRIPTION,
         )
         return run(command)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return reporting.fail(error)
     except KeyboardInterrupt:
         return reporting.fail("interrupted", code=130)

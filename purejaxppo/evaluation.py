@@ -136,7 +136,7 @@ def evaluate(
     """Runs exactly `episodes` whole episodes.
 
     Args:
-        agent: from `restore`, or `TrainResult.agent`.
+        agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult.
         episodes: how many.
         seed: of the environments' starts (and of the actions' noise).
         deterministic: the distribution's mode, or samples of it.

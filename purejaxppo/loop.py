@@ -142,6 +142,7 @@ class Run:
         self.progress = Progress()
         self.sinks: list[reporting.Sink] = []
         self._pending: Metrics | None = None
+        self._saved_at = time.perf_counter()
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
         """Trains until the end or an interrupt, and saves."""

@@ -3,9 +3,11 @@
 A row is a flat dict of names that dashboards know to numbers. Sinks import their library lazily.
 """
 
+import contextlib
 import csv
 import math
 import sys
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,16 +89,18 @@ class CsvSink:
     def __init__(self, path: Path, resumed_at: int) -> None:
         """Opens the file, keeping rows up to environment step `resumed_at`."""
         kept = [row for row in read_csv(path) if row["global_step"] <= resumed_at]
-        self._file = path.open("w", newline="", encoding="utf-8")
+        partial = path.with_name(f".{path.name}")
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(_cells(row) for row in kept)
+        partial.replace(path)
+        self._file = path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._writer.writeheader()
-        for row in kept:
-            self._writer.writerow(row)
-        self._file.flush()
 
     def write(self, row: Row) -> None:
         """Appends a row."""
-        self._writer.writerow({key: f"{value:.10g}" for key, value in row.items()})
+        self._writer.writerow(_cells(row))
         self._file.flush()
 
     def close(self) -> None:
@@ -104,16 +108,19 @@ class CsvSink:
         self._file.close()
 
 
+def _cells(row: Row) -> dict[str, str]:
+    return {key: f"{value:.10g}" for key, value in row.items()}
+
+
 def read_csv(path: Path) -> list[Row]:
-    """The rows of a metrics.csv, without its empty cells; [] if there is no file."""
-    if not path.is_file():
-        return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [
-            {key: float(value) for key, value in row.items() if key and value}
-            for row in csv.DictReader(file)
-            if row.get("global_step")
-        ]
+    """The rows of a metrics.csv, without empty cells and cut lines; [] if there is no file."""
+    rows = []
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                with contextlib.suppress(ValueError):  # a line that a full disk has cut
+                    rows.append({key: float(value) for key, value in row.items() if key and value})
+    return [row for row in rows if "global_step" in row]
 
 
 class TensorBoardSink:
@@ -123,7 +130,7 @@ class TensorBoardSink:
         """Opens an event file; what older files say after `resumed_at` is purged."""
         from tensorboardX import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1 if resumed_at else None)
+        self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
         """Writes each number at its step."""
@@ -141,12 +148,27 @@ class WandbSink:
     """Weights & Biases."""
 
     def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
-        """Starts (or continues) the W&B run named after the run folder."""
+        """Starts the W&B run, or continues the one whose id the run folder keeps.
+
+        Raises:
+            ValueError: W&B refuses, for want of a login say.
+        """
         import wandb
 
-        self._run = wandb.init(
-            project=project, dir=str(run_dir), id=run_dir.name, config=config, resume="allow"
-        )
+        kept = run_dir / "wandb_id"
+        if not kept.is_file():
+            kept.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        try:
+            self._run = wandb.init(
+                project=project,
+                dir=str(run_dir),
+                name=run_dir.name,
+                id=kept.read_text(encoding="utf-8"),
+                config=config,
+                resume="allow",
+            )
+        except wandb.Error as error:
+            raise ValueError(f"logging.wandb_project = {project}: {error}") from error
 
     def write(self, row: Row) -> None:
         """Logs a row."""
@@ -168,7 +190,7 @@ class Console:
 
         self._console = RichConsole(highlight=False, soft_wrap=True)
         self._live = self._console.is_terminal
-        self._total, self._next_line = total, 0
+        self._total, self._next_line = total, 0.0
         self._return = math.nan
         self._bar = None
         if self._live:
@@ -197,11 +219,12 @@ class Console:
     def progress(self, done: int, env_steps: int, sps: float, row: Row) -> None:
         """How far the run is: `done` of its total, and a row that may hold a newer return."""
         self._return = row.get("charts/episodic_return", self._return)
-        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {self._return:.1f}"
+        value = "-" if math.isnan(self._return) else f"{self._return:.1f}"
+        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif done >= self._next_line:
-            self._next_line += self._total // self.LINES
+            self._next_line = done + self._total / self.LINES
             left = duration((self._total - done) / max(sps, 1e-9))
             self.say(f"{done / self._total:4.0%}  {text}  {left} left")
 

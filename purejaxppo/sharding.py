@@ -21,16 +21,22 @@ DEVICE_AXIS = "device"
 LOCAL_AXIS = "shard"
 
 
+def cpu_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def use_cpu_cores(devices: int) -> None:
     """Makes CPU cores visible as devices; only before JAX's first use of a back end.
 
     XLA's CPU runtime gains next to nothing from a second core on this kind of work, two devices
     do. `devices` 0 takes every core that the process may run on.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # In a notebook JAX may be in use already: then its devices stay.
     with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", devices or cores or 1)
+        jax.config.update("jax_num_cpu_devices", devices or cpu_cores())
 
 
 def use_compilation_cache() -> None:

@@ -1,20 +1,13 @@
 """`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
 
 import argparse
-import contextlib
 import dataclasses
-import fcntl
 import importlib.util
-import json
 import logging
-import platform
-import shutil
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from importlib import metadata
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -24,6 +17,7 @@ from purejaxppo import cli, configio, reporting
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
+from purejaxppo.runfolder import CONFIG, record_run, run_folder
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
 DESCRIPTION = """Train PPO.
@@ -85,7 +79,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if command.list_configs:
             return list_configs()
         return train(command)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return reporting.fail(error)
     except KeyboardInterrupt:
         return reporting.fail("interrupted; what was saved before is as it was", code=130)
@@ -122,12 +116,13 @@ def train(command: Command) -> int:
     config = resolve_shards(config, len(devices))
     programs = Programs(config, devices)
     with run_folder(run_dir, clobber=command.clobber):
+        if not (run_dir / CONFIG).is_file():
+            record_run(config, run_dir)  # before there is anything else: so it is known as a run
         console = reporting.Console(config.num_updates * config.steps_per_update)
         run = Run(programs, run_dir, console)
-        if finished(run, config, run_dir):
+        if finished(run, notes):
             run.checkpoints.close()
             return 0
-        record_run(config, run_dir)
         for note in notes:
             console.say(note)
         return execute(run)
@@ -139,11 +134,11 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     Raises:
         ValueError: a structural field differs from what the run was trained with.
     """
-    if not (run_dir / "config.yaml").is_file():
+    if not (run_dir / CONFIG).is_file():
         return config, []
-    old = configio.load_config(run_dir / "config.yaml")
+    old = configio.load_config(run_dir / CONFIG)
     if not config.num_shards:
-        config = dataclasses.replace(config, num_shards=old.num_shards)
+        old = dataclasses.replace(old, num_shards=0)
     structural, tunable = configio.compare(old, config)
     before, after = configio.flatten(old), configio.flatten(config)
     if structural:
@@ -153,6 +148,9 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
             f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
             f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
         )
+    if not config.num_shards:
+        shards = configio.load_config(run_dir / CONFIG).num_shards
+        config = dataclasses.replace(config, num_shards=shards)
     return config, [
         f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
     ]
@@ -176,84 +174,20 @@ def start_jax(config: Config) -> list[jax.Device]:
     return devices[: config.devices or None]
 
 
-@contextlib.contextmanager
-def run_folder(run_dir: Path, *, clobber: bool) -> Iterator[None]:
-    """The run's folder, made if need be, and locked against a second process.
-
-    Raises:
-        ValueError: it cannot be made, is something else than a run, or is in use.
-    """
-    if run_dir.exists() and not run_dir.is_dir():
-        raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
-    is_run = (run_dir / "config.yaml").is_file()
-    if run_dir.is_dir() and not is_run and any(p.name != LOCK for p in run_dir.iterdir()):
-        raise ValueError(f"{run_dir} holds something else than a run; name another --run_dir")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / LOCK).open("w")
-    except OSError as error:
-        raise ValueError(f"{run_dir} cannot be written to ({error.strerror})") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ValueError(f"{run_dir} is being trained by another process") from error
-        if clobber:
-            for path in run_dir.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != LOCK:
-                    path.unlink()
-        yield
-
-
-LOCK = ".lock"
-
-
-def finished(run: Run, config: Config, run_dir: Path) -> bool:
-    """Whether the run has nothing left to do; says so."""
+def finished(run: Run, notes: list[str]) -> bool:
+    """Whether the run has nothing left to do; says so, and what would have changed."""
     if run.checkpoints.latest() is None:
         return False
     saved = run.checkpoints.progress()
-    if saved.update < config.num_updates:
+    if saved.update < run.config.num_updates:
         return False
     best = "" if saved.best_return is None else f", best evaluation {saved.best_return:.1f}"
+    changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." * bool(notes)
     run.console.say(
-        f"{run_dir} is finished: {saved.env_steps:,} steps{best}. A larger --total_timesteps "
-        f"continues it, --clobber starts afresh."
+        f"{run.run_dir} is finished: {saved.env_steps:,} steps{best}. A larger --total_timesteps "
+        f"continues it, --clobber starts afresh.{changes}"
     )
     return True
-
-
-def record_run(config: Config, run_dir: Path) -> None:
-    """Writes what the run is made of: config.yaml and versions.json."""
-    partial = run_dir / ".config.yaml"
-    partial.write_text(configio.to_yaml(config), encoding="utf-8")
-    partial.replace(run_dir / "config.yaml")
-    packages = sorted(
-        {name for names in metadata.packages_distributions().values() for name in names}
-    )
-    versions = {
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": jax.devices()[0].device_kind,
-        "git": git_revision(),
-        "packages": {name: metadata.version(name) for name in packages},
-    }
-    (run_dir / "versions.json").write_text(json.dumps(versions, indent=1), encoding="utf-8")
-
-
-def git_revision() -> str:
-    """The revision of the checkout that this package runs from, '' if it is none."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        out = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return ""
-    return out.stdout.strip() if out.returncode == 0 else ""
 
 
 def execute(run: Run) -> int:
@@ -271,10 +205,11 @@ def execute(run: Run) -> int:
     if run.checkpoints.latest() is not None:
         state = run.restore(state)
         console.say(f"resuming at {run.progress.env_steps:,} steps")
+    record_run(config, run_dir)  # the save fits it: only now may it replace what is there
     init_seconds = time.perf_counter() - started
+    run.open_sinks()
     run.programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
-    run.open_sinks()
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
@@ -291,7 +226,7 @@ def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
     """Says how the run ended; the exit code is 0, or 128 + the signal that ended it."""
     p, console = run.progress, run.console
     speed = reporting.short(p.env_steps / max(p.train_seconds, 1e-9))
-    if interrupt.signal:
+    if interrupt.signal and p.update < run.intervals.total:
         console.say(
             f"{interrupt.signal}: saved at {p.env_steps:,} steps in {run.run_dir}; "
             f"the same command resumes"
@@ -311,7 +246,9 @@ def set_up_log(config: Config, run_dir: Path) -> None:
     """Sends debug detail to the log file, if one is asked for."""
     if not config.logging.log_file:
         return
-    handler = logging.FileHandler(run_dir / config.logging.log_file)
+    path = run_dir / config.logging.log_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logger = logging.getLogger("purejaxppo")
     logger.addHandler(handler)

@@ -51,10 +51,14 @@ BAD = [
     (_flags("--ppo.normalize_obs", "1"), "--ppo.normalize_obs takes no value"),
     # values that cannot be
     (_flags("--ppo.gamma", "1.5"), "ppo.gamma = 1.5 is not between 0 and 1"),
-    (_flags("--ppo.clip_eps", "0"), "ppo.clip_eps = 0.0 must be greater than 0"),
+    (_flags("--ppo.clip_eps", "0"), "ppo.clip_eps = 0.0 must be finite and greater than 0"),
     (_flags("--env.num_envs", "0"), "env.num_envs = 0 is too small; it must be at least 1"),
     (_flags("--total_timesteps", "0"), "total_timesteps = 0 is too small"),
     (_flags("--seed", "-1"), "seed = -1 is too small"),
+    (_flags("--seed", "1e10"), "seed = 10000000000 is too large; it must be below 2147483648"),
+    (_flags("--ppo.learning_rate", ".nan"), "ppo.learning_rate = nan is not a finite number"),
+    (_flags("--total_timesteps", "1.5e0"), "--total_timesteps = 1.5 is a number", "a whole"),
+    (_flags("--logging.log_file", "debug"), "logging.log_file = 'debug' must end in .log"),
     (_flags("--network.hidden", "0"), "network.hidden = [0] has a width below 1"),
     (_flags("--network.min_std", "20"), "network.min_std = 20.0 is above network.max_std = 10.0"),
     # products that cannot be
@@ -78,6 +82,9 @@ BAD = [
         _flags("--env.name", "brax/hopper", "--env.backend", "bullet"),
         "env.backend = 'bullet': brax has spring, positional, generalized, mjx",
     ),
+    (_flags("--env.backend", "mjx"), "env.backend = 'mjx': gymnax has no back ends"),
+    (_flags("--env.options", "gravity", "strong"), "gravity = 'strong' is not a number"),
+    (_flags("--env.options", "max_steps_in_episode", "0"), "= 0 must be at least 1"),
     (_flags("--env.options", "gravitas", "3"), "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
         _flags("--env.name", "dummy/vector", "--env.options", "a", "1"),
@@ -116,7 +123,9 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
     (tmp_path / "thesis" / "chapter.tex").write_text("words")
     code = train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"])
     assert code == 2
-    assert "thesis holds something else than a run" in capsys.readouterr().err
+    assert "thesis holds something else than a run (chapter.tex)" in capsys.readouterr().err
+    (tmp_path / "thesis" / "config.yaml").write_text("{}")  # another program's, perhaps
+    assert train_command.main(["--config", "cartpole", "--run_dir", "thesis", "--clobber"]) == 2
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "words"
 
 
@@ -126,3 +135,11 @@ def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
     monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     assert train_command.main(["--config", "cartpole", "--run_dir", "never"]) == 2
     assert "gymnax is not installed: pip install 'purejaxppo[gymnax]'" in capsys.readouterr().err
+
+
+def test_yaml_numbers_and_words_are_what_flags_mean_too():
+    flags = ["--total_timesteps", "1e6", "--env.options", "a", "false", "b", "2", "c", "word"]
+    command = train_command.parse(["--config", "cartpole", *flags, "--ppo.no_normalize_obs"])
+    assert command.total_timesteps == 1_000_000
+    assert command.env.options == {"a": False, "b": 2, "c": "word"}
+    assert command.ppo.normalize_obs is False

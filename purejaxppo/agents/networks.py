@@ -54,9 +54,10 @@ def orthogonal(scale: float):
     return init
 
 
-def dense(features: int, scale: float, name: str) -> nn.Dense:
-    """Dense layer with orthogonal weights and zero biases."""
-    return nn.Dense(features, kernel_init=orthogonal(scale), name=name)
+def dense(features: int, scale: float, name: str, initializer: str) -> nn.Dense:
+    """Dense layer with zero biases; `scale` is the gain of orthogonal weights."""
+    kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
+    return nn.Dense(features, kernel_init=kernel, name=name)
 
 
 class PatchConv(nn.Module):
@@ -222,7 +223,7 @@ class Torso(nn.Module):
         """Observation pytree [..., *shape] -> [..., hidden[-1]]."""
         x = Encoder(self.space, self.config, name="encoder")(obs)
         for i, width in enumerate(self.hidden):
-            x = dense(width, np.sqrt(2), f"dense_{i}")(x)
+            x = dense(width, np.sqrt(2), f"dense_{i}", self.config.initializer)(x)
             if self.config.layer_norm:
                 x = nn.LayerNorm(name=f"norm_{i}")(x)
             x = ACTIVATIONS[self.config.activation](x)
@@ -248,7 +249,7 @@ class ActorCritic(nn.Module):
         if not shared:
             hidden = config.critic_hidden or config.hidden
             critic = Torso(self.observation, config, hidden, name="critic_torso")(obs)
-        value = dense(1, 1.0, "critic")(critic)[..., 0]
+        value = dense(1, 1.0, "critic", config.initializer)(critic)[..., 0]
         return self.head(actor), value
 
     def head(self, features):
@@ -258,10 +259,10 @@ class ActorCritic(nn.Module):
         low, high = np.log(config.min_std), np.log(config.max_std)
         start = np.log(config.init_std)
         if config.std == "dependent":
-            params = dense(len(is_log_std), 0.01, "actor")(features)
+            params = dense(len(is_log_std), 0.01, "actor", config.initializer)(features)
             log_std = jnp.clip(params + start, low, high)
             return jnp.where(is_log_std, log_std, params)
-        means = dense(int((~is_log_std).sum()), 0.01, "actor")(features)
+        means = dense(int((~is_log_std).sum()), 0.01, "actor", config.initializer)(features)
         if not is_log_std.any():
             return means
         log_std = self.param("log_std", nn.initializers.constant(start), (int(is_log_std.sum()),))

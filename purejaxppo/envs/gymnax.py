@@ -34,7 +34,9 @@ def make(name: str, config: EnvConfig):
     """
     env, params = _gymnax().make(name)
     known = vars(params)
-    for option in config.options:
+    for option, value in config.options.items():
+        if isinstance(value, str):
+            raise ValueError(f"env.options.{option} = {value!r} is not a number")
         if option not in known:
             raise ValueError(
                 f"env.options.{option}: gymnax/{name} has no such parameter; it has "
@@ -43,6 +45,8 @@ def make(name: str, config: EnvConfig):
     limit = config.max_episode_steps or int(
         config.options.get("max_steps_in_episode", params.max_steps_in_episode)
     )
+    if limit < 1:
+        raise ValueError(f"env.options.max_steps_in_episode = {limit} must be at least 1")
     kind = type(params.max_steps_in_episode)  # a float in some tasks, which compute with it
     params = params.replace(**{**config.options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit)

@@ -37,11 +37,9 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
     fields of the task's own configuration.
 
     Raises:
-        ValueError: unknown back end or option, or assets that are not there.
+        ValueError: unknown option, or assets that are not there.
     """
     backend = config.backend or "jax"
-    if backend not in BACKENDS:
-        raise ValueError(f"env.backend = {backend!r}: playground has {', '.join(BACKENDS)}")
     registry = _registry()
     defaults = registry.get_default_config(name)
     for option in config.options:
@@ -52,9 +50,13 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
             )
     if name not in registry.dm_control_suite.ALL_ENVS:
         _need_menagerie(name)
-    with contextlib.redirect_stdout(io.StringIO()):
-        env = registry.load(name, config_overrides={"impl": backend, **config.options})
-    return PlaygroundTask(env, int(defaults.episode_length) // int(defaults.action_repeat))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            env = registry.load(name, config_overrides={"impl": backend, **config.options})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"env.options for playground/{name}: {error}") from error
+    used = {**defaults, **config.options}
+    return PlaygroundTask(env, int(used["episode_length"]) // int(used["action_repeat"]))
 
 
 def _need_menagerie(name: str) -> None:

@@ -73,6 +73,10 @@ def make_task(config: EnvConfig):
     module = adapter(family)
     if name not in module.task_names():
         raise ValueError(f"env.name: unknown task {config.name!r}; {_suggest(config.name, family)}")
+    backends = getattr(module, "BACKENDS", ())
+    if config.backend and config.backend not in backends:
+        there = f"{family} has {', '.join(backends)}" if backends else f"{family} has no back ends"
+        raise ValueError(f"env.backend = {config.backend!r}: {there}")
     task = module.make(name, config)
     return UnitActions(TimeLimit(task, config.max_episode_steps or task.max_episode_steps))
 

@@ -21,7 +21,7 @@ class Wrapper:
         self.cheap_reset = task.cheap_reset
 
     def __getattr__(self, name: str):
-        """What only the wrapped task has, such as `render`."""
+        """What only the wrapped task has, such as `draw`."""
         return getattr(self.task, name)
 
     def unwrap(self, state):
