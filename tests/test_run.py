@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,3 +275,45 @@ def test_a_second_process_on_the_same_folder_is_refused(config_file):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_damaged_or_foreign_save_gets_one_sentence(config_file, capsys):
+    assert train(config_file, "--run_dir", "run") == 0
+    text = Path("run/config.yaml").read_text()
+    Path("run/config.yaml").write_text(text.replace("- 16", "- 32"))
+    capsys.readouterr()
+    assert evaluate_command.main(["--run", "run"]) == 2
+    err = capsys.readouterr().err
+    assert "does not fit the run's config.yaml" in err
+    assert err.count("\n") == 1
+    Path("run/config.yaml").write_text(text)
+    last = max(Path("run/checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+    shutil.rmtree(last / "train")
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
+    assert "does not fit the run's config.yaml" in capsys.readouterr().err
+    assert Path("run/config.yaml").read_text() == text
+
+
+def test_a_run_killed_before_its_first_save_starts_again(config_file):
+    Path("run/checkpoints").mkdir(parents=True)
+    Path("run/best").mkdir()
+    Path("run/.lock").touch()
+    assert train(config_file, "--run_dir", "run") == 0
+    assert restore("run", "last").env_steps > 0
+
+
+def test_a_cut_line_of_metrics_does_not_stop_a_run(config_file):
+    assert train(config_file, "--run_dir", "run") == 0
+    with Path("run/metrics.csv").open("a") as file:
+        file.write("1200,9,1.2e")
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 0
+    updates = [row["update"] for row in read_csv(Path("run/metrics.csv"))]
+    assert updates == sorted(set(updates))
+    assert updates[-1] == 16
+
+
+def test_a_finished_run_says_what_it_was_not_trained_with(config_file, capsys):
+    assert train(config_file, "--run_dir", "run") == 0
+    capsys.readouterr()
+    assert train(config_file, "--run_dir", "run", "--ppo.learning_rate", "0.1") == 0
+    assert "Not trained: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
