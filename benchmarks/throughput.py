@@ -273,8 +273,10 @@ def work_brax(task: dict[str, Any], name: str, seconds: float) -> None:
 
     # Brax 0.14.2 still calls this; JAX 0.10 has dropped it.
     if not hasattr(jax, "device_put_replicated"):
+        mesh = jax.sharding.Mesh(jax.local_devices(), "device")
+        each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
         jax.device_put_replicated = lambda tree, devices: jax.tree.map(
-            lambda x: jnp.stack([x] * len(devices)), tree
+            lambda x: jax.device_put(jnp.stack([x] * len(devices)), each), tree
         )
     from brax import envs
     from brax.training.agents.ppo import networks, train

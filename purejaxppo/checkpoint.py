@@ -101,11 +101,6 @@ class Checkpoints:
         state = items["train"].replace(agent=items["agent"])
         return state, Progress(**items["progress"])
 
-    def wait(self) -> None:
-        """Until all saves are on disk."""
-        self._last.wait_until_finished()
-        self._best.wait_until_finished()
-
     def close(self) -> None:
         """Waits, and lets go of the folders."""
         self._last.close()
@@ -123,6 +118,9 @@ def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
 def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any:
     """Items of a save; ValueError in one sentence if they are not what is expected."""
     try:
+        for name in ("agent", "train"):
+            if name in args:
+                _check_shapes(manager.directory / str(step) / name, args[name].item)
         items = manager.restore(step, args=args)
         Progress(**items["progress"])
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -132,6 +130,16 @@ def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any
             f"changed or damaged, or made by another version"
         ) from error
     return items
+
+
+def _check_shapes(folder: Path, template: Any) -> None:
+    """Before orbax does: its own check leaves half-done reads behind, which complain at exit."""
+    stored = ocp.StandardCheckpointHandler().metadata(folder).tree
+    shapes = {leaf.name: leaf.shape for leaf in jax.tree.leaves(stored)}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) and shapes[name] != leaf.shape:
+            raise ValueError(f"{name} is {shapes[name]} in {folder}, and should be {leaf.shape}")
 
 
 @jax.jit
