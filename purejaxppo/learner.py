@@ -68,7 +68,7 @@ class Learner:
         agent_key, shard_key = jax.random.split(key)
         env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
         agent = self.policy.init(agent_key)
-        flat, _ = jax.flatten_util.ravel_pytree(agent.params)
+        flat, _ = ppo.flatten(agent.params)
         return TrainState(
             agent=agent,
             opt_state=ppo.optimizer(self.config.ppo).init(flat),

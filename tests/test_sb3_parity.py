@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from purejaxppo import spaces
 from purejaxppo.advantages import gae
@@ -175,7 +174,7 @@ def test_a_whole_update_equals_sb3s(reference, kind, value_loss, monkeypatch, ke
         lambda params, batch, key: ppo.improve(
             make_evaluate(kind),
             params,
-            ppo.optimizer(config).init(ravel_pytree(params)[0]),
+            ppo.optimizer(config).init(ppo.flatten(params)[0]),
             batch,
             ppo.make_hyperparams(config, 1),
             key,
