@@ -16,7 +16,6 @@ from purejaxppo.agents import losses
 from purejaxppo.config import PPOConfig
 from purejaxppo.types import Hyperparams, Losses
 
-
 LANES = 64
 """Lengths of vectors are rounded up to a multiple of this."""
 
