@@ -1,17 +1,27 @@
 """Neuron-steps per second of the oscillator ensembles, and PPO's share of them.
 
     python benchmarks/oscillator.py [--seconds 3]
+    python benchmarks/oscillator.py --learn 5
 
 Env only: every core a device, zero actions, histories and rewards included. Training: the program
 of `python -m purejaxppo.train --config oscillator.yaml`. Then its parts (docs/parts.md), each alone
 on one device, per neuron-step of the rollouts that they serve. Compile time is not counted. Rows go
 to benchmarks/results/oscillator.jsonl.
+
+--learn trains oscillator.yaml with the README's command for so many seeds, and keeps how far each
+agent parts 16 ensembles that it has never seen, in benchmarks/results/oscillator_learning.jsonl.
 """
 
 import argparse
+import csv
 import datetime
+import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -25,7 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of one timed round")
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
+    parser.add_argument("--learn", type=int, default=0, help="seeds to train instead")
     args = parser.parse_args()
+    if args.learn:
+        learned = [learn(seed) for seed in range(args.learn)]
+        machine.write_rows(machine.RESULTS / "oscillator_learning.jsonl", learned)
+        return
     from purejaxppo.sharding import use_cpu_cores
 
     use_cpu_cores(0)
@@ -37,6 +52,48 @@ def main() -> None:
     for what, speed in parts(args.seconds, args.repeats).items():
         rows.append(row(what, 64, 1_000, speed))
     machine.write_rows(machine.RESULTS / "oscillator.jsonl", rows)
+
+
+def learn(seed: int) -> dict[str, Any]:
+    """One seed: the training command, then the figures of its best agent."""
+    code = (
+        "import json, sys\n"
+        "from purejaxppo import restore\n"
+        "from purejaxppo.envs import oscillator_report, registry\n"
+        "agent = restore(sys.argv[1])\n"
+        "f = oscillator_report.measure(\n"
+        "    registry.make_task(agent.config.env), agent.controller(), seed=1000)\n"
+        "print(json.dumps({k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = str(Path(folder) / "run")
+        command = [sys.executable, "-m", "purejaxppo.train", "--config", "oscillator"]
+        started = time.perf_counter()
+        subprocess.run(
+            [*command, "--seed", str(seed), "--run_dir", run_dir], check=True, capture_output=True
+        )
+        seconds = time.perf_counter() - started
+        out = subprocess.run(
+            [sys.executable, "-c", code, run_dir], check=True, capture_output=True, text=True
+        )
+        with (Path(run_dir) / "metrics.csv").open(newline="") as file:
+            last = list(csv.DictReader(file))[-1]
+    figures = json.loads(out.stdout.splitlines()[-1])
+    print(
+        f"seed {seed}: suppression {figures['suppression'][0]:.1f} (worst ensemble "
+        f"{figures['suppression'][1]:.1f}), neuron std {figures['neuron_std'][0]:.2f}, "
+        f"{seconds:.0f} s in all",
+        flush=True,
+    )
+    return {
+        "seed": seed,
+        "env_steps": int(float(last["global_step"])),
+        "train_seconds": float(last["seconds"]),
+        "seconds": seconds,
+        "figures": figures,
+        "date": datetime.date.today().isoformat(),
+        **machine.describe(),
+    }
 
 
 def row(what: str, ensembles: int, neurons: int, speed: float) -> dict[str, Any]:

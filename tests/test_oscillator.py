@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import DOP853, quad
 from scipy.optimize import brentq
 
+from purejaxppo import Agent, load_config, make_train
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import oscillator, registry
 from purejaxppo.envs import oscillator_report as osc_report
@@ -373,3 +374,14 @@ def test_physics_is_traced(name, key):
         changed = state.params.replace(**{field.name: jnp.float32(0.7)})
         assert jnp.all(jnp.isfinite(reset(changed).neurons[0]))
     assert reset._cache_size() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ppo_parts_the_neurons(key):
+    config = load_config("oscillator.yaml", {"total_timesteps": 1_000_000})
+    result = jax.jit(make_train(config))(key)
+    agent = Agent(config, result.agent)
+    figures = osc_report.measure(registry.make_task(config.env), agent.controller(), seed=7)
+    assert figures.suppression.mean() >= 20
+    assert figures.neuron_std.min() > 0.5

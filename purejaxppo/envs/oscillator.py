@@ -285,8 +285,8 @@ def _range(option: str, value) -> tuple[float, float]:
     return low, high
 
 
-def _waveform(pulse, counts: dict[str, int]) -> tuple[float, ...] | None:
-    """Current per unit of kick in each of the `skip` steps of an action; None is a delta kick."""
+def _waveform(pulse, counts: dict[str, int]) -> tuple[float, ...]:
+    """Current per unit of kick in each of the `skip` steps of an action; a delta kick has none."""
     if pulse not in PULSES:
         raise ValueError(f"env.options.pulse = {pulse!r} must be one of {', '.join(PULSES)}")
     skip, gap, ratio = counts["skip"], counts["gap"], counts["ratio"]
@@ -338,7 +338,7 @@ class Oscillator:
     num_neurons: int
     history: int
     warmup: int
-    pulse: tuple[float, ...] | None
+    pulse: tuple[float, ...]
     same_ensemble: bool = False
 
     cheap_reset = False
@@ -466,6 +466,4 @@ def report(task, act: Callable, seed: int, picture: str) -> str:
     """
     from purejaxppo.envs import oscillator_report
 
-    while not isinstance(task, Oscillator):
-        task = task.task
     return oscillator_report.report(task, act, seed, picture)

@@ -139,17 +139,37 @@ def _during(x):
     return x[BEFORE + SETTLED : BEFORE + DURING]
 
 
-def report(task: Oscillator, act: Callable, seed: int, picture: str) -> str:
-    """See `oscillator.report`."""
+def kicks_of(act: Callable) -> Callable:
+    """A policy, (key, obs [E, H]) -> action [E, 1], as a controller of E ensembles."""
 
-    def agent(key, states):
+    def control(key, states):
         action = jnp.clip(act(key, states.y_history)[:, 0], -1.0, 1.0)
         return states.params.action_scale * action
+
+    return control
+
+
+def measure(task: Any, act: Callable, seed: int) -> Figures:
+    """The figures of a policy on `ENSEMBLES` new ensembles; `task` from `registry.make_task`."""
+    task = innermost(task)
+    return figures(task, run(task, kicks_of(act), seed))
+
+
+def innermost(task: Any) -> Oscillator:
+    """The ensemble inside its wrappers."""
+    while not isinstance(task, Oscillator):
+        task = task.task
+    return task
+
+
+def report(task: Any, act: Callable, seed: int, picture: str) -> str:
+    """See `oscillator.report`."""
+    task = innermost(task)
 
     def each(control):
         return lambda key, states: jax.vmap(control)(jax.random.split(key, ENSEMBLES), states)
 
-    controls = {"agent": agent, **{k: each(f) for k, f in baselines(task).items()}}
+    controls = {"agent": kicks_of(act), **{k: each(f) for k, f in baselines(task).items()}}
     records = {name: run(task, control, seed) for name, control in controls.items()}
     rows = {name: figures(task, record) for name, record in records.items()}
     draw(task, records, rows, picture)
