@@ -63,7 +63,8 @@ def learn(seed: int) -> dict[str, Any]:
         "agent = restore(sys.argv[1])\n"
         "f = oscillator_report.measure(\n"
         "    registry.make_task(agent.config.env), agent.controller(), seed=1000)\n"
-        "print(json.dumps({k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}))\n"
+        "f = {k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}\n"
+        "print(json.dumps(f))\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         run_dir = str(Path(folder) / "run")

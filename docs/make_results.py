@@ -79,8 +79,8 @@ def oscillator(learned: Rows, speeds: Rows) -> list[str]:
         "",
         "### The oscillator ensemble",
         "",
-        "`python benchmarks/oscillator.py --learn 5`: `oscillator.yaml`, then control of 16 ensembles "
-        "of 1,000 neurons that were not seen in training. Suppression is the standard deviation of "
+        "`python benchmarks/oscillator.py --learn 5`: `oscillator.yaml`, then control of 16 "
+        "ensembles of 1,000 neurons that were not seen in training. Suppression is the standard deviation of "
         "the mean field before over that under control.",
         "",
         "| seed | suppression, mean | worst ensemble | single-neuron std | sum abs kick per 1000 "
@@ -92,7 +92,8 @@ def oscillator(learned: Rows, speeds: Rows) -> list[str]:
         lines.append(
             f"| {run['seed']} | {figures['suppression'][0]:.1f} | {figures['suppression'][1]:.1f} "
             f"| {figures['neuron_std'][0]:.2f} | {figures['energy'][0]:.2f} "
-            f"| {run['env_steps'] / 1e6:.2f} M | {run['train_seconds']:.0f} | {run['seconds']:.0f} |"
+            f"| {run['env_steps'] / 1e6:.2f} M | {run['train_seconds']:.0f} "
+            f"| {run['seconds']:.0f} |"
         )
     if speeds:
         lines += [
