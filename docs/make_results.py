@@ -83,6 +83,46 @@ def milestones(rows: Rows) -> list[str]:
     return lines
 
 
+def oscillator(learned: Rows, speeds: Rows) -> list[str]:
+    """How far each seed parts the ensembles, and neuron-steps per second."""
+    if not learned:
+        return []
+    lines = [
+        "",
+        "### The oscillator ensemble",
+        "",
+        "`python benchmarks/oscillator.py --learn 5`: `oscillator.yaml`, then control of 16 "
+        "ensembles of 1,000 neurons that were not seen in training. Suppression is the standard deviation of "
+        "the mean field before over that under control.",
+        "",
+        "| seed | suppression, mean | worst ensemble | single-neuron std | sum abs kick per 1000 "
+        "| steps | training s | whole command s |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for run in learned:
+        figures = run["figures"]
+        lines.append(
+            f"| {run['seed']} | {figures['suppression'][0]:.1f} | {figures['suppression'][1]:.1f} "
+            f"| {figures['neuron_std'][0]:.2f} | {figures['energy'][0]:.2f} "
+            f"| {run['env_steps'] / 1e6:.2f} M | {run['train_seconds']:.0f} "
+            f"| {run['seconds']:.0f} |"
+        )
+    if speeds:
+        lines += [
+            "",
+            "`python benchmarks/oscillator.py`: the simulator alone, training, and its parts.",
+            "",
+            "| what | ensembles | neurons of each | neuron-steps/s |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| {r['what']} | {r['ensembles']:,} | {r['neurons']:,} "
+            f"| {r['neuron_steps_per_second']:.2e} |"
+            for r in speeds
+        ]
+    return lines
+
+
 def throughput(rows: Rows) -> list[str]:
     """Medians and ratios, a table per task and device."""
     lines = []
@@ -144,6 +184,7 @@ def document() -> str:
         "### Hopper, the first minute",
         "",
         *milestones(learned),
+        *oscillator(read("oscillator_learning.jsonl"), read("oscillator.jsonl")),
         "",
         "## Speed",
         "",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from purejaxppo import cli, rendering, reporting
 from purejaxppo.checkpoint import restore
+from purejaxppo.envs import registry
 from purejaxppo.evaluation import evaluate, record_states
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
@@ -65,6 +66,12 @@ def run(command: Command) -> int:
         agent, command.episodes, seed=command.seed, deterministic=not command.stochastic
     )
     print(result)
+    report = getattr(registry.adapter(agent.config.env.name.partition("/")[0]), "report", None)
+    if report:
+        picture = f"{command.run.rstrip('/')}/report.png"
+        act = agent.controller(deterministic=not command.stochastic)
+        print(report(registry.make_task(agent.config.env), act, command.seed, picture))
+        print(f"drawn in {picture}")
     if command.render:
         task, states, rewards = record_states(
             agent, seed=command.seed, deterministic=not command.stochastic

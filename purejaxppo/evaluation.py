@@ -32,6 +32,18 @@ class Agent(NamedTuple):
         task = registry.make_task(self.config.env)
         return Policy(self.config, task.observation, task.action)
 
+    def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
+        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it."""
+        policy, state = self.policy, jax.device_get(self.state)
+        act = policy.act_deterministically if deterministic else policy.act
+
+        def control(key, obs):
+            n = jax.tree.leaves(obs)[0].shape[0]
+            carry = policy.network.initial_carry((n,))
+            return act(state, key, carry, obs, jnp.zeros(n, bool))[3]
+
+        return control
+
 
 class Evaluation(NamedTuple):
     """The outcome of whole episodes."""

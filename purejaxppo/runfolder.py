@@ -34,6 +34,7 @@ OURS = (
     "metrics.csv",
     ".metrics.csv",
     "learning_curve.png",
+    "report.png",
     ".learning_curve.png",
     "versions.json",
     ".config.yaml",

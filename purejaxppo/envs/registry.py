@@ -30,6 +30,9 @@ FAMILIES = {
     "gymnax": Family(
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
+    "oscillator": Family(
+        "purejaxppo.envs.oscillator", "jax", "", "ensembles of neurons to desynchronise"
+    ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
     ),

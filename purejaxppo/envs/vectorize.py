@@ -1,5 +1,6 @@
 """Lifts one JAX environment to a batch with next-step auto-reset, fresh starts, NaN containment."""
 
+import math
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ class VectorState(struct.PyTreeNode):
 
     task: Any  # [N, ...] the task's states
     fresh: Any  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
+    turn: Any  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
 
@@ -26,13 +28,17 @@ class VectorEnv:
         num_envs: N.
         fresh_every_step: draw a new start for every episode. Otherwise N starts are drawn by
             `refresh`, once per rollout, and an environment that ends twice in a rollout starts
-            from the same state twice: 1/T of the cost.
+            from the same state twice: 1/T of the cost. A task whose starts are dear and whose
+            episodes are long may name a `fresh_fraction`: only that part of the starts is drawn
+            before a rollout, in turn, so that all are new after 1 / fresh_fraction rollouts.
     """
 
     def __init__(self, task: Task, num_envs: int, *, fresh_every_step: bool) -> None:
         """Prepares the batch; nothing is computed yet."""
         self.task = task
         self.fresh_every_step = fresh_every_step
+        fraction = getattr(task, "fresh_fraction", 1.0)
+        self.fresh_per_rollout = max(1, math.ceil(fraction * num_envs))
         self.spec = EnvSpec(
             observation=task.observation,
             action=task.action,
@@ -40,17 +46,19 @@ class VectorEnv:
             max_episode_steps=task.max_episode_steps,
         )
 
-    def _starts(self, key):
-        keys = jax.random.split(key, self.spec.num_envs)
+    def _starts(self, key, count: int):
+        keys = jax.random.split(key, count)
         return strong_types(jax.vmap(self.task.reset)(keys))
 
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
         key, start_key = jax.random.split(key)
-        task, obs = self._starts(start_key)
+        task, obs = self._starts(start_key, self.spec.num_envs)
+        in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.spec.num_envs
         state = VectorState(
             task=task,
             fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, (task, obs)),
+            turn=jnp.zeros((), jnp.int32) if in_turn else (),
             done=jnp.zeros(self.spec.num_envs, bool),
             key=key,
         )
@@ -61,12 +69,20 @@ class VectorEnv:
         if self.fresh_every_step:
             return state
         key, start_key = jax.random.split(state.key)
-        return state.replace(fresh=self._starts(start_key), key=key)
+        fresh = self._starts(start_key, self.fresh_per_rollout)
+        if isinstance(state.turn, tuple):
+            return state.replace(fresh=fresh, key=key)
+        first = state.turn * self.fresh_per_rollout
+        places = (first + jnp.arange(self.fresh_per_rollout)) % self.spec.num_envs
+        fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
+        return state.replace(fresh=fresh, turn=(state.turn + 1) % self.spec.num_envs, key=key)
 
     def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         key, step_key, start_key = jax.random.split(state.key, 3)
-        fresh_task, fresh_obs = self._starts(start_key) if self.fresh_every_step else state.fresh
+        fresh_task, fresh_obs = (
+            self._starts(start_key, self.spec.num_envs) if self.fresh_every_step else state.fresh
+        )
         keys = jax.random.split(step_key, self.spec.num_envs)
         task, out = jax.vmap(self.task.step)(keys, state.task, action)
         valid = ~state.done

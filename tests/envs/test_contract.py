@@ -63,13 +63,19 @@ BRAX = (
     "reacher",
     "walker2d",
 )
-QUICK = {"brax/inverted_pendulum", "playground/CartpoleBalance"}
+QUICK = {
+    "brax/inverted_pendulum",
+    "oscillator/bvdp",
+    "oscillator/kuramoto",
+    "playground/CartpoleBalance",
+}
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant")),
     *(("gymnax/" + name, "") for name in GYMNAX),
     *(("brax/" + name, "") for name in BRAX),
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
     *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
+    *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
 ]
 ONE_START = {
     "brax/fast",
