@@ -92,8 +92,8 @@ def oscillator(learned: Rows, speeds: Rows) -> list[str]:
         "### The oscillator ensemble",
         "",
         "`python benchmarks/oscillator.py --learn 5`: `oscillator.yaml`, then control of 16 "
-        "ensembles of 1,000 neurons that were not seen in training. Suppression is the standard deviation of "
-        "the mean field before over that under control.",
+        "ensembles of 1,000 neurons that were not seen in training. Suppression is the standard "
+        "deviation of the mean field before over that under control.",
         "",
         "| seed | suppression, mean | worst ensemble | single-neuron std | sum abs kick per 1000 "
         "| steps | training s | whole command s |",
