@@ -66,7 +66,7 @@ class Checkpoints:
             progress.env_steps,
             args=ocp.args.Composite(
                 agent=ocp.args.StandardSave(copy.agent),
-                train=ocp.args.StandardSave(copy.replace(agent=None)),
+                train=ocp.args.StandardSave(_without_empty(copy.replace(agent=None))),
                 progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
             ),
         )
@@ -91,14 +91,15 @@ class Checkpoints:
             self.latest(),
             ocp.args.Composite(
                 agent=ocp.args.StandardRestore(abstract.agent),
-                train=ocp.args.StandardRestore(abstract.replace(agent=None)),
+                train=ocp.args.StandardRestore(_without_empty(abstract.replace(agent=None))),
                 progress=ocp.args.JsonRestore(),
             ),
         )
         for step in self._best.all_steps():  # of a branch that was lost: it is found again
             if step > items["progress"]["env_steps"]:
                 self._best.delete(step)
-        state = items["train"].replace(agent=items["agent"])
+        train = _with_empty(items["train"], abstract.replace(agent=None))
+        state = train.replace(agent=items["agent"])
         return state, Progress(**items["progress"])
 
     def close(self) -> None:
@@ -130,6 +131,22 @@ def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any
             f"changed or damaged, or made by another version"
         ) from error
     return items
+
+
+def _without_empty(tree: Any) -> Any:
+    """The tree without its arrays of size 0, which orbax cannot save; MJX's states have some."""
+    return jax.tree.map(lambda x: x if x.size else None, tree)
+
+
+def _with_empty(tree: Any, template: Any) -> Any:
+    """Undoes `_without_empty`."""
+    rest = iter(jax.tree.leaves(tree))
+    leaves, structure = jax.tree.flatten(template)
+    full = [
+        next(rest) if x.size else jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding)
+        for x in leaves
+    ]
+    return jax.tree.unflatten(structure, full)
 
 
 def _check_shapes(folder: Path, template: Any) -> None:

@@ -12,14 +12,16 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import configio, restore
-from purejaxppo.checkpoint import Checkpoints
+from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.evaluation import evaluate
+from purejaxppo.learner import Learner
 from purejaxppo.loop import Programs
 from purejaxppo.reporting import read_csv
 
@@ -292,6 +294,23 @@ def test_a_damaged_or_foreign_save_gets_one_sentence(config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert "does not fit the run's config.yaml" in capsys.readouterr().err
     assert Path("run/config.yaml").read_text() == text
+
+
+def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, key):
+    learner = Learner(make_config())
+    state = learner.init(key, learner.shard_ids())
+    env = {"simulator": state.rollout.env, "act": jnp.zeros((4, 0)), "forces": jnp.ones((4, 2))}
+    state = state.replace(rollout=state.rollout.replace(env=env))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, Progress(update=1, env_steps=10))
+    checkpoints.close()
+    again, progress = Checkpoints(tmp_path).restore(state)
+    assert progress.env_steps == 10
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        assert bool(jnp.all(a == b))
 
 
 def test_a_run_killed_before_its_first_save_starts_again(config_file):
