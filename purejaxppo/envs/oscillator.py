@@ -447,6 +447,21 @@ class Oscillator:
         )
         return state, model.cost(x, state.x_history, state.y_history)
 
+    def draw(self, states, *, height, width):
+        """Frames: the mean fields, the kick and a few neurons over time."""
+        from purejaxppo.pictures import charts
+
+        seen = [
+            {
+                "X": np.asarray(state.x_history[-1]),
+                "Y": np.asarray(state.y_history[-1]),
+                "kick": np.asarray(state.kick),
+                "neurons": np.asarray(self.model.signal(state.neurons))[:5],
+            }
+            for state in states
+        ]
+        return charts.film(seen, height=height, width=width)
+
 
 def _append(history, value):
     return jnp.concatenate([history[1:], value[None]])

@@ -230,7 +230,8 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
         (_during(record.x), "under control", "tab:blue"),
     ):
         frequencies, power = spectrum(part, seconds)
-        spectra.semilogy(frequencies, power.mean(axis=1), label=label, color=color)
+        shown = (frequencies > 0) & (frequencies <= 100)
+        spectra.semilogy(frequencies[shown], power.mean(axis=1)[shown], label=label, color=color)
     spectra.axvspan(*BETA_BAND, color="grey", alpha=0.2, label="beta band")
     spectra.set(title="Power of the mean field", xlabel="Hz", ylabel="X² per Hz", xlim=(0, 100))
     spectra.legend()
@@ -244,6 +245,7 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
             va="center",
         )
     bars.invert_yaxis()
-    bars.margins(x=0.6)
+    bars.set_xscale("log")
+    bars.set_xlim(0.1, 1e5)
     bars.set(title="Suppression of the mean field", xlabel="std before / std under control")
     figure.savefig(path, dpi=110)
