@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -167,7 +168,7 @@ def improve(line, key, **overrides):
         }
     )
     params = {"w": jnp.zeros(())}
-    flat = jnp.zeros(1)
+    flat, _ = ppo.flatten(params)
     return ppo.improve(
         evaluate,
         params,
@@ -217,11 +218,14 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
         learning_rate=0.1, num_minibatches=1, num_epochs=1, vf_coef=1.0, adam_eps=1.0
     )
 
+    params = {"w": jnp.zeros(())}
+    flat, _ = ppo.flatten(params)
+
     def shard(rows):
         return ppo.improve(
             evaluate,
-            {"w": jnp.zeros(())},
-            ppo.optimizer(config).init(jnp.zeros(1)),
+            params,
+            ppo.optimizer(config).init(flat),
             rows,
             ppo.make_hyperparams(config, 1),
             key,
@@ -234,3 +238,12 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
     np.testing.assert_allclose(params["w"], np.full(2, whole["w"]), rtol=1e-6)
     np.testing.assert_allclose(parts.grad_norm, np.full(2, whole_parts.grad_norm), rtol=1e-6)
     np.testing.assert_allclose(parts.value_loss, np.full(2, whole_parts.value_loss), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65])
+def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
+    params = {"b": jnp.arange(float(size)), "w": -jnp.arange(6.0).reshape(2, 3)}
+    flat, unflatten = ppo.flatten(params)
+    assert flat.size % ppo.LANES == 0
+    assert size + 6 <= flat.size < size + 6 + ppo.LANES
+    chex.assert_trees_all_equal(unflatten(flat), params)
