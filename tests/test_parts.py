@@ -45,8 +45,10 @@ def test_inference_alone(learner, state, key):
     obs, start = state.rollout.obs, state.rollout.start
     _, action, log_prob, env_action = learner.policy.act(state.agent, key, (), obs, start)
     mean = learner.policy.act_deterministically(state.agent, key, (), obs, start)[1]
-    noise = np.asarray(action - mean)[:, 0]  # the standard deviation starts at 1
-    np.testing.assert_allclose(log_prob, -0.5 * noise**2 - 0.5 * np.log(2 * np.pi), atol=1e-4)
+    std = learner.config.network.init_std
+    noise = np.asarray(action - mean)[:, 0] / std
+    expected = -0.5 * noise**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(log_prob, expected, atol=1e-3)
     assert env_action.shape == (4, 1)
 
 
