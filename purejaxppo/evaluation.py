@@ -11,6 +11,8 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
+from purejaxppo.envs.host import HostEnv
+from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState
 
@@ -29,8 +31,8 @@ class Agent(NamedTuple):
     @property
     def policy(self) -> Policy:
         """How the parameters act."""
-        task = registry.make_task(self.config.env)
-        return Policy(self.config, task.observation, task.action)
+        spec = registry.make(self.config.env, 1).spec
+        return Policy(self.config, spec.observation, spec.action)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
         """(key, obs [N, ...]) -> action [N, ...], as the environment takes it."""
@@ -112,34 +114,58 @@ def run_episodes(
     return returns, lengths
 
 
-def make_evaluator(
-    config: Config,
-    policy: Policy,
-    episodes: int,
-    *,
-    deterministic: bool = True,
-    shards: Shards | None = None,
-) -> Callable[[AgentState, Any], tuple[jax.Array, jax.Array]]:
+class Evaluator:
     """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
 
     The episodes are divided over the shards; what does not divide is rounded up and cut off by
     index, so that no episode is preferred for being short.
+
+    Args:
+        config: of the run.
+        policy: how parameters act.
+        episodes: how many.
+        deterministic: the distribution's mode, or samples of it.
+        shards: to divide the episodes over; one for simulators on the host.
+        seed: of simulators that do not take a key.
     """
-    shards = shards or Shards(1)
-    env = registry.make(config.env, -(-episodes // shards.num_shards), fresh_every_step=False)
-    act = policy.act_deterministically if deterministic else policy.act
 
-    def shard(agent: AgentState, key, shard_id):
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        episodes: int,
+        *,
+        deterministic: bool = True,
+        shards: Shards | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Makes the environments."""
+        self.episodes = episodes
+        self.shards = shards or Shards(1)
+        local = -(-episodes // self.shards.num_shards)
+        self.env = registry.make(config.env, local, seed=seed, evaluation=True)
+        self.act = policy.act_deterministically if deterministic else policy.act
+        self.initial_carry = policy.network.initial_carry
+        self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0))
+
+    def close(self) -> None:
+        """Ends what runs on the host."""
+        self.env.close()
+
+    def _shard(self, agent: AgentState, key, shard_id):
         key = jax.random.fold_in(key, shard_id)
-        return run_episodes(env, lambda *args: act(agent, *args), policy.network.initial_carry, key)
+        return run_episodes(self.env, lambda *args: self.act(agent, *args), self.initial_carry, key)
 
-    mapped = shards.map(shard, (None, None, 0), (0, 0))
+    def __call__(self, agent: AgentState, key):
+        """Runs the episodes."""
+        returns, lengths = self.mapped(agent, key, jnp.arange(self.shards.num_shards))
+        return returns.reshape(-1)[: self.episodes], lengths.reshape(-1)[: self.episodes]
 
-    def evaluator(agent: AgentState, key):
-        returns, lengths = mapped(agent, key, jnp.arange(shards.num_shards))
-        return returns.reshape(-1)[:episodes], lengths.reshape(-1)[:episodes]
 
-    return evaluator
+def evaluation_shards(config: Config, episodes: int, devices: list[jax.Device]) -> Shards:
+    """Over how many devices to divide episodes: all, if there are so many; one for the host's."""
+    spread = episodes >= len(devices) and not registry.on_host(config.env)
+    return Shards(len(devices) if spread else 1, devices)
 
 
 def evaluate(
@@ -158,18 +184,22 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
-    num_devices = len(jax.devices())
     per_turn = min(episodes, MAX_PARALLEL)
-    shards = Shards(num_devices if per_turn >= num_devices else 1, jax.devices())
-    run = jax.jit(
-        make_evaluator(
-            agent.config, agent.policy, per_turn, deterministic=deterministic, shards=shards
-        )
+    shards = evaluation_shards(agent.config, per_turn, jax.devices())
+    evaluator = Evaluator(
+        agent.config,
+        agent.policy,
+        per_turn,
+        deterministic=deterministic,
+        shards=shards,
+        seed=seed,
     )
+    run = jax.jit(evaluator)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
     keys = jax.random.split(jax.random.key(seed), turns)
     results = [jax.device_get(run(state, key)) for key in keys]
+    evaluator.close()
     returns, lengths = (np.concatenate(parts)[:episodes] for parts in zip(*results, strict=True))
     return Evaluation(returns, lengths)
 
@@ -180,9 +210,20 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
     Returns:
         (task, list of its states from the start to the end, rewards [steps]).
     """
-    env = registry.make(agent.config.env, 1, fresh_every_step=False)
+    env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
     policy = agent.policy
     act = policy.act_deterministically if deterministic else policy.act
+    episode = act, policy.network.initial_carry, agent.state, seed
+    if isinstance(env, HostEnv):
+        states, rewards = film_on_host(env, *episode)
+    else:
+        states, rewards = film_in_jax(env, *episode)
+    env.close()
+    return env.task, states, rewards
+
+
+def film_in_jax(env: VectorEnv, act, initial_carry, state: AgentState, seed: int):
+    """(states, rewards) of one episode of a JAX simulator, in one program."""
 
     @jax.jit
     def episode(state: AgentState, key):
@@ -196,14 +237,37 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
             done = out.terminated | out.truncated
             return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
 
-        loop = (env_state, obs, jnp.ones(1, bool), policy.network.initial_carry((1,)))
+        loop = (env_state, obs, jnp.ones(1, bool), initial_carry((1,)))
         keys = jax.random.split(key, env.spec.max_episode_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
     first, (states, rewards, done) = jax.device_get(
-        episode(jax.device_get(agent.state), jax.random.key(seed))
+        episode(jax.device_get(state), jax.random.key(seed))
     )
     length = int(np.argmax(done[:, 0])) + 1 if done.any() else len(done)
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    return env.task, take, rewards[:length, 0]
+    return take, rewards[:length, 0]
+
+
+def film_on_host(env: HostEnv, act, initial_carry, state: AgentState, seed: int):
+    """(pictures, rewards) of one episode of a simulator on the host, step by step."""
+
+    @jax.jit
+    def step(state: AgentState, key, env_state, obs, start, carry):
+        carry, _, _, action = act(state, key, carry, obs, start)
+        env_state, out = env.step(env_state, action)
+        return env_state, out, carry
+
+    state, key = jax.device_get(state), jax.random.key(seed)
+    env_state, obs = jax.jit(env.reset)(key)
+    pictures, rewards = [env.picture(obs)], []
+    start, carry, done = jnp.ones(1, bool), initial_carry((1,)), False
+    while not done:
+        key, step_key = jax.random.split(key)
+        env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
+        obs, start = out.obs, ~out.valid
+        done = bool((out.terminated | out.truncated)[0])
+        pictures.append(env.picture(obs))
+        rewards.append(float(out.reward[0]))
+    return pictures, np.asarray(rewards)

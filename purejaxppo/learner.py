@@ -48,7 +48,7 @@ class Learner:
         self.config = replace(config, num_shards=max(config.num_shards, 1))
         self.shards = shards or Shards(self.config.num_shards)
         self.num_envs = self.config.env.num_envs // self.config.num_shards
-        self.env = registry.make(self.config.env, self.num_envs)
+        self.env = registry.make(self.config.env, self.num_envs, seed=self.config.seed)
         self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
         self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
         self.train_chunk = self.shards.map(

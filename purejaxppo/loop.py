@@ -15,7 +15,8 @@ import numpy as np
 from purejaxppo import reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
-from purejaxppo.evaluation import make_evaluator
+from purejaxppo.envs import registry
+from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import STATE_AXES, Learner
 from purejaxppo.sharding import Shards
 from purejaxppo.types import Metrics, TrainState
@@ -101,6 +102,8 @@ class Programs:
         self.hp = self.learner.hyperparams()
         self.key = jax.random.key(config.seed)
         self.compile_seconds = 0.0
+        self.evaluator: Evaluator | None = None
+        self.evaluate: Any = None
 
     def init(self) -> TrainState:
         """The state before the first update."""
@@ -112,16 +115,27 @@ class Programs:
         """Compiles training and evaluation for states like this one."""
         started = time.perf_counter()
         out = self.shards.shardings((STATE_AXES, None))
-        train = jax.jit(self.learner.train_chunk, donate_argnums=0, out_shardings=out)
+        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
+        donate = (0,) if self.learner.env.spec.restorable else ()
+        train = jax.jit(self.learner.train_chunk, donate_argnums=donate, out_shardings=out)
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
-        self.evaluate: Any = None
         episodes = self.config.eval.num_episodes
         if episodes:
-            local = self.shards.num_devices if episodes >= self.shards.num_devices else 1
-            shards = Shards(local, self.devices)
-            evaluator = make_evaluator(self.config, self.learner.policy, episodes, shards=shards)
-            self.evaluate = jax.jit(evaluator).lower(state.agent, self.eval_key(0)).compile()
+            self.evaluator = Evaluator(
+                self.config,
+                self.learner.policy,
+                episodes,
+                shards=evaluation_shards(self.config, episodes, self.devices),
+                seed=self.config.seed,
+            )
+            self.evaluate = jax.jit(self.evaluator).lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
+
+    def close(self) -> None:
+        """Ends what runs on the host; the compiled functions must not be called again."""
+        self.learner.env.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
     def eval_key(self, update: int):
         """The key of the evaluation after `update` updates, whatever came before."""
@@ -208,13 +222,22 @@ class Run:
         return row
 
     def _save(self, state: TrainState) -> None:
-        self.checkpoints.save(state, self.progress)
+        self.checkpoints.save(self._savable(state), self.progress)
         self._saved_at = time.perf_counter()
 
+    def _savable(self, state: TrainState) -> TrainState:
+        """The state without what only a running simulator on the host knows."""
+        return state if self.restorable else state.replace(rollout=None)
+
+    @property
+    def restorable(self) -> bool:
+        """Whether resuming continues the environments, too, and not only the agent."""
+        return self.programs.learner.env.spec.restorable
+
     def restore(self, template: TrainState) -> TrainState:
-        """Continues from the last save."""
-        state, self.progress = self.checkpoints.restore(template)
-        return state
+        """Continues from the last save; simulators on the host start afresh."""
+        state, self.progress = self.checkpoints.restore(self._savable(template))
+        return state if self.restorable else state.replace(rollout=template.rollout)
 
     def open_sinks(self) -> None:
         """Starts the files that rows go to."""
@@ -231,6 +254,7 @@ class Run:
     def close(self) -> None:
         """Finishes saves and files, and draws the curve."""
         self.checkpoints.close()
+        self.programs.close()
         for sink in self.sinks:
             sink.close()
         rows = reporting.read_csv(self.run_dir / "metrics.csv")
@@ -239,7 +263,18 @@ class Run:
 
 
 def resolve_shards(config: Config, num_devices: int) -> Config:
-    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it."""
+    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
+
+    Raises:
+        ValueError: several shards of a simulator on the host.
+    """
+    if registry.on_host(config.env):
+        if config.num_shards > 1:
+            raise ValueError(
+                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
+                f"shard with threads of its own; leave num_shards at 0"
+            )
+        return replace(config, num_shards=1)
     if config.num_shards:
         return config
     rows = config.steps_per_update // config.ppo.num_minibatches

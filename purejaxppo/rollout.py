@@ -46,8 +46,9 @@ def collect(
     def step(state: RolloutState, key):
         carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
         env_state, out = env.step(state.env, env_action)
-        done = out.terminated | out.truncated
-        episode_return = state.episode_return + out.reward
+        done = out.terminated | out.truncated if out.over is None else out.over
+        score = out.reward if out.score is None else out.score
+        episode_return = state.episode_return + score
         episode_length = state.episode_length + out.valid
         transition = Transition(
             obs=state.obs,

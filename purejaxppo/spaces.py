@@ -1,7 +1,8 @@
-"""What an environment observes and accepts: frozen, hashable descriptions without behaviour."""
+"""What an environment observes and accepts: frozen, hashable descriptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,3 +56,58 @@ class Dict:
 
 
 Space = Box | Discrete | MultiDiscrete | Dict
+
+
+def example(space: Space) -> Any:
+    """A value of zeros, without a batch axis, as numpy arrays."""
+    match space:
+        case Dict(parts):
+            return {name: example(part) for name, part in parts}
+        case Box(shape, dtype=dtype):
+            return np.zeros(shape, dtype)
+        case MultiDiscrete(nvec):
+            return np.zeros(len(nvec), np.int32)
+    return np.zeros((), np.int32)
+
+
+NARROW = {"float64": "float32", "int64": "int32", "int16": "int32", "uint32": "int32"}
+"""Dtypes that JAX would narrow, and what we take instead."""
+
+
+def convert(space: Any) -> Space:
+    """A space of Gymnasium's kind (gymnax's and EnvPool's are alike) as ours.
+
+    Raises:
+        ValueError: a kind that policies cannot read or write.
+    """
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return Discrete(int(space.n))
+    if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1:
+        return MultiDiscrete(tuple(int(n) for n in space.nvec))
+    if kind == "MultiBinary":
+        return Box(tuple(np.atleast_1d(space.shape).tolist()), 0.0, 1.0)
+    if kind == "Dict":
+        return Dict.of({name: convert(part) for name, part in space.spaces.items()})
+    if kind == "Box":
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float64), space.shape)
+            for bound in (space.low, space.high)
+        )
+        dtype = str(np.dtype(space.dtype))
+        return Box(tuple(space.shape), _bound(low), _bound(high), NARROW.get(dtype, dtype))
+    raise ValueError(
+        f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
+        f"Dict are"
+    )
+
+
+def _bound(bound: np.ndarray) -> float | tuple:
+    """One number if all elements agree, nested tuples otherwise."""
+    if bound.size and np.all(bound == bound.flat[0]):
+        return float(bound.flat[0])
+    return _nest(bound)
+
+
+def _nest(bound: np.ndarray) -> float | tuple:
+    return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)

@@ -204,7 +204,8 @@ def execute(run: Run) -> int:
     state = run.programs.init()
     if run.checkpoints.latest() is not None:
         state = run.restore(state)
-        console.say(f"resuming at {run.progress.env_steps:,} steps")
+        afresh = "" if run.restorable else ", with the simulator started afresh"
+        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
     record_run(config, run_dir)  # the save fits it: only now may it replace what is there
     init_seconds = time.perf_counter() - started
     run.open_sinks()

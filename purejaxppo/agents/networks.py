@@ -299,11 +299,4 @@ def make_network(observation: spaces.Space, action: spaces.Space, config: Networ
 
 def zeros(space: spaces.Space):
     """An observation of zeros, without a batch axis."""
-    match space:
-        case spaces.Dict(parts):
-            return {name: zeros(part) for name, part in parts}
-        case spaces.Box(shape, dtype=dtype):
-            return jnp.zeros(shape, dtype)
-        case spaces.MultiDiscrete(nvec):
-            return jnp.zeros(len(nvec), jnp.int32)
-    return jnp.zeros((), jnp.int32)
+    return jax.tree.map(jnp.asarray, spaces.example(space))

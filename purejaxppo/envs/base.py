@@ -22,6 +22,8 @@ class EnvStep(NamedTuple):
     truncated: jax.Array  # [N] bool: cut by a time limit
     valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
     diverged: jax.Array  # [N] bool: terminated because the simulator returned NaN or infinity
+    score: Any = None  # [N] what returns are reported in, if not the reward: a game's true score
+    over: Any = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class Env(Protocol):
 
     def refresh(self, state) -> Any:
         """Called once before each rollout: the place to draw fresh starts."""
+        ...
+
+    def close(self) -> None:
+        """Ends what runs on the host; compiled programs must not step it again."""
         ...
 
 

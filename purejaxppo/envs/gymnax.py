@@ -4,12 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import FlatActions
-from purejaxppo.spaces import Box, Dict, Discrete, Space
+from purejaxppo.spaces import Box
 
 PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
@@ -55,31 +55,6 @@ def make(name: str, config: EnvConfig):
     return task
 
 
-def _space(space: Any) -> Space:
-    """A gymnax space as ours."""
-    kind = type(space).__name__
-    if kind == "Discrete":
-        return Discrete(int(space.n))
-    if kind == "Dict":
-        return Dict.of({name: _space(part) for name, part in space.spaces.items()})
-    if kind == "Box":
-        dtype = np.dtype(space.dtype)
-        low, high = (
-            np.broadcast_to(np.asarray(bound, np.float64), space.shape)
-            for bound in (space.low, space.high)
-        )
-        flat = [
-            float(bound.flat[0]) if bound.size and np.all(bound == bound.flat[0]) else _nest(bound)
-            for bound in (low, high)
-        ]
-        return Box(tuple(space.shape), flat[0], flat[1], str(dtype))
-    raise ValueError(f"gymnax space {kind} is not supported")
-
-
-def _nest(bound: np.ndarray):
-    return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)
-
-
 class GymnaxTask:
     """One gymnax environment, without its auto-reset."""
 
@@ -90,8 +65,8 @@ class GymnaxTask:
         self.env = env
         self.params = params
         self.max_episode_steps = max_episode_steps
-        self.observation = _space(env.observation_space(params))
-        self.action = _space(env.action_space(params))
+        self.observation = spaces.convert(env.observation_space(params))
+        self.action = spaces.convert(env.action_space(params))
 
     def _obs(self, obs):
         if isinstance(self.observation, Box):

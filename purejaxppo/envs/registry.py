@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any, NamedTuple
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
 
@@ -17,6 +18,8 @@ class Family(NamedTuple):
     requires: str
     extra: str
     about: str
+    host: bool = False
+    """Whether the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
 
 
 FAMILIES = {
@@ -27,6 +30,9 @@ FAMILIES = {
         "robots; --env.backend spring, positional, generalized or mjx",
     ),
     "dummy": Family("purejaxppo.envs.dummy", "jax", "", "no simulation, to measure the rest"),
+    "envpool": Family(
+        "purejaxppo.envs.envpool", "envpool", "envpool", "C++ on the host: Atari, MuJoCo, ...", True
+    ),
     "gymnax": Family(
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
@@ -62,11 +68,17 @@ def task_names(family: str) -> list[str]:
     return [f"{family}/{name}" for name in adapter(family).task_names()]
 
 
-def make_task(config: EnvConfig):
-    """One environment, wrapped in the fixed order: adapter, time limit, action scaling.
+def on_host(config: EnvConfig) -> bool:
+    """Whether the simulator runs on the host: then in one shard, and not restored on resuming."""
+    family = FAMILIES.get(config.name.partition("/")[0])
+    return family is not None and family.host
+
+
+def resolve(config: EnvConfig) -> tuple[Any, str]:
+    """The adapter of a config and its task's name there.
 
     Raises:
-        ValueError: unknown name (with the nearest known), missing package, or bad option.
+        ValueError: unknown name (with the nearest known), missing package, unknown back end.
     """
     family, _, name = config.name.partition("/")
     if not name:
@@ -74,12 +86,23 @@ def make_task(config: EnvConfig):
             f"env.name = {config.name!r} is not of the form family/task; {_suggest(config.name)}"
         )
     module = adapter(family)
-    if name not in module.task_names():
+    known = getattr(module, "is_task", None) or module.task_names().__contains__
+    if not known(name):
         raise ValueError(f"env.name: unknown task {config.name!r}; {_suggest(config.name, family)}")
     backends = getattr(module, "BACKENDS", ())
     if config.backend and config.backend not in backends:
         there = f"{family} has {', '.join(backends)}" if backends else f"{family} has no back ends"
         raise ValueError(f"env.backend = {config.backend!r}: {there}")
+    return module, name
+
+
+def make_task(config: EnvConfig) -> Any:
+    """One JAX environment, wrapped in the fixed order: adapter, time limit, action scaling.
+
+    Raises:
+        ValueError: as `resolve`, or a bad option.
+    """
+    module, name = resolve(config)
     task = module.make(name, config)
     return UnitActions(TimeLimit(task, config.max_episode_steps or task.max_episode_steps))
 
@@ -102,17 +125,29 @@ def _suggest(name: str, *families: str) -> str:
     return "--list-envs prints what there is"
 
 
-def make(config: EnvConfig, num_envs: int, *, fresh_every_step: bool | None = None) -> VectorEnv:
+def make(
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int = 0,
+    evaluation: bool = False,
+    film: bool = False,
+) -> VectorEnv | HostEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
         config: which environment.
         num_envs: how many.
-        fresh_every_step: overrides `config.reset`; evaluation asks for every episode's own start.
+        seed: of simulators that do not take a key.
+        evaluation: whole episodes as they are scored; the first of each environment counts.
+        film: pictures will be taken of simulators on the host.
+
+    Raises:
+        ValueError: as `resolve`, or a bad option.
     """
+    if on_host(config):
+        module, name = resolve(config)
+        return module.make(name, config, num_envs, seed=seed, evaluation=evaluation, film=film)
     task = make_task(config)
-    if fresh_every_step is None:
-        fresh_every_step = config.reset == "every_step" or (
-            config.reset == "auto" and task.cheap_reset
-        )
-    return VectorEnv(task, num_envs, fresh_every_step=fresh_every_step)
+    every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
+    return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)

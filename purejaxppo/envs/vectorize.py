@@ -64,6 +64,9 @@ class VectorEnv:
         )
         return state, obs
 
+    def close(self) -> None:
+        """Nothing runs on the host."""
+
     def refresh(self, state: VectorState) -> VectorState:
         """Draws the starts that this rollout's ended episodes will take."""
         if self.fresh_every_step:
@@ -87,7 +90,7 @@ class VectorEnv:
         task, out = jax.vmap(self.task.step)(keys, state.task, action)
         valid = ~state.done
         reward = out.reward.astype(jnp.float32)
-        diverged = valid & ~(jnp.isfinite(reward) & _finite(out.obs, self.spec.num_envs))
+        diverged = valid & ~(jnp.isfinite(reward) & finite(out.obs, self.spec.num_envs))
         terminated = valid & (out.terminated.astype(bool) | diverged)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         obs = select(diverged, jax.tree.map(jnp.zeros_like, fresh_obs), out.obs)
@@ -123,7 +126,7 @@ def select(mask, on_true, on_false):
     return jax.tree.map(pick, on_true, on_false)
 
 
-def _finite(obs, num_envs: int):
+def finite(obs, num_envs: int):
     """Whether all of an environment's observation is finite, bool [N]."""
     floats = [x for x in jax.tree.leaves(obs) if jnp.issubdtype(x.dtype, jnp.floating)]
     ok = jnp.ones(num_envs, bool)

@@ -64,19 +64,19 @@ class TimeLimit(Wrapper):
         return (state, elapsed), out._replace(truncated=truncated)
 
 
-def _unit_space(space: Space) -> Space:
+def unit_space(space: Space) -> Space:
     """The space with every bounded Box replaced by one of [-1, 1]."""
     if isinstance(space, Dict):
-        return Dict(tuple((name, _unit_space(part)) for name, part in space.spaces))
+        return Dict(tuple((name, unit_space(part)) for name, part in space.spaces))
     if isinstance(space, Box) and space.bounded:
         return replace(space, low=-1.0, high=1.0, dtype="float32")
     return space
 
 
-def _from_unit(action, space: Space):
+def from_unit(action, space: Space):
     """Clips to [-1, 1] and scales to the bounds; other actions pass."""
     if isinstance(space, Dict):
-        return {name: _from_unit(action[name], part) for name, part in space.spaces}
+        return {name: from_unit(action[name], part) for name, part in space.spaces}
     if isinstance(space, Box) and space.bounded:
         low, high = np.asarray(space.low, np.float32), np.asarray(space.high, np.float32)
         unit = jnp.clip(action, -1.0, 1.0)
@@ -95,11 +95,11 @@ class UnitActions(Wrapper):
     def __init__(self, task: Task) -> None:
         """Rescales the actions of `task`."""
         super().__init__(task)
-        self.action = _unit_space(task.action)
+        self.action = unit_space(task.action)
 
     def step(self, key, state, action):
         """As the task, for an action in [-1, 1]; anything beyond is clipped."""
-        return self.task.step(key, state, _from_unit(action, self.task.action))
+        return self.task.step(key, state, from_unit(action, self.task.action))
 
 
 class FlatActions(Wrapper):

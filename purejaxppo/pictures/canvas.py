@@ -81,3 +81,16 @@ class Canvas:
     def frame(self) -> np.ndarray:
         """The picture, uint8 [height, width, 3]."""
         return np.asarray(self.image.reduce(2))
+
+
+def fit(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A picture, uint8 [H, W, 3], scaled into [height, width, 3] with its proportions kept."""
+    from PIL import Image
+
+    scale = min(height / picture.shape[0], width / picture.shape[1])
+    size = max(1, round(picture.shape[1] * scale)), max(1, round(picture.shape[0] * scale))
+    small = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
+    full = np.zeros((height, width, 3), np.uint8)
+    top, left = (height - size[1]) // 2, (width - size[0]) // 2
+    full[top : top + size[1], left : left + size[0]] = small
+    return full

@@ -86,4 +86,4 @@ def test_the_time_limit_is_the_tasks_own_unless_it_is_given(limit):
 def test_when_fresh_starts_are_drawn(reset, name, every_step):
     config = EnvConfig(name=name, reset=reset)
     assert registry.make(config, 2).fresh_every_step is every_step
-    assert registry.make(config, 2, fresh_every_step=True).fresh_every_step
+    assert not registry.make(config, 2, evaluation=True).fresh_every_step

@@ -1,0 +1,225 @@
+"""Simulators that run on the host, inside the compiled loop.
+
+An adapter gives a `Pool`: N environments behind two functions that can be traced, EnvPool's by its
+own XLA calls, others by callbacks. `HostEnv` turns it into an `Env`. What orders the calls is a
+token that each of them takes and returns, so that callbacks need no order of their own and can be
+vmapped: a batch of seeds is folded into one larger pool, and one call steps them all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purejaxppo.envs.base import EnvSpec, EnvStep
+from purejaxppo.envs.vectorize import finite, select
+from purejaxppo.envs.wrappers import from_unit, unit_space
+from purejaxppo.spaces import Space
+
+
+class Rows(NamedTuple):
+    """What a pool answers to N actions."""
+
+    obs: Any  # [N, ...]
+    reward: jax.Array  # [N] float32
+    terminated: jax.Array  # [N] bool
+    truncated: jax.Array  # [N] bool
+    score: Any = None  # [N] float32: what the episode's return is reported in, if not `reward`
+    over: Any = None  # [N] bool: what ends the reported episode, if not the flags above
+
+
+class Pool(Protocol):
+    """N environments on the host with next-step auto-reset; both functions can be traced."""
+
+    def reset(self, key) -> tuple[Any, Any]:
+        """A key -> (token, obs [N, ...])."""
+        ...
+
+    def step(self, token, action) -> tuple[Any, Rows]:
+        """(token, action [N, ...]) -> (token, Rows); ignores actions right after an end."""
+        ...
+
+    def picture(self) -> np.ndarray | None:
+        """The first environment as it looks now, uint8 [H, W, 3]; None if it cannot be drawn."""
+        ...
+
+    def close(self) -> None:
+        """Ends the environments; nothing may be called after."""
+        ...
+
+
+@dataclass(frozen=True)
+class Filmed:
+    """Stands for a task whose "states" are pictures or, where there are none, observations."""
+
+    frame_rate: float
+
+    def draw(self, states, *, height: int, width: int):
+        """The pictures in the size that is asked for."""
+        if isinstance(states[0], np.ndarray) and states[0].ndim == 3:
+            from purejaxppo.pictures.canvas import fit
+
+            return (fit(state, height, width) for state in states)
+        from purejaxppo.pictures import charts
+
+        return charts.film(states, height=height, width=width)
+
+
+class HostState(struct.PyTreeNode):
+    """N environments on the host: what the device knows of them."""
+
+    token: Any  # orders the calls
+    done: jax.Array  # [N] bool: the pool will answer the next step with a new episode
+    lost: jax.Array  # [N] bool: diverged, and no new episode yet
+
+
+_ALIVE: list[Pool] = []
+"""Compiled programs hold a pool's address but no reference to it, so this list does."""
+
+
+class HostEnv:
+    """A pool under the environment protocol.
+
+    Args:
+        make_pool: number of environments -> pool.
+        observation: space of an observation.
+        action: space of an action, as the pool takes it.
+        num_envs: N.
+        max_episode_steps: the time limit, which the pool keeps.
+        frame_rate: steps per second, for films.
+    """
+
+    def __init__(
+        self,
+        make_pool: Callable[[int], Pool],
+        observation: Space,
+        action: Space,
+        *,
+        num_envs: int,
+        max_episode_steps: int,
+        frame_rate: float = 10.0,
+    ) -> None:
+        """Prepares the batch; pools are made when a program is traced."""
+        self._make_pool = make_pool
+        self._pools: dict[int, Pool] = {}
+        self._raw_action = action
+        self.task = Filmed(frame_rate)
+        self._calls: dict[int, tuple[Callable, Callable]] = {}
+        self.spec = EnvSpec(
+            observation=observation,
+            action=unit_space(action),
+            num_envs=num_envs,
+            max_episode_steps=max_episode_steps,
+            restorable=False,
+        )
+
+    def pool(self, num_envs: int) -> Pool:
+        """The pool of so many environments, made at the first call."""
+        if num_envs not in self._pools:
+            self._pools[num_envs] = self._make_pool(num_envs)
+            _ALIVE.append(self._pools[num_envs])
+        return self._pools[num_envs]
+
+    def picture(self, obs) -> Any:
+        """How environment 0 looks, or `obs` (of one environment) if it has no looks."""
+        picture = self.pool(self.spec.num_envs).picture()
+        return jax.tree.map(lambda x: np.asarray(x)[0], obs) if picture is None else picture
+
+    def close(self) -> None:
+        """Ends the pools; programs that were compiled with them must not run again."""
+        for pool in self._pools.values():
+            pool.close()
+            _ALIVE.remove(pool)
+        self._pools, self._calls = {}, {}
+
+    def reset(self, key):
+        """A key -> (state, obs [N, ...])."""
+        token, obs = self._calls_of(self.spec.num_envs)[0](key)
+        false = jnp.zeros(self.spec.num_envs, bool)
+        return HostState(token, done=false, lost=false), obs
+
+    def refresh(self, state: HostState) -> HostState:
+        """Nothing to draw: the simulator resets itself."""
+        return state
+
+    def step(self, state: HostState, action) -> tuple[HostState, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep); see `Env`.
+
+        A diverged environment ends its episode here; its rows are not valid until the simulator
+        has ended it, too.
+        """
+        action = from_unit(action, self._raw_action)
+        token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
+        lost = state.lost & ~state.done
+        valid = ~(state.done | lost)
+        ok = jnp.isfinite(rows.reward) & finite(rows.obs, self.spec.num_envs)
+        diverged = valid & ~ok
+        terminated = valid & (rows.terminated | diverged)
+        truncated = valid & rows.truncated & ~terminated
+        step = EnvStep(
+            obs=select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
+            reward=jnp.where(valid & ok, rows.reward, 0.0),
+            terminated=terminated,
+            truncated=truncated,
+            valid=valid,
+            diverged=diverged,
+            score=None if rows.score is None else jnp.where(valid & ok, rows.score, 0.0),
+            over=None if rows.over is None else valid & (rows.over | diverged),
+        )
+        state = HostState(token, done=rows.terminated | rows.truncated, lost=lost | diverged)
+        return state, step
+
+    def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
+        """(reset, step) of the pool of so many; under vmap they fold into those of a larger one."""
+        if num_envs not in self._calls:
+            self._calls[num_envs] = self._make_calls(num_envs)
+        return self._calls[num_envs]
+
+    def _make_calls(self, num_envs: int) -> tuple[Callable, Callable]:
+        @jax.custom_batching.custom_vmap
+        def reset(key):
+            return self.pool(num_envs).reset(key)
+
+        @jax.custom_batching.custom_vmap
+        def step(token, action):
+            if num_envs not in self._pools:
+                raise ValueError(
+                    "a host simulator is vmapped over what it was not reset with: give each "
+                    "setting a key of its own, as in jax.vmap(train)(keys)"
+                )
+            return self.pool(num_envs).step(token, action)
+
+        @reset.def_vmap
+        def fold_reset(size: int, batched, keys):
+            del batched
+            token, obs = self._calls_of(size * num_envs)[0](keys[0])
+            out = spread(token, size), split(obs, size)
+            return out, jax.tree.map(lambda x: True, out)
+
+        @step.def_vmap
+        def fold_step(size: int, batched, token, action):
+            def full(x, is_batched: bool):
+                return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+
+            token, action = jax.tree.map(full, (token, action), tuple(batched))
+            token = jax.tree.map(lambda x: x[0], token)
+            action = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), action)
+            token, rows = self._calls_of(size * num_envs)[1](token, action)
+            out = spread(token, size), split(rows, size)
+            return out, jax.tree.map(lambda x: True, out)
+
+        return reset, step
+
+
+def spread(tree, size: int):
+    """The same token for each of `size` seeds."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), tree)
+
+
+def split(tree, size: int):
+    """Rows [S * N, ...] of all seeds as [S, N, ...]."""
+    return jax.tree.map(lambda x: x.reshape((size, -1, *x.shape[1:])), tree)
