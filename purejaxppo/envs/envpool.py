@@ -1,7 +1,10 @@
 """`envpool/`: simulators in C++ behind XLA calls, https://github.com/sail-sg/envpool."""
 
+import contextlib
 import ctypes
 import difflib
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -99,8 +102,9 @@ def make(
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     try:
-        observation = _bounds(spaces.convert(spec.gymnasium_observation_space))
-        action = _bounds(spaces.convert(spec.gymnasium_action_space))
+        with _quietly():
+            observation = _bounds(spaces.convert(spec.gymnasium_observation_space))
+            action = _bounds(spaces.convert(spec.gymnasium_action_space))
     except ValueError as error:
         raise ValueError(f"envpool/{name}: {error}") from error
     if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
@@ -141,10 +145,19 @@ def _bounds(space: spaces.Space) -> spaces.Space:
     return space
 
 
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered.*")
+        yield
+
+
 def _spec(name: str, options: dict[str, Any]) -> Any:
     """EnvPool's description of a task; its complaints as ValueError."""
     try:
-        return _envpool().make_spec(name, **options)
+        with _quietly():
+            return _envpool().make_spec(name, **options)
     except (ImportError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
@@ -200,7 +213,8 @@ class EnvPool:
         """Starts the environments."""
         self.observation = observation
         self.num_envs = options["num_envs"]
-        self.env = _envpool().make(name, env_type="gymnasium", **options)
+        with _quietly():
+            self.env = _envpool().make(name, env_type="gymnasium", **options)
         self.action_dtype = self.env.spec.action_array_spec["action"].dtype
         self.scored = {"info:reward", "info:terminated"} <= set(self.env.spec._state_keys)
         with jax.enable_x64(True):
@@ -211,7 +225,8 @@ class EnvPool:
 
         def host_reset(key_data):
             del key_data
-            obs, _ = self.env.reset()
+            with _quietly():
+                obs, _ = self.env.reset()
             return self.handle, jax.tree.map(np.asarray, _cast(obs, self.observation, np))
 
         shapes = jax.tree.map(
@@ -223,7 +238,7 @@ class EnvPool:
 
     def step(self, token, action):
         """One XLA call."""
-        with jax.enable_x64(True):
+        with _quietly(), jax.enable_x64(True):
             token, (obs, reward, terminated, truncated, info) = self._step(
                 token, action.astype(self.action_dtype)
             )

@@ -63,6 +63,20 @@ BRAX = (
     "reacher",
     "walker2d",
 )
+ENVPOOL = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Hopper-v5",
+    "Ant-v4",
+    "WalkerWalk-v1",
+    "LunarLander-v3",
+    "BipedalWalker-v3",
+    "Pong-v5",
+    "Breakout-v5",
+    "MiniGrid-DoorKey-5x5-v0",
+    "FrozenLake-v1",
+    "FetchReach-v4",
+)
 QUICK = {
     "brax/inverted_pendulum",
     "oscillator/bvdp",
@@ -75,9 +89,11 @@ ALL = [
     *(("brax/" + name, "") for name in BRAX),
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
     *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
+    *(("envpool/" + name, "") for name in ENVPOOL),
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
 ]
 ONE_START = {
+    "envpool/FrozenLake-v1",
     "brax/fast",
     "gymnax/Asterix-MinAtar",
     "gymnax/BernoulliBandit-misc",
@@ -96,7 +112,7 @@ ONE_START = {
 
 
 def parameter(name, backend):
-    is_quick = (name in QUICK and not backend) or name.startswith(("dummy/", "gymnax/"))
+    is_quick = (name in QUICK and not backend) or name.startswith(("dummy/", "gymnax/", "envpool/"))
     return pytest.param(
         (name, backend),
         id=f"{name}-{backend}" if backend else name,
@@ -150,8 +166,12 @@ class Recording:
             state = init_rollout(self.env, lambda batch: (), env_key)
             return collect(Disturbed(self.env, disturb), act, state, act_key, LENGTH)
 
-        run = jax.jit(jax.vmap(run, (None, 0)), compiler_options=QUICK_COMPILE)
-        twins = run(jax.random.key(3), jnp.array([False, True]))
+        if registry.on_host(EnvConfig(name=name)):
+            twins = self.one_after_another(run, lambda: make(name, backend, limit))
+        else:
+            twins = jax.jit(jax.vmap(run, (None, 0)), compiler_options=QUICK_COMPILE)(
+                jax.random.key(3), jnp.array([False, True])
+            )
         (end, self.rows, self.episodes), self.twin = (
             jax.tree.map(lambda x, i=i: np.asarray(x[i]), (twins[0].obs, *twins[1:]))
             for i in range(2)
@@ -159,6 +179,17 @@ class Recording:
         self.obs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), self.rows.obs, end)
         self.done = self.rows.terminated | self.rows.truncated
         self.length = running_length(self.rows.valid)
+
+    def one_after_another(self, run, make_env):
+        """Each twin in a simulator of its own, made with the same seed."""
+        twins = []
+        for disturb in (False, True):
+            self.env = make_env()
+            # A function of its own: jit would give back the program of the pool before.
+            program = jax.jit(functools.partial(run), compiler_options=QUICK_COMPILE)
+            twins.append(jax.device_get(program(jax.random.key(3), jnp.array(disturb))))
+            self.env.close()
+        return jax.tree.map(lambda *x: np.stack(x), *twins)
 
     def starts(self):
         """(environment, first observation flattened), for every episode."""
@@ -276,7 +307,9 @@ def test_episode_sums_are_those_of_the_rows(recording):
 def test_step_gives_back_what_it_takes_weak_types_included(recording):
     env = recording.env
     state, obs = jax.eval_shape(env.reset, jax.random.key(0))
-    action = jax.eval_shape(lambda key: random_action(env.spec.action, key, NUM_ENVS), state.key)
+    action = jax.eval_shape(
+        lambda key: random_action(env.spec.action, key, NUM_ENVS), jax.random.key(0)
+    )
     after, step = jax.eval_shape(env.step, jax.eval_shape(env.refresh, state), action)
 
     def kinds(tree):
