@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,11 @@ class Box:
     low: float | tuple = -np.inf
     high: float | tuple = np.inf
     dtype: str = "float32"
+
+    @classmethod
+    def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
+        """A `Box` from arrays of bounds [shape]; bounds that are all equal become one."""
+        return cls(low.shape, _hashable(low), _hashable(high), dtype)
 
     @property
     def bounded(self) -> bool:
@@ -55,3 +61,14 @@ class Dict:
 
 
 Space = Box | Discrete | MultiDiscrete | Dict
+
+
+def _hashable(bound: np.ndarray) -> float | tuple:
+    """One float where all are equal, else nested tuples."""
+    if bound.size and np.all(bound == bound.flat[0]):
+        return float(bound.flat[0])
+    return _nest(bound)
+
+
+def _nest(bound: np.ndarray) -> Any:
+    return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)

@@ -68,16 +68,8 @@ def _space(space: Any) -> Space:
             np.broadcast_to(np.asarray(bound, np.float64), space.shape)
             for bound in (space.low, space.high)
         )
-        flat = [
-            float(bound.flat[0]) if bound.size and np.all(bound == bound.flat[0]) else _nest(bound)
-            for bound in (low, high)
-        ]
-        return Box(tuple(space.shape), flat[0], flat[1], str(dtype))
+        return Box.between(low, high, str(dtype))
     raise ValueError(f"gymnax space {kind} is not supported")
-
-
-def _nest(bound: np.ndarray):
-    return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)
 
 
 class GymnaxTask:
