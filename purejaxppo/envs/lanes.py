@@ -30,7 +30,7 @@ class Buffers(NamedTuple):
     def rows(self, start: int, stop: int) -> "Buffers":
         """Views of some environments' rows."""
         obs = tuple(part[start:stop] for part in self.obs)
-        return Buffers(*(obs if field is self.obs else field[start:stop] for field in self))
+        return Buffers(self.action[start:stop], obs, *(part[start:stop] for part in self[2:]))
 
 
 class Leaf(NamedTuple):
@@ -54,29 +54,28 @@ def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
         yield Leaf(path, (), "int32")
 
 
-def layout(observation: Space, action: Space, num_envs: int, memory: Any = None):
-    """The buffers of N environments in `memory`, and the bytes they take.
+def size_of(observation: Space, action: Space, num_envs: int) -> int:
+    """The bytes that the buffers of N environments take."""
+    return _places(observation, action, num_envs)[1]
 
-    Args:
-        observation, action: of one environment.
-        num_envs: N.
-        memory: a writable buffer; None only computes the size.
 
-    Returns:
-        (Buffers, or None without memory; bytes).
-    """
+def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
+    """The buffers of N environments in `memory`, which has `size_of` bytes."""
+    places, _ = _places(observation, action, num_envs)
+    arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
+    return Buffers(arrays[0], tuple(arrays[1:-5]), *arrays[-5:])
+
+
+def _places(observation: Space, action: Space, num_envs: int):
+    """(shape, dtype, offset) of each array, and the bytes of all."""
     (act,) = leaves(action)
-    parts = [act, *leaves(observation), Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 4]
-    arrays, offset = [], 0
-    for part in parts:
-        shape = (num_envs, *part.shape)
-        if memory is not None:
-            arrays.append(np.ndarray(shape, part.dtype, memory, offset))
-        size = math.prod(shape) * np.dtype(part.dtype).itemsize
-        offset += -(-size // ALIGNMENT) * ALIGNMENT
-    if memory is None:
-        return None, offset
-    return Buffers(arrays[0], tuple(arrays[1:-5]), *arrays[-5:]), offset
+    places, end = [], 0
+    for leaf in [act, *leaves(observation), Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 4]:
+        shape = (num_envs, *leaf.shape)
+        places.append((shape, leaf.dtype, end))
+        size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return places, end
 
 
 def observation_space(space: Any) -> Space:
@@ -120,9 +119,7 @@ def _plain_space(space: Any, role: str, supported: str) -> Space:
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiDiscrete((2,) * math.prod(space.shape))
-    raise MakeError(
-        f"the {role} space {type(space).__name__} is not supported; {supported} are"
-    )
+    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {supported} are")
 
 
 def decoder(space: Any) -> Callable[[Any], Any]:
@@ -134,8 +131,8 @@ def decoder(space: Any) -> Callable[[Any], Any]:
         low, high, dtype = space.low, space.high, space.dtype
         return lambda row: np.minimum(np.maximum(row.astype(dtype), low), high)
     if isinstance(space, spaces.Discrete):
-        start = space.start
-        return lambda row: start + np.int64(row)
+        start = int(space.start)
+        return lambda row: np.int64(start + row)
     shape, dtype = space.shape, space.dtype
     start = getattr(space, "start", 0)
     return lambda row: row.astype(dtype).reshape(shape) + start
@@ -187,9 +184,9 @@ class Lanes:
             if (observation, action_space(env.action_space)) != (self.observation, self.action):
                 raise ValueError("its spaces are not those of the environments before it")
 
-    def bind(self, buffers: Buffers) -> None:
+    def bind(self, shared: Buffers) -> None:
         """Takes the arrays [len(envs), ...] to read actions from and to write results to."""
-        self._buffers = buffers
+        self._buffers = shared
 
     def reset(self, seed: int) -> None:
         """Starts every environment's episode; environment i of the batch is seeded seed + i."""

@@ -106,9 +106,7 @@ def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> A
     if package:
         _import(package, f"env.name: gymnasium/{name}")
     try:
-        return gymnasium.make(
-            task, max_episode_steps or None, disable_env_checker=True, **options
-        )
+        return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         near = _near(task, gymnasium.registry)
         hint = f"did you mean {near!r}?" if near else "is its package named, as in package:Id-v0?"

@@ -30,8 +30,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from purejaxppo.envs.lanes import Lanes, layout
-from purejaxppo.envs.makers import Maker, MakeError, make_one, make_spec, time_limit
+from purejaxppo.envs.lanes import Lanes, buffers, size_of
+from purejaxppo.envs.makers import MakeError, Maker, make_one, make_spec, time_limit
 from purejaxppo.spaces import Dict, Space
 
 __all__ = ["Maker", "Rows", "WorkerError", "WorkerPool", "make_one", "make_spec"]
@@ -161,10 +161,10 @@ class WorkerPool:
                     worker.index,
                     worker.envs,
                 )
-        size = layout(self.observation, self.action, self.num_envs)[1]
+        size = size_of(self.observation, self.action, self.num_envs)
         os.ftruncate(memory, size)
         shared = mmap.mmap(memory, size)
-        self._buffers = layout(self.observation, self.action, self.num_envs, shared)[0]
+        self._buffers = buffers(shared, self.observation, self.action, self.num_envs)
         self._exchange("attach", self.num_envs, size)
 
     def reset(self, seed: int) -> Any:
@@ -229,12 +229,12 @@ class WorkerPool:
         """One answer of each worker, in order."""
         deadline = time.monotonic() + seconds
         answers = {}
-        waiting = {worker.connection: worker for worker in self._workers}
+        waiting: dict[Any, _Process | _Thread] = {w.connection: w for w in self._workers}
         while waiting:
             remaining = max(0.0, deadline - time.monotonic())
             ready = wait(list(waiting), min(remaining, PATROL_SECONDS))
             for connection in ready:
-                worker = waiting.pop(connection)  # type: ignore[arg-type]
+                worker = waiting.pop(connection)
                 answers[worker.index] = worker.receive(doing)
             if ready:
                 continue
@@ -247,7 +247,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """The owner's end of a worker."""
+    """The owner's end of a worker: what processes and threads have in common."""
 
     connection: Connection
 
@@ -306,6 +306,9 @@ class _Worker:
     def kill(self) -> None:
         pass
 
+    def release(self) -> None:
+        pass
+
 
 class _Process(_Worker):
     """A worker in a process of its own."""
@@ -314,7 +317,7 @@ class _Process(_Worker):
         super().__init__(index, start, stop)
         if os.name != "posix":
             raise ValueError("worker processes need Linux or macOS; threads run everywhere")
-        self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in join
+        self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in release
         self.connection, theirs = Pipe()
         with theirs:
             fds = (theirs.fileno(), memory, self._trace.fileno())
@@ -371,6 +374,9 @@ class _Process(_Worker):
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
+    def release(self) -> None:
+        self._trace.close()
+
     def _signal(self, number: signal.Signals) -> None:
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
@@ -386,6 +392,7 @@ class _Thread(_Worker):
         self._thread = threading.Thread(
             target=serve, args=(theirs, memory), name=f"environments-{index}", daemon=True
         )
+        self._lost = False
         self._thread.start()
 
     def alive(self) -> bool:
@@ -399,7 +406,10 @@ class _Thread(_Worker):
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
+        self._thread.join(0.0 if self._lost else seconds)
+
+    def kill(self) -> None:
+        self._lost = True  # nothing ends a thread
 
 
 def serve(connection: Connection, memory: int) -> None:
@@ -431,8 +441,8 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)
-        buffers = layout(lanes.observation, lanes.action, num_envs, shared)[0]
-        lanes.bind(buffers.rows(job.start, job.stop))
+        everything = buffers(shared, lanes.observation, lanes.action, num_envs)
+        lanes.bind(everything.rows(job.start, job.stop))
 
     actions = {"attach": attach, "reset": lanes.reset, "step": lanes.step}
     fault = None
@@ -480,6 +490,7 @@ def main(connection: int, memory: int, trace: int, parent: int, parental: int) -
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
     _die_with(parent, bool(parental))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     serve(Connection(connection), memory)
 
 
@@ -516,6 +527,8 @@ def _stop_all(workers: list[_Process | _Thread]) -> None:
                 getattr(worker, end)()
         for worker in workers:
             worker.join(max(0.0, deadline - time.monotonic()))
+    for worker in workers:
+        worker.release()
 
 
 def _shared_file() -> int:
