@@ -9,11 +9,15 @@ Training is a pure function of a key:
     result = train(jax.random.split(jax.random.key(0), 8))
 """
 
-from purejaxppo.checkpoint import restore
-from purejaxppo.config import Config
-from purejaxppo.configio import load_config
-from purejaxppo.evaluation import Agent, Evaluation, evaluate
-from purejaxppo.pure import Curves, TrainResult, make_train
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from purejaxppo.checkpoint import restore
+    from purejaxppo.config import Config
+    from purejaxppo.configio import load_config
+    from purejaxppo.evaluation import Agent, Evaluation, evaluate
+    from purejaxppo.pure import Curves, TrainResult, make_train
 
 __version__ = "0.1.0"
 
@@ -28,3 +32,28 @@ __all__ = [
     "make_train",
     "restore",
 ]
+
+_MODULES = {
+    "Agent": "evaluation",
+    "Config": "config",
+    "Curves": "pure",
+    "Evaluation": "evaluation",
+    "TrainResult": "pure",
+    "evaluate": "evaluation",
+    "load_config": "configio",
+    "make_train": "pure",
+    "restore": "checkpoint",
+}
+
+
+def __getattr__(name: str):
+    """Imports what is asked for: the processes that run simulators must not import JAX."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

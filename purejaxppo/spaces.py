@@ -19,6 +19,11 @@ class Box:
     high: float | tuple = np.inf
     dtype: str = "float32"
 
+    @classmethod
+    def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
+        """A `Box` from arrays of bounds [shape]; bounds that are all equal become one."""
+        return cls(low.shape, _hashable(low), _hashable(high), dtype)
+
     @property
     def bounded(self) -> bool:
         """Whether every element has finite bounds on both sides."""
@@ -95,19 +100,19 @@ def convert(space: Any) -> Space:
             for bound in (space.low, space.high)
         )
         dtype = str(np.dtype(space.dtype))
-        return Box(tuple(space.shape), _bound(low), _bound(high), NARROW.get(dtype, dtype))
+        return Box.between(low, high, NARROW.get(dtype, dtype))
     raise ValueError(
         f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
         f"Dict are"
     )
 
 
-def _bound(bound: np.ndarray) -> float | tuple:
-    """One number if all elements agree, nested tuples otherwise."""
+def _hashable(bound: np.ndarray) -> float | tuple:
+    """One float where all are equal, else nested tuples."""
     if bound.size and np.all(bound == bound.flat[0]):
         return float(bound.flat[0])
     return _nest(bound)
 
 
-def _nest(bound: np.ndarray) -> float | tuple:
+def _nest(bound: np.ndarray) -> Any:
     return tuple(_nest(row) for row in bound) if bound.ndim else float(bound)

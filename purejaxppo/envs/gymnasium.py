@@ -1,0 +1,199 @@
+"""`gymnasium/`: any Gymnasium environment, in worker processes behind callbacks.
+
+`gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers when
+it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from purejaxppo import spaces
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.host import HostEnv, Rows
+from purejaxppo.envs.makers import Maker, make_one, make_spec
+from purejaxppo.envs.workers import WorkerError, WorkerPool
+
+DEFAULTS: dict[str, Any] = {"wrappers": "", "workers": "process", "num_workers": 0, "timeout": 60.0}
+"""Options that are ours and not the environment's."""
+
+
+def task_names() -> list[str]:
+    """The newest version of every registered id; others, packages and files work, too."""
+    import gymnasium
+
+    newest: dict[str, Any] = {}
+    for spec in gymnasium.registry.values():
+        stem = f"{spec.namespace}/{spec.name}" if spec.namespace else spec.name
+        if stem not in newest or (spec.version or 0) > (newest[stem].version or 0):
+            newest[stem] = spec
+    return sorted(spec.id for spec in newest.values())
+
+
+def is_task(name: str) -> bool:
+    """Whether a name is to be tried: making it will say whether there is such an environment."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+) -> HostEnv:
+    """`num_envs` environments of the task called `name`.
+
+    Args:
+        name: a registered id, `package:Id`, or `file.py:Class`.
+        config: `options` are keyword arguments of the environment, besides `wrappers` (names,
+            separated by commas), `workers` (process or thread), `num_workers` (0: one per core) and
+            `timeout` (seconds for one step).
+        num_envs: N.
+        seed: not needed: environments are seeded from the key.
+        evaluation: nothing changes.
+        film: pictures will be asked for; one environment in this process.
+
+    Raises:
+        ValueError: there is no such environment, or it has spaces that no policy here can use.
+    """
+    del seed, evaluation
+    ours = DEFAULTS | {key: value for key, value in config.options.items() if key in DEFAULTS}
+    _check(ours)
+    theirs = {key: value for key, value in config.options.items() if key not in DEFAULTS}
+    wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
+    maker = make_spec(name, wrappers, theirs, config.max_episode_steps)
+    facts = _facts(maker)
+    if not facts.max_episode_steps:
+        raise ValueError(
+            f"gymnasium/{name} has no time limit, which training and evaluation need: set "
+            f"env.max_episode_steps"
+        )
+    solo = Solo(maker) if film else None
+
+    def make_pool(count: int) -> CallbackPool:
+        if solo:
+            return CallbackPool(solo, facts.observation, 1)
+        workers = WorkerPool(
+            maker,
+            count,
+            num_workers=int(ours["num_workers"]),
+            timeout=float(ours["timeout"]),
+            kind=ours["workers"],
+        )
+        return CallbackPool(workers, facts.observation, count)
+
+    return HostEnv(
+        make_pool,
+        facts.observation,
+        facts.action,
+        num_envs=num_envs,
+        max_episode_steps=facts.max_episode_steps,
+        frame_rate=solo.frame_rate if solo else 30.0,
+    )
+
+
+def _check(ours: dict[str, Any]) -> None:
+    """Refuses values of our options that cannot be."""
+    kinds = {"wrappers": str, "workers": str, "num_workers": int, "timeout": (int, float)}
+    for key, value in ours.items():
+        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+            raise ValueError(f"env.options.{key} = {value!r} should be like {DEFAULTS[key]!r}")
+    if ours["workers"] not in ("process", "thread"):
+        raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
+    if ours["num_workers"] < 0:
+        raise ValueError(f"env.options.num_workers = {ours['num_workers']} must be at least 0")
+    if ours["timeout"] <= 0:
+        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
+
+
+class Facts(NamedTuple):
+    """What is to be known of an environment before it is stepped."""
+
+    observation: spaces.Space
+    action: spaces.Space
+    max_episode_steps: int
+
+
+@functools.cache
+def _facts(maker: Maker) -> Facts:
+    """Asks one environment in a process of its own."""
+    with WorkerPool(maker, 1) as pool:
+        return Facts(pool.observation, pool.action, pool.max_episode_steps)
+
+
+class CallbackPool:
+    """Environments of this process or of workers behind callbacks; see `host.Pool`.
+
+    Args:
+        envs: a `WorkerPool`, or what has its `reset`, `step` and `close`.
+        observation: their space.
+        num_envs: N.
+    """
+
+    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int) -> None:
+        """Takes the environments over."""
+        self.envs = envs
+        self.num_envs = num_envs
+        self.failure: Exception | None = None
+        self.rows = Rows(
+            obs=jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
+                spaces.example(observation),
+            ),
+            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),
+            terminated=jax.ShapeDtypeStruct((num_envs,), np.bool_),
+            truncated=jax.ShapeDtypeStruct((num_envs,), np.bool_),
+            diverged=jax.ShapeDtypeStruct((num_envs,), np.bool_),
+        )
+        self.token = jax.ShapeDtypeStruct((), np.int32)
+
+    def reset(self, key):
+        """Every environment at a start that the key decides."""
+        seed = jax.random.bits(key, dtype=np.uint32) >> 1
+        return io_callback(self._reset, (self.token, self.rows.obs), seed)
+
+    def step(self, token, action):
+        """One callback for all environments."""
+        return io_callback(self._step, (self.token, self.rows), token, action)
+
+    def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
+        return np.zeros((), np.int32), self._ask(self.envs.reset, int(seed))
+
+    def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
+        out = self._ask(self.envs.step, np.asarray(action))
+        rows = Rows(
+            out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged
+        )
+        return np.asarray(token) + np.int32(1), rows
+
+    def _ask(self, function: Any, *args: Any) -> Any:
+        """JAX passes on no more than the text of an error, so it is kept here."""
+        try:
+            return function(*args)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def picture(self) -> np.ndarray | None:
+        """Environment 0 as it draws itself."""
+        return self.envs.picture()
+
+    def close(self) -> None:
+        """Ends environments and workers."""
+        self.envs.close()
+
+
+class Solo:
+    """One environment in this process, for one episode that is filmed."""
+
+    def __init__(self, maker: Maker) -> None:
+        """Makes the environment."""
+        self.env = make_one(maker, "rgb_array")
+        self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
+        self.lanes = Lanes([self.env], 0)

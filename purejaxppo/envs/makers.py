@@ -1,0 +1,205 @@
+"""Which Gymnasium environment to make: a description that can be pickled, and its making.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Maker(Protocol):
+    """Makes one environment; can be pickled without the module `__main__`."""
+
+    def __call__(self, render_mode: str | None = None) -> Any:
+        """A new `gymnasium.Env`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A Gymnasium environment by name; see `make_spec`."""
+
+    name: str
+    wrappers: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+    max_episode_steps: int = 0
+
+    def __call__(self, render_mode: str | None = None) -> Any:
+        """The environment in its wrappers."""
+        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
+        file, _, class_name = self.name.rpartition(":")
+        if file.endswith(".py"):
+            env = _from_file(file, class_name, options, self.max_episode_steps)
+        else:
+            env = _registered(self.name, options, self.max_episode_steps)
+        for name in self.wrappers:
+            env = _wrapper(name)(env)
+        if file.endswith(".py") and not time_limit(env):
+            raise MakeError(
+                f"gymnasium/{self.name} has no time limit: set env.max_episode_steps to one"
+            )
+        return env
+
+
+class MakeError(ValueError):
+    """The description names something that does not exist, is not installed, or cannot be used."""
+
+
+def make_spec(
+    name: str,
+    wrappers: tuple[str, ...] = (),
+    options: Mapping[str, Any] | None = None,
+    max_episode_steps: int = 0,
+) -> Maker:
+    """Describes a Gymnasium environment; nothing is imported or made yet.
+
+    Args:
+        name: a registered id (`Hopper-v5`), an id with the package to import first
+            (`package:Id-v0`), or a class in a file of one's own (`path/to/file.py:ClassName`).
+        wrappers: applied in order, each to the environment alone: a class of gymnasium.wrappers,
+            `module:ClassName` or `path/to/file.py:ClassName`.
+        options: keyword arguments of the environment.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
+            file has one if it says so in an attribute `max_episode_steps`, and truncates itself.
+    """
+    pairs = tuple(sorted((options or {}).items()))
+    return Spec(name, tuple(wrappers), pairs, max_episode_steps)
+
+
+def make_one(maker: Maker, render_mode: str | None = None) -> Any:
+    """One environment in this process.
+
+    Raises:
+        ValueError: an unknown name, a missing package, or an option that does not exist.
+    """
+    return maker(render_mode)
+
+
+def time_limit(env: Any) -> int:
+    """The number of steps after which an environment truncates an episode; 0 if there is none."""
+    from gymnasium import Wrapper
+    from gymnasium.wrappers import TimeLimit
+
+    limits = []
+    while isinstance(env, Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    own = getattr(env, "max_episode_steps", None)
+    if isinstance(own, int) and own > 0:
+        limits.append(own)
+    return min(limits, default=0)
+
+
+def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+    """An environment of Gymnasium's registry, without its checks: workers have their own."""
+    import gymnasium
+
+    package, _, task = name.rpartition(":")
+    if package:
+        _import(package, f"env.name: gymnasium/{name}")
+    try:
+        return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        near = _near(task, gymnasium.registry)
+        hint = f"did you mean {near!r}?" if near else "is its package named, as in package:Id-v0?"
+        if isinstance(error, gymnasium.error.DeprecatedEnv):
+            hint = _one_line(error)
+        raise MakeError(f"env.name: unknown task 'gymnasium/{name}'; {hint}") from error
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise MakeError(f"gymnasium/{name} needs another package: {_one_line(error)}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        reason = _one_line(error).partition(" was raised from")[0]
+        raise MakeError(f"env.options: gymnasium/{name}: {reason}") from error
+    except gymnasium.error.Error as error:
+        if task in gymnasium.registry:
+            raise
+        raise MakeError(f"env.name: gymnasium/{name}: {_one_line(error)}") from error
+
+
+def _from_file(file: str, name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+    """An instance of a class in a file, under a time limit if one is given."""
+    import gymnasium
+
+    kind = _class_in_file(file, name, "env.name")
+    if not issubclass(kind, gymnasium.Env):
+        raise MakeError(f"env.name: {file}:{name} is not a gymnasium.Env")
+    try:
+        inspect.signature(kind).bind(**options)
+    except TypeError as error:
+        raise MakeError(f"env.options: {file}:{name}: {_one_line(error)}") from error
+    env = kind(**options)
+    return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
+
+
+def _wrapper(name: str) -> Any:
+    """The class of a wrapper."""
+    import gymnasium
+
+    where = f"env.wrappers: {name}"
+    module, _, class_name = name.rpartition(":")
+    if module.endswith(".py"):
+        return _class_in_file(module, class_name, "env.wrappers")
+    place = _import(module, where) if module else gymnasium.wrappers
+    try:
+        return getattr(place, class_name)
+    except AttributeError:
+        near = _near(class_name, dir(place))
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
+
+
+def _import(module: str, where: str) -> Any:
+    """A module by name."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(error.name + ".")):
+            raise MakeError(f"{where}: no package {error.name!r} is installed") from error
+        raise MakeError(f"{where}: {module} needs another package: {error}") from error
+
+
+def _class_in_file(file: str, name: str, where: str) -> Any:
+    """A class of a Python file, which is loaded once and may import its neighbours."""
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise MakeError(f"{where}: {file}: no such file")
+    module_name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}"
+    module = sys.modules.get(module_name)
+    if module is None:
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+    classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
+    if name not in classes:
+        own = [key for key in classes if vars(module)[key].__module__ == module_name]
+        there = f"it has {', '.join(own)}" if own else "it has no classes"
+        raise MakeError(f"{where}: {file} has no class {name!r}; {there}")
+    return vars(module)[name]
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[close[0]] if close else None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")

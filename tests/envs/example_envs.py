@@ -1,0 +1,192 @@
+"""Small Gymnasium environments, well-behaved and faulty, that tests name by this file."""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Counter(gymnasium.Env):
+    """Observes (seed, episode, step); ends an episode after `length` steps, with `flags`."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (3,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length=3, flags="terminated"):
+        self.length, self.flags = length, flags
+        self.seed, self.episode, self.time = -1, -1, 0
+
+    def obs(self):
+        return np.array([self.seed, self.episode, self.time], np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.seed, self.episode = seed, -1
+        self.episode += 1
+        self.time = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.time += 1
+        over = self.time == self.length
+        terminated = over and self.flags in ("terminated", "both")
+        truncated = over and self.flags in ("truncated", "both")
+        return self.obs(), 10.0 * self.episode + self.time, terminated, truncated, {}
+
+
+class OwnLimit(Counter):
+    """Truncates its episodes itself, and says when."""
+
+    max_episode_steps = 3
+
+    def __init__(self):
+        super().__init__(3, "truncated")
+
+
+class Faulty(Counter):
+    """At its third step the environment with seed `culprit` does what `fault` says."""
+
+    def __init__(self, fault, culprit=1):
+        super().__init__(length=6)
+        self.fault, self.culprit = fault, culprit
+        if fault == "init":
+            raise KeyError("no such asset")
+        if fault == "slow init":
+            time.sleep(60)
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        if self.seed == self.culprit and self.fault == "reset":
+            raise RuntimeError("the scene is empty")
+        if self.seed == self.culprit and self.fault == "reset nan":
+            obs[0] = np.nan
+        return obs, info
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        if self.seed == self.culprit and self.time == 3:
+            obs, reward = self.misbehave(obs, reward)
+        return obs, reward, *rest
+
+    def misbehave(self, obs, reward):
+        match self.fault:
+            case "step":
+                reward = 1 / 0
+            case "leave":
+                sys.exit(3)
+            case "shape":
+                obs = obs[:2]
+            case "nan":
+                obs[1] = np.nan
+            case "infinite":
+                reward = float("inf")
+            case "huge":
+                reward = 1e300
+            case "hang":
+                time.sleep(60)
+            case "exit":
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "crash":
+                faulthandler._sigsegv()
+        return obs, reward
+
+
+class Report(gymnasium.Env):
+    """Observes its process: its id, its parent's, and whether JAX is imported."""
+
+    observation_space = spaces.Box(0, 2**31 - 1, (3,), np.int64)
+    action_space = spaces.MultiBinary(2)
+
+    def __init__(self, hang=False):
+        self.hang = hang
+
+    def obs(self):
+        return np.array([os.getpid(), os.getppid(), "jax" in sys.modules])
+
+    def reset(self, *, seed=None, options=None):
+        return self.obs(), {}
+
+    def step(self, action):
+        if self.hang:
+            time.sleep(60)
+        print("chatter")
+        return self.obs(), 0.0, False, False, {}
+
+
+class Compound(gymnasium.Env):
+    """Observes its last action, by way of every space there is."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (2, 2, 3), np.uint8),
+            "choice": spaces.Discrete(5, start=-2),
+            "bits": spaces.MultiBinary((2, 2)),
+            "pair": spaces.Tuple((spaces.Box(-1, 1, ()), spaces.MultiDiscrete([3, 4]))),
+        }
+    )
+    action_space = spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[0, 1], [2, 3]])
+
+    def __init__(self):
+        self.action = np.array([[0, 1], [2, 3]])
+
+    def obs(self):
+        return {
+            "image": np.full((2, 2, 3), 250 + self.action[0, 0], np.uint8),
+            "choice": self.action[0, 1] - 3,
+            "bits": (self.action > 3).astype(np.int8),
+            "pair": (np.float64(0.5), np.array([2, 3])),
+        }
+
+    def reset(self, *, seed=None, options=None):
+        return self.obs(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.action = action
+        return self.obs(), float(action.sum()), False, False, {}
+
+
+class Bounded(Counter):
+    """Rewards with the distance by which actions, Box or Discrete, leave their space."""
+
+    def __init__(self, discrete=False):
+        super().__init__(length=100)
+        # 0.1 as float32 is above 0.1.
+        box = spaces.Box(np.array([-0.1, 0.0]), np.array([0.1, 3.0]), dtype=np.float64)
+        self.action_space = spaces.Discrete(3, start=5) if discrete else box
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(self.action_space.contains(action)) + 10 * float(np.sum(action)), *rest
+
+
+class Unsupported(Counter):
+    """Observes text, or acts with it, or with whole numbers in a Box."""
+
+    def __init__(self, which):
+        super().__init__()
+        if which == "obs":
+            self.observation_space = spaces.Text(5)
+        elif which == "action":
+            self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+        else:
+            self.action_space = spaces.Box(0, 3, (2,), np.int32)
+
+
+class Doubled(gymnasium.ObservationWrapper):
+    """Observations times two."""
+
+    def observation(self, observation):
+        return observation * 2
+
+
+class NoEnvironment:
+    """Not an environment."""
