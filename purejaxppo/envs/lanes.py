@@ -235,7 +235,7 @@ class Lanes:
         for _ in range(TRIES):
             obs, _ = self.envs[lane].reset(seed=seed)
             self._write(lane, obs)
-            if self._finite()[lane]:
+            if all(np.isfinite(part[lane]).all() for part in self._buffers.obs):
                 return obs
             seed = None
         raise FloatingPointError(f"reset returned NaN or infinity {TRIES} times in a row")

@@ -60,6 +60,7 @@ def wait_until_gone(pids, seconds=10.0):
         ("CartPole-v1", 150, "process", 2),
         ("CartPole-v1", 150, "thread", 3),
         ("Pendulum-v1", 450, "process", 2),
+        ("Hopper-v5", 100, "process", 2),
     ],
 )
 def test_rows_are_those_of_the_environment_stepped_by_hand(name, length, kind, workers):
@@ -73,7 +74,7 @@ def test_rows_are_those_of_the_environment_stepped_by_hand(name, length, kind, w
     ends = 0
     for i in range(3):
         start, expected = by_hand(single, 7 + i, [action[i] for action in actions])
-        np.testing.assert_array_equal(first[i], start)
+        np.testing.assert_array_equal(first[i], np.float32(start))
         for row, (obs, reward, terminated, truncated, valid) in zip(rows, expected, strict=True):
             np.testing.assert_array_equal(row.obs[i], np.float32(obs))
             assert row.reward[i] == np.float32(reward)
