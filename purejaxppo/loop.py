@@ -1,9 +1,11 @@
 """The outer loop of a run: chunks of training, and between them logging, evaluation and saves."""
 
+import contextlib
 import logging
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,7 @@ from purejaxppo import reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
+from purejaxppo.envs.host import SimulatorError
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import STATE_AXES, Learner
 from purejaxppo.sharding import Shards
@@ -131,6 +134,12 @@ class Programs:
             self.evaluate = jax.jit(self.evaluator).lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
 
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong on the host, if anything did."""
+        watched = self.evaluator.env if self.evaluator else self.learner.env
+        return self.learner.env.failure or watched.failure
+
     def close(self) -> None:
         """Ends what runs on the host; the compiled functions must not be called again."""
         self.learner.env.close()
@@ -166,17 +175,37 @@ class Run:
         while p.update < every.total and not interrupt.signal:
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
-            state, metrics = self.programs.train_chunk(state, self.programs.hp, np.int32(updates))
-            metrics = jax.device_get(metrics)
+            with self._host_failures(state):
+                after, metrics = self.programs.train_chunk(
+                    state, self.programs.hp, np.int32(updates)
+                )
+                metrics = jax.device_get(metrics)
+            state = after
             seconds = time.perf_counter() - started
             chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
             speed = int(metrics.env_steps) / seconds
             p.update += updates
             p.env_steps += int(metrics.env_steps)
             p.train_seconds += seconds
-            self._after_chunk(state, metrics, speed)
+            with self._host_failures(state):
+                self._after_chunk(state, metrics, speed)
         self._save(state)
         return state
+
+    @contextlib.contextmanager
+    def _host_failures(self, state: TrainState) -> Iterator[None]:
+        """If a simulator on the host fails inside: saves `state`, and says what happened there."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            failure = self.programs.failure
+            if failure is None:
+                raise
+            self._save(state)
+            raise SimulatorError(
+                f"{self.config.env.name}: {failure}\nSaved at {self.progress.env_steps:,} steps in "
+                f"{self.run_dir}; the same command resumes"
+            ) from error
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals

@@ -16,6 +16,7 @@ import tyro
 from purejaxppo import cli, configio, reporting
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
+from purejaxppo.envs.host import SimulatorError
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
@@ -79,7 +80,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if command.list_configs:
             return list_configs()
         return train(command)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SimulatorError) as error:
         return reporting.fail(error)
     except KeyboardInterrupt:
         return reporting.fail("interrupted; what was saved before is as it was", code=130)
@@ -196,9 +197,10 @@ def execute(run: Run) -> int:
     set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
+    shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     console.say(
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
-        f"{config.env.num_envs} environments in {config.num_shards} shards, into {run_dir}"
+        f"{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     started = time.perf_counter()
     state = run.programs.init()

@@ -49,6 +49,11 @@ class Env(Protocol):
 
     spec: EnvSpec
 
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong on the host, if anything did."""
+        ...
+
     def reset(self, key) -> tuple[Any, Any]:
         """A key -> (state, obs [N, ...]), every environment at an episode's start."""
         ...

@@ -209,6 +209,8 @@ class EnvPool:
     them ends the process.
     """
 
+    failure = None  # it ends the process if anything goes wrong
+
     def __init__(self, name: str, options: dict[str, Any], observation: spaces.Space) -> None:
         """Starts the environments."""
         self.observation = observation

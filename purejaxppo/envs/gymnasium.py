@@ -1,7 +1,7 @@
 """`gymnasium/`: any Gymnasium environment, in worker processes behind callbacks.
 
-`gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers when
-it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
+`gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers
+when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
 """
 
 import functools
@@ -14,8 +14,10 @@ from jax.experimental import io_callback
 from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs.host import HostEnv, Rows
-from purejaxppo.envs.makers import Maker, make_one, make_spec
-from purejaxppo.envs.workers import WorkerError, WorkerPool
+from purejaxppo.envs.lanes import Lanes, buffers, size_of
+from purejaxppo.envs.makers import MakeError, Maker, Spec, make_one, make_spec
+from purejaxppo.envs.workers import Rows as WorkerRows
+from purejaxppo.envs.workers import WorkerPool, tree_of
 
 DEFAULTS: dict[str, Any] = {"wrappers": "", "workers": "process", "num_workers": 0, "timeout": 60.0}
 """Options that are ours and not the environment's."""
@@ -100,9 +102,9 @@ def make(
 
 def _check(ours: dict[str, Any]) -> None:
     """Refuses values of our options that cannot be."""
-    kinds = {"wrappers": str, "workers": str, "num_workers": int, "timeout": (int, float)}
     for key, value in ours.items():
-        if not isinstance(value, kinds[key]) or isinstance(value, bool):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (isinstance(value, type(DEFAULTS[key])) or (whole and key == "timeout")):
             raise ValueError(f"env.options.{key} = {value!r} should be like {DEFAULTS[key]!r}")
     if ours["workers"] not in ("process", "thread"):
         raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
@@ -121,7 +123,7 @@ class Facts(NamedTuple):
 
 
 @functools.cache
-def _facts(maker: Maker) -> Facts:
+def _facts(maker: Spec) -> Facts:
     """Asks one environment in a process of its own."""
     with WorkerPool(maker, 1) as pool:
         return Facts(pool.observation, pool.action, pool.max_episode_steps)
@@ -141,15 +143,16 @@ class CallbackPool:
         self.envs = envs
         self.num_envs = num_envs
         self.failure: Exception | None = None
+        flag: Any = jax.ShapeDtypeStruct((num_envs,), np.bool_)
         self.rows = Rows(
             obs=jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
                 spaces.example(observation),
             ),
-            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),
-            terminated=jax.ShapeDtypeStruct((num_envs,), np.bool_),
-            truncated=jax.ShapeDtypeStruct((num_envs,), np.bool_),
-            diverged=jax.ShapeDtypeStruct((num_envs,), np.bool_),
+            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),  # type: ignore[arg-type]
+            terminated=flag,
+            truncated=flag,
+            diverged=flag,
         )
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
@@ -167,9 +170,7 @@ class CallbackPool:
 
     def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
         out = self._ask(self.envs.step, np.asarray(action))
-        rows = Rows(
-            out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged
-        )
+        rows = Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
         return np.asarray(token) + np.int32(1), rows
 
     def _ask(self, function: Any, *args: Any) -> Any:
@@ -194,6 +195,33 @@ class Solo:
 
     def __init__(self, maker: Maker) -> None:
         """Makes the environment."""
-        self.env = make_one(maker, "rgb_array")
+        try:
+            self.env = make_one(maker, "rgb_array")
+        except MakeError:  # what cannot draw itself takes no render_mode
+            self.env = make_one(maker)
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
         self.lanes = Lanes([self.env], 0)
+        spaces = self.lanes.observation, self.lanes.action
+        self.buffers = buffers(bytearray(size_of(*spaces, 1)), *spaces, 1)
+        self.lanes.bind(self.buffers)
+
+    def reset(self, seed: int) -> Any:
+        """As `WorkerPool.reset`."""
+        self.lanes.reset(seed)
+        return tree_of(self.lanes.observation, self.buffers.obs)
+
+    def step(self, action: np.ndarray) -> WorkerRows:
+        """As `WorkerPool.step`."""
+        self.buffers.action[:] = action
+        self.lanes.step()
+        obs = tree_of(self.lanes.observation, self.buffers.obs)
+        return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
+
+    def picture(self) -> np.ndarray | None:
+        """As the environment draws itself, uint8 [H, W, 3]."""
+        picture = self.env.render()
+        return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()

@@ -17,8 +17,8 @@ from flax import struct
 
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import finite, select
-from purejaxppo.envs.wrappers import from_unit, unit_space
-from purejaxppo.spaces import Space
+from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
+from purejaxppo.spaces import Box, Space
 
 
 class Rows(NamedTuple):
@@ -30,10 +30,16 @@ class Rows(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: Any = None  # [N] float32: what the episode's return is reported in, if not `reward`
     over: Any = None  # [N] bool: what ends the reported episode, if not the flags above
+    diverged: Any = None  # [N] bool: NaN or infinity, which the pool has contained itself
 
 
 class Pool(Protocol):
     """N environments on the host with next-step auto-reset; both functions can be traced."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong, of which the program that stepped the pool says little."""
+        ...
 
     def reset(self, key) -> tuple[Any, Any]:
         """A key -> (token, obs [N, ...])."""
@@ -67,6 +73,10 @@ class Filmed:
         from purejaxppo.pictures import charts
 
         return charts.film(states, height=height, width=width)
+
+
+class SimulatorError(RuntimeError):
+    """A simulator on the host failed, and with it the program that stepped it."""
 
 
 class HostState(struct.PyTreeNode):
@@ -107,11 +117,12 @@ class HostEnv:
         self._make_pool = make_pool
         self._pools: dict[int, Pool] = {}
         self._raw_action = action
+        flat = flat_space(action)
         self.task = Filmed(frame_rate)
         self._calls: dict[int, tuple[Callable, Callable]] = {}
         self.spec = EnvSpec(
             observation=observation,
-            action=unit_space(action),
+            action=unit_space(flat),
             num_envs=num_envs,
             max_episode_steps=max_episode_steps,
             restorable=False,
@@ -128,6 +139,11 @@ class HostEnv:
         """How environment 0 looks, or `obs` (of one environment) if it has no looks."""
         picture = self.pool(self.spec.num_envs).picture()
         return jax.tree.map(lambda x: np.asarray(x)[0], obs) if picture is None else picture
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong on the host, if anything did."""
+        return next((p.failure for p in self._pools.values() if p.failure), None)
 
     def close(self) -> None:
         """Ends the pools; programs that were compiled with them must not run again."""
@@ -152,12 +168,15 @@ class HostEnv:
         A diverged environment ends its episode here; its rows are not valid until the simulator
         has ended it, too.
         """
-        action = from_unit(action, self._raw_action)
+        action = from_unit(action, flat_space(self._raw_action))
+        if isinstance(self._raw_action, Box):
+            action = action.reshape((-1, *self._raw_action.shape))
         token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
         lost = state.lost & ~state.done
         valid = ~(state.done | lost)
         ok = jnp.isfinite(rows.reward) & finite(rows.obs, self.spec.num_envs)
-        diverged = valid & ~ok
+        contained = False if rows.diverged is None else rows.diverged
+        diverged = valid & (~ok | contained)
         terminated = valid & (rows.terminated | diverged)
         truncated = valid & rows.truncated & ~terminated
         step = EnvStep(

@@ -57,7 +57,7 @@ def make_spec(
     wrappers: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
     max_episode_steps: int = 0,
-) -> Maker:
+) -> Spec:
     """Describes a Gymnasium environment; nothing is imported or made yet.
 
     Args:

@@ -33,6 +33,13 @@ FAMILIES = {
     "envpool": Family(
         "purejaxppo.envs.envpool", "envpool", "envpool", "C++ on the host: Atari, MuJoCo, ...", True
     ),
+    "gymnasium": Family(
+        "purejaxppo.envs.gymnasium",
+        "gymnasium",
+        "gymnasium",
+        "any id, package:Id or file.py:Class, in worker processes",
+        True,
+    ),
     "gymnax": Family(
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),

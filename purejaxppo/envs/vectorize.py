@@ -33,6 +33,8 @@ class VectorEnv:
             before a rollout, in turn, so that all are new after 1 / fresh_fraction rollouts.
     """
 
+    failure = None  # nothing runs on the host
+
     def __init__(self, task: Task, num_envs: int, *, fresh_every_step: bool) -> None:
         """Prepares the batch; nothing is computed yet."""
         self.task = task

@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
@@ -205,7 +205,7 @@ class WorkerPool:
 
     def _obs(self) -> Any:
         """A copy of the observation: the workers write over theirs at the next step."""
-        return _tree(self.observation, iter(self._buffers.obs))
+        return tree_of(self.observation, self._buffers.obs)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -546,8 +546,13 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _tree(space: Space, parts: Iterator[np.ndarray]) -> Any:
-    """Copies of a space's arrays as nested dicts."""
-    if isinstance(space, Dict):
-        return {name: _tree(part, parts) for name, part in space.spaces}
-    return next(parts).copy()
+def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
+    """A copy of an observation's arrays, in the order of the space's leaves, as its pytree."""
+    rest = iter(parts)
+
+    def build(space: Space) -> Any:
+        if isinstance(space, Dict):
+            return {name: build(part) for name, part in space.spaces}
+        return next(rest).copy()
+
+    return build(space)

@@ -102,21 +102,26 @@ class UnitActions(Wrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
+def flat_space(space: Space) -> Space:
+    """A `Box` without axes, or with several, as one with exactly one; others as they are."""
+    if not isinstance(space, Box) or len(space.shape) == 1:
+        return space
+    low, high = (
+        tuple(np.broadcast_to(bound, space.shape).ravel().tolist())
+        for bound in (space.low, space.high)
+    )
+    return replace(space, shape=(int(np.prod(space.shape)),), low=low, high=high)
+
+
 class FlatActions(Wrapper):
     """Gives a `Box` action space without axes, or with several, exactly one."""
 
     def __init__(self, task: Task) -> None:
         """Flattens the actions of `task`."""
         super().__init__(task)
-        space = task.action
-        assert isinstance(space, Box)
-        self.shape = space.shape
-        size = int(np.prod(self.shape))
-        low, high = (
-            tuple(np.broadcast_to(bound, self.shape).ravel().tolist())
-            for bound in (space.low, space.high)
-        )
-        self.action = replace(space, shape=(size,), low=low, high=high)
+        assert isinstance(task.action, Box)
+        self.shape = task.action.shape
+        self.action = flat_space(task.action)
 
     def step(self, key, state, action):
         """As the task, for a flat action."""
