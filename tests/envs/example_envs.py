@@ -99,6 +99,20 @@ class Faulty(Counter):
         return obs, reward
 
 
+class FailsLater(Counter):
+    """Works for 499 steps."""
+
+    def __init__(self):
+        super().__init__(length=20)
+        self.steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 500:
+            raise RuntimeError("the 500th step")
+        return super().step(action)
+
+
 class Report(gymnasium.Env):
     """Observes its process: its id, its parent's, and whether JAX is imported."""
 
