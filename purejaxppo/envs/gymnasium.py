@@ -5,6 +5,8 @@ when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class 
 """
 
 import functools
+import os
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -194,7 +196,10 @@ class Solo:
     """One environment in this process, for one episode that is filmed."""
 
     def __init__(self, maker: Maker) -> None:
-        """Makes the environment."""
+        """Makes the environment; without a display, on an off-screen surface."""
+        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         try:
             self.env = make_one(maker, "rgb_array")
         except MakeError:  # what cannot draw itself takes no render_mode
@@ -219,7 +224,12 @@ class Solo:
 
     def picture(self) -> np.ndarray | None:
         """As the environment draws itself, uint8 [H, W, 3]."""
-        picture = self.env.render()
+        from gymnasium.error import DependencyNotInstalled
+
+        try:
+            picture = self.env.render()
+        except DependencyNotInstalled:
+            return None
         return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
 
     def close(self) -> None:
