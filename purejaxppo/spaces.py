@@ -17,6 +17,10 @@ class Box:
     low: float | tuple = -np.inf
     high: float | tuple = np.inf
     dtype: str = "float32"
+    slide: int = 0
+    """Of a sliding window along the first axis: how many values each step drops at its front and
+    appends at its end, 1 or more. A rollout then keeps the series instead of the windows. 0: any
+    other observation."""
 
     @property
     def bounded(self) -> bool:
