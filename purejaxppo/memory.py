@@ -117,14 +117,13 @@ class Windows:
         return memory, row
 
     def look(self, memory: Series, rows: Row):
-        """As `Whole.look`: gathers."""
-        window = jnp.arange(self.window)
-        env, first, age, blank = (x[..., None] for x in rows)
-        values = memory.values.at[env, first + window].get(mode="promise_in_bounds")
-        old = jnp.minimum(window + age, self.window - 1)
-        start = memory.start.at[env, old].get(mode="promise_in_bounds")
-        obs = jnp.where(_expand(window + age < self.window, values), start, values)
-        return jnp.where(_expand(blank, obs), jnp.zeros((), obs.dtype), obs)
+        """As `Whole.look`: whole stretches of the series, which cost what stored windows would."""
+        values = _stretches(memory.values, rows.env, rows.first, self.window)
+        padded = jnp.concatenate([memory.start, jnp.zeros_like(memory.start)], axis=1)
+        start = _stretches(padded, rows.env, rows.age, self.window)
+        old = jnp.arange(self.window) + rows.age[..., None] < self.window
+        obs = jnp.where(_expand(old, values), start, values)
+        return jnp.where(_expand(rows.blank, obs), jnp.zeros((), obs.dtype), obs)
 
     def over(self, function: Callable, memory: Series, rows: Row, *others):
         """As `Whole.over`, some rows of time after another, so that few windows exist at once."""
@@ -146,6 +145,18 @@ def choose(space: Space, same_start: bool) -> Whole | Windows:
     if isinstance(space, Box) and space.slide and same_start:
         return Windows(space.shape[0], space.slide)
     return Whole()
+
+
+def _stretches(x, env, first, length: int):
+    """`x[env, first : first + length]` for every pair of numbers in env and first [*B]."""
+
+    def stretch(env, first):
+        corner = (env, first, *[0] * (x.ndim - 2))
+        return jax.lax.dynamic_slice(x, corner, (1, length, *x.shape[2:]))[0]
+
+    for _ in range(env.ndim):
+        stretch = jax.vmap(stretch)
+    return stretch(env, first)
 
 
 def _expand(mask, x):
