@@ -168,7 +168,7 @@ def windows(rows: Rows) -> list[str]:
         "update of 1,024 oscillator ensembles of 100 neurons, which observe windows of 250 values. "
         "A learner keeps the series; keeping each window is what that saves.",
         "",
-        "| rollout | every window | every window kept | the series kept |",
+        "| rollout | size of its windows | peak, windows kept | peak, series kept |",
         "| --- | --- | --- | --- |",
     ]
     for (length,), runs in group(rows, "length").items():
