@@ -1,9 +1,15 @@
 """Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
 
     python benchmarks/memory.py
+    python benchmarks/memory.py --windows
 
 Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
 four vmapped seeds. Rows go to benchmarks/results/memory.jsonl.
+
+--windows: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
+of 250 values, over rollouts of different lengths: with the series kept, as a learner does, and with
+every window kept. Minibatches have the same size in all. Rows go to
+benchmarks/results/memory_windows.jsonl.
 """
 
 import argparse
@@ -12,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import machine
 
@@ -22,13 +29,35 @@ config = load_config("cartpole.yaml", {"total_timesteps": int(sys.argv[1])})
 train = jax.jit(jax.vmap(make_train(config)))
 jax.block_until_ready(train(jax.random.split(jax.random.key(0), 4)))
 """
+WINDOWS = """
+import sys, jax
+from purejaxppo import load_config
+from purejaxppo.learner import Learner
+from purejaxppo.memory import Whole
+length = int(sys.argv[1])
+config = load_config("oscillator.yaml", {
+    "env.num_envs": 1024, "env.options": {"num_neurons": 100}, "ppo.rollout_length": length,
+    "ppo.num_minibatches": length // 8})
+learner = Learner(config)
+if sys.argv[2] == "windows":
+    learner.memory = Whole()
+state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+train = jax.jit(learner.train_chunk, donate_argnums=0)
+jax.block_until_ready(train(state, learner.hyperparams(), 1))
+"""
+LENGTHS = (64, 256, 1024)
 
 
 def main() -> None:
-    """Measures 1x, 4x and 20x."""
+    """Measures 1x, 4x and 20x, or windows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps at 1x")
+    parser.add_argument("--windows", action="store_true", help="lengths of rollouts of windows")
     args = parser.parse_args()
+    if args.windows:
+        rows = [windows(length, kept) for length in LENGTHS for kept in ("windows", "series")]
+        machine.write_rows(machine.RESULTS / "memory_windows.jsonl", rows)
+        return
     rows = []
     for times in (1, 4, 20):
         steps = str(times * args.steps)
@@ -48,6 +77,19 @@ def main() -> None:
                     }
                 )
     machine.write_rows(machine.RESULTS / "memory.jsonl", rows)
+
+
+def windows(length: int, kept: str) -> dict[str, Any]:
+    """One update with rollouts of `length` that keep windows or the series behind them."""
+    megabytes = peak(["-c", WINDOWS, str(length), kept])
+    print(f"{kept:8} {length:5} steps  {megabytes:7.0f} MB", flush=True)
+    return {
+        "kept": kept,
+        "length": length,
+        "peak_mb": round(megabytes),
+        "date": datetime.date.today().isoformat(),
+        **machine.describe(),
+    }
 
 
 def peak(arguments: list[str]) -> float:

@@ -221,7 +221,9 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
             psum=lambda x: x,
         )
 
-    collector = jax.jit(lambda rollout: collect(learner.env, act, rollout, key, length))
+    collector = jax.jit(
+        lambda rollout: collect(learner.env, act, rollout, key, length, memory=learner.memory)
+    )
     rollout, transitions, _ = collector(state.rollout)
     brain, infer, trainer = jax.jit(steps), jax.jit(inference), jax.jit(train)
     calls = {

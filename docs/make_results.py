@@ -156,6 +156,30 @@ def memory(rows: Rows) -> list[str]:
     return lines
 
 
+def windows(rows: Rows) -> list[str]:
+    """Peak memory over lengths of rollout, with windows kept or the series behind them."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### Rollouts of windows",
+        "",
+        "`python benchmarks/memory.py --windows`: peak resident memory of a process that makes one "
+        "update of 1,024 oscillator ensembles of 100 neurons, which observe windows of 250 values. "
+        "A learner keeps the series; keeping each window is what that saves.",
+        "",
+        "| rollout | size of its windows | peak, windows kept | peak, series kept |",
+        "| --- | --- | --- | --- |",
+    ]
+    for (length,), runs in group(rows, "length").items():
+        mb = {run["kept"]: run["peak_mb"] for run in runs}
+        lines.append(
+            f"| {length:,} steps | {length * 1024 * 250 * 4 / 1e6:,.0f} MB "
+            f"| {mb['windows']:,} MB | {mb['series']:,} MB |"
+        )
+    return lines
+
+
 def document() -> str:
     """The whole page."""
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
@@ -198,6 +222,7 @@ def document() -> str:
         "`python benchmarks/memory.py`: peak resident memory of whole processes, CartPole.",
         "",
         *memory(read("memory.jsonl")),
+        *windows(read("memory_windows.jsonl")),
         "",
         "GPU figures: none yet.",
         "",

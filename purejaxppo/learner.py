@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purejaxppo import memory
 from purejaxppo.advantages import gae
 from purejaxppo.agents import normalize, ppo
 from purejaxppo.agents.policy import Policy
@@ -49,6 +50,7 @@ class Learner:
         self.shards = shards or Shards(self.config.num_shards)
         self.num_envs = self.config.env.num_envs // self.config.num_shards
         self.env = registry.make(self.config.env, self.num_envs, seed=self.config.seed)
+        self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
         self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
         self.train_chunk = self.shards.map(
@@ -100,6 +102,7 @@ class Learner:
             state.rollout,
             act_key,
             self.config.ppo.rollout_length,
+            memory=self.memory,
         )
         rollout, reward_stats, rewards = self.scale_rewards(state, rollout, transitions, hp)
         batch = self.estimate(state.agent, rollout, transitions, rewards, hp)
@@ -141,13 +144,19 @@ class Learner:
     def estimate(
         self, agent: AgentState, rollout, transitions: Transition, reward, hp
     ) -> ppo.Batch:
-        """Values in one batch after the rollout, advantages and targets; rows flattened."""
-        obs = jax.tree.map(
-            lambda xs, x: jnp.concatenate([xs, x[None]]), transitions.obs, rollout.obs
+        """Values after the rollout, advantages and targets; rows flattened."""
+        kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
+        rows, start = jax.tree.map(
+            lambda xs, x: jnp.concatenate([xs, x[None]]),
+            (transitions.obs, transitions.start),
+            (last, rollout.start),
         )
-        obs = self.policy.normalize_obs(agent.obs_stats, obs)
-        start = jnp.concatenate([transitions.start, rollout.start[None]])
-        value = self.policy.network.apply(agent.params, (), obs, start)[2]
+
+        def values(obs, start):
+            obs = self.policy.normalize_obs(agent.obs_stats, obs)
+            return self.policy.network.apply(agent.params, (), obs, start)[2]
+
+        value = self.memory.over(values, kept, rows, start)
         advantage = gae(
             reward,
             value[:-1],
@@ -159,7 +168,7 @@ class Learner:
             gae_lambda=hp.gae_lambda,
         )
         batch = ppo.Batch(
-            obs=jax.tree.map(lambda x: x[:-1], obs),
+            obs=transitions.obs,
             carry=(),
             start=transitions.start,
             action=transitions.action,
@@ -169,11 +178,14 @@ class Learner:
             advantage=advantage,
             valid=transitions.valid,
         )
-        return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+        batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+        return batch._replace(shared=(kept, agent.obs_stats))
 
     def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
         """Log-probabilities, entropies and values of stored rows under `params`."""
-        _, dist_params, value = self.policy.network.apply(params, rows.carry, rows.obs, rows.start)
+        kept, stats = rows.shared
+        obs = self.policy.normalize_obs(stats, self.memory.look(kept, rows.obs))
+        _, dist_params, value = self.policy.network.apply(params, rows.carry, obs, rows.start)
         distribution = self.policy.distribution
         return ppo.Evaluation(
             distribution.log_prob(dist_params, rows.action),
@@ -185,8 +197,16 @@ class Learner:
         """Observation statistics with this rollout's valid rows: only after the update."""
         if not self.config.ppo.normalize_obs:
             return stats
-        vectors = self.policy.normalizable(transitions.obs)
-        return normalize.update_stats(stats, vectors, transitions.valid, self.shards.psum)
+        valid = transitions.valid
+
+        def total(function):
+            def sums(obs, valid):
+                vectors = function(self.policy.normalizable(obs))
+                return normalize.sum_rows(vectors, valid)
+
+            return self.memory.total(sums, transitions.memory, transitions.obs, valid)
+
+        return normalize.merge_stats(stats, total, jnp.sum(valid), self.shards.psum)
 
     def summarise(
         self, transitions: Transition, episodes: Episodes, losses: Losses, batch: ppo.Batch

@@ -7,7 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.envs.base import Env
+from purejaxppo.memory import Whole, Windows
 from purejaxppo.types import Episodes, RolloutState, Transition
+
+WHOLE = Whole()
 
 
 def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
@@ -26,7 +29,13 @@ def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
 
 
 def collect(
-    env: Env, act: Callable[..., tuple[Any, Any, Any, Any]], state: RolloutState, key, length: int
+    env: Env,
+    act: Callable[..., tuple[Any, Any, Any, Any]],
+    state: RolloutState,
+    key,
+    length: int,
+    *,
+    memory: Whole | Windows = WHOLE,
 ) -> tuple[RolloutState, Transition, Episodes]:
     """Steps N environments `length` times.
 
@@ -37,13 +46,16 @@ def collect(
         state: where they stand.
         key: consumed.
         length: T.
+        memory: how observations are kept in the transitions.
 
     Returns:
         (state, transitions [T, N], episodes that ended).
     """
     state = state.replace(env=env.refresh(state.env))
 
-    def step(state: RolloutState, key):
+    def step(carried, key):
+        state, kept = carried
+        kept, obs = memory.keep(kept, state.obs, state.start)
         carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
         env_state, out = env.step(state.env, env_action)
         done = out.terminated | out.truncated if out.over is None else out.over
@@ -51,7 +63,7 @@ def collect(
         episode_return = state.episode_return + score
         episode_length = state.episode_length + out.valid
         transition = Transition(
-            obs=state.obs,
+            obs=obs,
             action=action,
             log_prob=log_prob,
             reward=out.reward,
@@ -74,7 +86,10 @@ def collect(
             episode_return=jnp.where(done, 0.0, episode_return),
             episode_length=jnp.where(done, 0, episode_length),
         )
-        return state, (transition, episodes)
+        return (state, kept), (transition, episodes)
 
-    state, (transitions, episodes) = jax.lax.scan(step, state, jax.random.split(key, length))
+    first = (state, memory.begin(state.obs, length))
+    keys = jax.random.split(key, length)
+    (state, kept), (transitions, episodes) = jax.lax.scan(step, first, keys)
+    transitions = transitions._replace(memory=kept)
     return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)

@@ -18,6 +18,10 @@ class Box:
     low: float | tuple = -np.inf
     high: float | tuple = np.inf
     dtype: str = "float32"
+    slide: int = 0
+    """Of a sliding window along the first axis: how many values each step drops at its front and
+    appends at its end, 1 or more. A rollout then keeps the series instead of the windows. 0: any
+    other observation."""
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":

@@ -32,7 +32,7 @@ class Hyperparams(NamedTuple):
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: Obs  # [N, ...] what the action was chosen from
+    obs: Any  # [N, ...] what the action was chosen from, as `memory.py` keeps it
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
@@ -40,6 +40,7 @@ class Transition(NamedTuple):
     truncated: jax.Array  # [N] bool
     valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
     start: jax.Array  # [N] bool: obs is an episode's first
+    memory: Any = ()  # what the rows of obs refer to, without time, if it is not whole
 
 
 class Episodes(NamedTuple):

@@ -34,7 +34,9 @@ class Watched(Learner):
 
     def summarise(self, transitions, episodes, losses, batch):
         metrics = super().summarise(transitions, episodes, losses, batch)
-        return metrics, transitions, batch
+        kept, stats = batch.shared
+        seen = self.policy.normalize_obs(stats, self.memory.look(kept, batch.obs))
+        return metrics, transitions, batch._replace(obs=seen)
 
 
 def plain(tree):

@@ -56,14 +56,17 @@ def test_the_collector_is_brain_and_inference_in_turns(learner, state, key):
     def act(*args):
         return learner.policy.act(state.agent, *args)
 
-    last, transitions, episodes = collect(learner.env, act, state.rollout, key, 16)
+    last, transitions, episodes = collect(
+        learner.env, act, state.rollout, key, 16, memory=learner.memory
+    )
+    seen = learner.memory.look(transitions.memory, transitions.obs)
     env_state, obs = learner.env.refresh(state.rollout.env), state.rollout.obs
     start, returns = state.rollout.start, []
     total = np.zeros(4)
     for t, step_key in enumerate(jax.random.split(key, 16)):
         _, action, log_prob, env_action = act(step_key, (), obs, start)
         env_state, out = learner.env.step(env_state, env_action)
-        np.testing.assert_allclose(transitions.obs[t], obs, atol=1e-5)
+        np.testing.assert_allclose(seen[t], obs, atol=1e-5)
         np.testing.assert_allclose(transitions.action[t], action, atol=1e-4)
         np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
         np.testing.assert_allclose(transitions.reward[t], out.reward, atol=1e-4)
@@ -88,6 +91,7 @@ def test_collector_and_trainer_are_train_step(learner, state):
         state.rollout,
         act_key,
         16,
+        memory=learner.memory,
     )
     batch = learner.estimate(state.agent, rollout, transitions, transitions.reward, now)
     params, _, losses = ppo.improve(
@@ -118,3 +122,4 @@ def test_the_page_runs():
     exec(code, names)
     assert names["batch"].advantage.shape == (128 * 64,)
     assert names["out"].obs.shape == (64, 250)
+    assert names["windows"].shape == (128, 64, 250)

@@ -25,24 +25,45 @@ def update_stats(stats: RunningStats, batch, valid, psum: Callable) -> RunningSt
 
     Chan, Golub & LeVeque 1983, eq. 2.1: exact for any split of the data into batches.
     """
-    count = psum(jnp.sum(valid, dtype=jnp.float32))
-    total = stats.count + count
-    safe = jnp.maximum(count, 1.0)
+    return merge_stats(
+        stats, lambda function: sum_rows(function(batch), valid), jnp.sum(valid), psum
+    )
 
-    def rows(x):
-        return valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim))
 
+def sum_rows(batch, valid):
+    """Sums over the valid rows [*B] of a pytree of arrays [*B, ...]."""
     axes = tuple(range(valid.ndim))
-    batch_mean = jax.tree.map(
-        lambda x: psum(jnp.sum(x, axes, where=rows(x), dtype=jnp.float32)) / safe, batch
+    return jax.tree.map(
+        lambda x: jnp.sum(
+            x,
+            axes,
+            where=valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim)),
+            dtype=jnp.float32,
+        ),
+        batch,
     )
-    batch_m2 = jax.tree.map(
-        lambda x, mean: psum(jnp.sum(jnp.square(x - mean), axes, where=rows(x))), batch, batch_mean
+
+
+def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> RunningStats:
+    """`update_stats` for a batch that need not exist as a whole.
+
+    Args:
+        stats: so far.
+        total: a function of rows -> its sum over the batch's valid rows.
+        count: how many these are.
+        psum: sum over shards.
+    """
+    count = psum(jnp.float32(count))
+    safe = jnp.maximum(count, 1.0)
+    batch_mean = jax.tree.map(lambda x: psum(x) / safe, total(lambda rows: rows))
+    batch_m2 = psum(
+        total(lambda rows: jax.tree.map(lambda x, m: jnp.square(x - m), rows, batch_mean))
     )
+    all_rows = stats.count + count
     delta = jax.tree.map(jnp.subtract, batch_mean, stats.mean)
-    weight = count / jnp.maximum(total, 1.0)
+    weight = count / jnp.maximum(all_rows, 1.0)
     return RunningStats(
-        total,
+        all_rows,
         jax.tree.map(lambda mean, d: mean + d * weight, stats.mean, delta),
         jax.tree.map(
             lambda m2, b, d: m2 + b + d * d * stats.count * weight, stats.m2, batch_m2, delta

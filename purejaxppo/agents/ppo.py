@@ -23,7 +23,7 @@ LANES = 64
 class Batch(NamedTuple):
     """A rollout as the update sees it; B rows."""
 
-    obs: Any  # [B, ...] normalised
+    obs: Any  # [B, ...] as `memory.py` keeps it
     carry: Any  # [B, ...] recurrent carry, () for feed-forward networks
     start: jax.Array  # [B] bool
     action: Any  # [B, ...]
@@ -32,6 +32,7 @@ class Batch(NamedTuple):
     target: jax.Array  # [B] advantage + value
     advantage: jax.Array  # [B]
     valid: jax.Array  # [B] bool
+    shared: Any = ()  # what `evaluate` needs besides, the same for all rows
 
 
 class Evaluation(NamedTuple):
@@ -184,8 +185,10 @@ def improve(
     def gradient_step(state, minibatch):
         flat, opt_state = state
         index, advantage = minibatch
-        rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), batch)
-        rows = rows._replace(advantage=advantage)
+        rows = jax.tree.map(
+            lambda x: x.at[index].get(mode="promise_in_bounds"), batch._replace(shared=())
+        )
+        rows = rows._replace(advantage=advantage, shared=batch.shared)
         (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
         count = jnp.sum(rows.valid, dtype=flat.dtype)
         sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))

@@ -36,6 +36,8 @@ class EnvSpec:
     num_agents: int = 1
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
+    same_start: bool = False
+    """Whether all episodes that an environment begins between two `refresh` begin alike."""
     restorable: bool = True
     """Whether the state can be saved and continued exactly (False for host simulators)."""
 

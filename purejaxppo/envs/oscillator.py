@@ -348,7 +348,8 @@ class Oscillator:
     @property
     def observation(self) -> Box:
         """The last H values of the mean field, oldest first."""
-        return Box((self.history,))
+        steps = len(self.pulse)
+        return Box((self.history,), slide=steps if steps < self.history else 0)
 
     @property
     def max_episode_steps(self) -> int:

@@ -222,7 +222,9 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
     )
     neurons.axvline(BEFORE, color="tab:green")
     neurons.set(
-        title="Single neurons; control begins at the line", xlabel="actions", ylabel="neuron"
+        title="Single neurons (bright: high x); control begins at the line",
+        xlabel="actions",
+        ylabel="neuron",
     )
     seconds = task.model.step_seconds * len(task.pulse)
     for part, label, color in (
@@ -246,6 +248,6 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
         )
     bars.invert_yaxis()
     bars.set_xscale("log")
-    bars.set_xlim(0.1, 1e5)
+    bars.set_xlim(0.1, 1e6)
     bars.set(title="Suppression of the mean field", xlabel="std before / std under control")
     figure.savefig(path, dpi=110)

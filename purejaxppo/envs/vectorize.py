@@ -46,6 +46,7 @@ class VectorEnv:
             action=task.action,
             num_envs=num_envs,
             max_episode_steps=task.max_episode_steps,
+            same_start=not fresh_every_step,
         )
 
     def _starts(self, key, count: int):

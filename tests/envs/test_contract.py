@@ -238,6 +238,21 @@ def test_observations_are_as_their_space_says(recording):
             assert np.all(np.isfinite(x))
 
 
+def test_windows_slide(recording):
+    # What lets a rollout keep the series and not the windows.
+    for x, space in leaves_with_spaces(recording.obs, recording.spec.observation):
+        slide = getattr(space, "slide", 0)
+        if slide:
+            assert recording.spec.same_start
+            on = recording.rows.valid
+            np.testing.assert_array_equal(x[1:, :, :-slide][on], x[:-1, :, slide:][on])
+            starts = x[1:][~on].reshape(-1, *space.shape)
+            firsts = [
+                x[1:, n][~on[:, n]] for n in range(NUM_ENVS) if np.count_nonzero(~on[:, n]) > 1
+            ]
+            assert len(starts) and all(np.all(f == f[0]) for f in firsts)
+
+
 def test_rewards_are_finite_float32_and_flags_are_bool(recording):
     rows = recording.rows
     assert rows.reward.dtype == np.float32 and rows.reward.shape == (LENGTH, NUM_ENVS)

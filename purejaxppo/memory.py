@@ -1,0 +1,164 @@
+"""What a rollout keeps of its observations: all of them or, of sliding windows, the series.
+
+Consecutive windows of a series share all but a few values. Keeping the values instead of the
+windows takes T + H numbers per environment instead of T x H, and `look` puts together the windows
+that are asked for. The numbers are the same, bit for bit.
+
+Both kinds of memory have the same functions, so that rollout and learner need not know which
+one they use.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.spaces import Box, Space
+
+ROWS = 4096
+"""Windows that `Windows.over` puts together at a time."""
+
+
+class Whole:
+    """Keeps every observation; rows are the observations themselves, and there is nothing else."""
+
+    def begin(self, obs, length: int):
+        """What is kept besides rows, before a rollout from `obs` [N, ...]."""
+        del obs, length
+        return ()
+
+    def keep(self, memory, obs, start):
+        """(memory, obs [N, ...], whether it is an episode's first [N]) -> (memory, row [N])."""
+        del start
+        return memory, obs
+
+    def look(self, memory, rows):
+        """The observations [*B, ...] of rows [*B]."""
+        del memory
+        return rows
+
+    def over(self, function: Callable, memory, rows, *others):
+        """`function`(observations [T, N, ...], *others) of all rows [T, N]."""
+        return function(self.look(memory, rows), *others)
+
+    def total(self, function: Callable, memory, rows, *others):
+        """`over`, for a function that sums over all rows it is given."""
+        return self.over(function, memory, rows, *others)
+
+
+class Series(NamedTuple):
+    """The values behind the windows of a rollout."""
+
+    values: jax.Array  # [N, H + T * slide, ...] the first window, then each row's new values
+    start: jax.Array  # [N, H, ...] the window that episodes begin with
+    age: jax.Array  # [N] int32 values since `start`, at most H; H while there was no start
+    time: jax.Array  # [] int32 rows so far
+
+
+class Row(NamedTuple):
+    """Where a window is found."""
+
+    env: jax.Array  # [N] int32
+    first: jax.Array  # [N] int32: the place of its first value among `Series.values`
+    age: jax.Array  # [N] int32: all but the last `age` values are of `Series.start`
+    blank: jax.Array  # [N] bool: a window of zeros, which stands for a diverged observation
+
+
+class Windows:
+    """Keeps the series behind observations that are the last H values of it.
+
+    Exact if every row's window is the one before, `slide` values later, or zeros, or a new
+    episode's first; and if the first windows that an environment's episodes have within a rollout
+    are all the same. Row 0 may be anything.
+
+    Args:
+        window: H.
+        slide: new values per row.
+    """
+
+    def __init__(self, window: int, slide: int) -> None:
+        """Sizes only."""
+        self.window, self.slide = window, slide
+
+    def begin(self, obs, length: int) -> Series:
+        """The first windows, and room for `length` rows after them."""
+        num_envs, *shape = obs.shape[:1] + obs.shape[2:]
+        room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
+        return Series(
+            values=jnp.concatenate([obs, room], axis=1),
+            start=jnp.zeros_like(obs),
+            age=jnp.full(num_envs, self.window, jnp.int32),
+            time=jnp.zeros((), jnp.int32),
+        )
+
+    def keep(self, memory: Series, obs, start) -> tuple[Series, Row]:
+        """As `Whole.keep`; the row says where its window is."""
+        num_envs = len(obs)
+        first = memory.time * self.slide
+        new = obs[:, -self.slide :]
+        begins = start & (memory.time > 0)
+        older = jnp.minimum(memory.age + self.slide, self.window)
+        age = jnp.where(begins, 0, older)
+        memory = Series(
+            values=jax.lax.dynamic_update_slice_in_dim(
+                memory.values, new, first + self.window - self.slide, axis=1
+            ),
+            start=jnp.where(_expand(begins, obs), obs, memory.start),
+            age=age,
+            time=memory.time + 1,
+        )
+        row = Row(
+            env=jnp.arange(num_envs, dtype=jnp.int32),
+            first=jnp.broadcast_to(first, num_envs),
+            age=age,
+            blank=jnp.all((obs == 0).reshape(num_envs, -1), axis=1),
+        )
+        return memory, row
+
+    def look(self, memory: Series, rows: Row):
+        """As `Whole.look`: whole stretches of the series, which cost what stored windows would."""
+        values = _stretches(memory.values, rows.env, rows.first, self.window)
+        padded = jnp.concatenate([memory.start, jnp.zeros_like(memory.start)], axis=1)
+        start = _stretches(padded, rows.env, rows.age, self.window)
+        old = jnp.arange(self.window) + rows.age[..., None] < self.window
+        obs = jnp.where(_expand(old, values), start, values)
+        return jnp.where(_expand(rows.blank, obs), jnp.zeros((), obs.dtype), obs)
+
+    def over(self, function: Callable, memory: Series, rows: Row, *others):
+        """As `Whole.over`, some rows of time after another, so that few windows exist at once."""
+        num_envs = rows.env.shape[1]
+        return jax.lax.map(
+            lambda part: function(self.look(memory, part[0]), *part[1:]),
+            (rows, *others),
+            batch_size=max(1, ROWS // num_envs),
+        )
+
+    def total(self, function: Callable, memory: Series, rows: Row, *others):
+        """As `Whole.total`."""
+        parts = self.over(function, memory, rows, *others)
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
+
+
+def choose(space: Space, same_start: bool) -> Whole | Windows:
+    """The memory for observations of `space`; windows whose starts may differ are kept whole."""
+    if isinstance(space, Box) and space.slide and same_start:
+        return Windows(space.shape[0], space.slide)
+    return Whole()
+
+
+def _stretches(x, env, first, length: int):
+    """`x[env, first : first + length]` for every pair of numbers in env and first [*B]."""
+
+    def stretch(env, first):
+        corner = (env, first, *[0] * (x.ndim - 2))
+        return jax.lax.dynamic_slice(x, corner, (1, length, *x.shape[2:]))[0]
+
+    for _ in range(env.ndim):
+        stretch = jax.vmap(stretch)
+    return stretch(env, first)
+
+
+def _expand(mask, x):
+    """`mask` with axes of length 1 appended until it has as many as `x`."""
+    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))

@@ -1,0 +1,207 @@
+"""Windows put together from their series are the windows that would have been kept."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import memory
+from purejaxppo.agents.policy import Policy
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.wrappers import TimeLimit
+from purejaxppo.learner import Learner
+from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.sharding import Shards
+from purejaxppo.spaces import Box, Dict, Discrete
+
+NUM_ENVS, LENGTH = 5, 40
+
+
+def recording(window, slide, shape=(), seed=0):
+    """A rollout by hand: windows [T + 1, N, H, ...] with ends and broken rows, and starts."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.normal(size=(NUM_ENVS, window, *shape)).astype(np.float32)
+    obs = [rng.normal(size=fresh.shape).astype(np.float32)]
+    start = [rng.random(NUM_ENVS) < 0.5]
+    done = np.zeros(NUM_ENVS, bool)
+    for _ in range(LENGTH):
+        new = rng.normal(size=(NUM_ENVS, slide, *shape)).astype(np.float32)
+        now = np.concatenate([obs[-1][:, slide:], new], axis=1)
+        now[done] = fresh[done]
+        # The first environment never ends, the second at once and always.
+        ends = (rng.random(NUM_ENVS) < [0, 1, 0.04, 0.1, 0.3]) & ~done
+        broken = ends & (rng.random(NUM_ENVS) < 0.5)
+        now[broken] = 0.0
+        obs.append(now)
+        start.append(done)
+        done = ends
+    return np.stack(obs), np.stack(start)
+
+
+def remember(windows, obs, start):
+    """Row by row, as a rollout does: (series, rows [T + 1, N])."""
+
+    def keep(series, row):
+        return windows.keep(series, *row)
+
+    return jax.jit(lambda: jax.lax.scan(keep, windows.begin(obs[0], len(obs) - 1), (obs, start)))()
+
+
+@pytest.mark.parametrize(("window", "slide"), [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+def test_gathered_windows_are_the_windows(window, slide, shape):
+    obs, start = recording(window, slide, shape)
+    windows = memory.Windows(window, slide)
+    series, rows = remember(windows, jnp.asarray(obs), jnp.asarray(start))
+    assert series.values.shape == (NUM_ENVS, window + LENGTH * slide, *shape)
+    np.testing.assert_array_equal(windows.look(series, rows), obs)
+    # Any rows in any order, as minibatches take them.
+    index = np.random.default_rng(1).permutation(obs.shape[0] * NUM_ENVS)[:30]
+    flat = jax.tree.map(lambda x: x.reshape(-1)[index], rows)
+    expected = obs.reshape(-1, *obs.shape[2:])[index]
+    np.testing.assert_array_equal(windows.look(series, flat), expected)
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 3 * NUM_ENVS, 10_000])
+def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypatch):
+    monkeypatch.setattr(memory, "ROWS", rows_at_a_time)
+    obs, start = recording(7, 1)
+    windows = memory.Windows(7, 1)
+    series, rows = remember(windows, jnp.asarray(obs), jnp.asarray(start))
+    means = windows.over(lambda obs, start: obs.mean(-1) + start, series, rows, start)
+    np.testing.assert_allclose(means, obs.mean(-1) + start, rtol=1e-5, atol=1e-6)
+    sums = windows.total(lambda obs, on: jnp.sum(obs, 0, where=on[:, None]), series, rows, start)
+    np.testing.assert_allclose(sums, obs[start].sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("space", "same_start", "kind"),
+    [
+        (Box((250,), slide=1), True, memory.Windows),
+        (Box((250,), slide=1), False, memory.Whole),
+        (Box((250,)), True, memory.Whole),
+        (Dict.of({"a": Box((250,), slide=1)}), True, memory.Whole),
+        (Discrete(3), True, memory.Whole),
+    ],
+)
+def test_only_windows_with_known_starts_are_kept_as_series(space, same_start, kind):
+    assert type(memory.choose(space, same_start)) is kind
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The last 9 places of a random walk that actions push; one that leaves the track breaks."""
+
+    action = Box((1,), -1.0, 1.0)
+    observation = Box((9,), slide=1)
+    max_episode_steps: int = 17
+    cheap_reset = False
+
+    def reset(self, key):
+        """A window of noise."""
+        obs = jax.random.normal(key, (9,))
+        return obs, obs
+
+    def step(self, key, state, action):
+        """A step; too far up it breaks, too far down it ends."""
+        place = state[-1] + 0.3 * jax.random.normal(key) + 0.5 * action[0]
+        place = jnp.where(place > 1.7, jnp.nan, place)
+        state = jnp.append(state[1:], place)
+        return state, TaskStep(state, -jnp.abs(place), place < -1.8, jnp.array(False))
+
+
+class WalkLearner(Learner):
+    """A learner of walks that keeps windows as it is told."""
+
+    def __init__(self, config, kept, devices=None):
+        super().__init__(config, Shards(config.num_shards, devices))
+        task = TimeLimit(Walk(), 17)
+        self.env = VectorEnv(task, self.num_envs, fresh_every_step=False)
+        self.policy = Policy(self.config, task.observation, task.action)
+        self.memory = kept
+
+
+@pytest.fixture(scope="module")
+def config(make_config):
+    return make_config(
+        env={"num_envs": 8},
+        ppo={"rollout_length": 24, "num_minibatches": 4, "normalize_reward": True},
+    )
+
+
+def train(learner, chunks, state=None):
+    """(state, metrics) after so many chunks of updates."""
+    if state is None:
+        state = jax.jit(learner.init)(jax.random.key(1), learner.shard_ids())
+    chunk = jax.jit(learner.train_chunk)
+    for updates in chunks:
+        state, metrics = chunk(state, learner.hyperparams(), jnp.int32(updates))
+    return state, metrics
+
+
+def numbers(tree):
+    return [
+        np.asarray(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        for x in jax.tree.leaves(tree)
+    ]
+
+
+def assert_close(a, b, tolerance):
+    for x, y in zip(numbers(a), numbers(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_training_on_the_series_is_training_on_the_windows(config, shards):
+    config = replace(config, num_shards=shards)
+    series = WalkLearner(config, memory.Windows(9, 1))
+    whole = WalkLearner(config, memory.Whole())
+    one, metrics = train(series, [6])
+    other, expected = train(whole, [6])
+    # Walks were cut, ended and broke within rollouts, and went on from one to the next.
+    assert metrics.episodes.diverged > 5
+    assert metrics.episodes.count > metrics.episodes.diverged + 20
+    assert one.agent.obs_stats.count == metrics.env_steps
+    assert_close(metrics, expected, 1e-4)
+    # The sums of the statistics are added up in another order, over 48 Adam steps.
+    assert_close(one, other, 1e-4)
+
+
+def test_an_update_sees_the_same_windows_bit_for_bit(config):
+    series, whole = (WalkLearner(config, m) for m in (memory.Windows(9, 1), memory.Whole()))
+    broke = 0
+    for seed in range(3):
+        state = init_rollout(series.env, lambda batch: (), jax.random.key(seed))
+
+        def act(key, carry, obs, start):
+            action = jax.random.uniform(key, (8, 1), minval=-1.0)
+            return carry, action, jnp.zeros(8), action
+
+        seen = []
+        for learner in (series, whole):
+
+            @jax.jit
+            def run(state, learner=learner):
+                key = jax.random.key(7)
+                last, rows, episodes = collect(
+                    learner.env, act, state, key, 24, memory=learner.memory
+                )
+                return last, learner.memory.look(rows.memory, rows.obs), episodes
+
+            seen.append(run(state))
+        broke += int(seen[0][2].diverged)
+        for x, y in zip(*map(numbers, seen), strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert broke
+
+
+def test_stopping_and_going_on_is_going_on(config):
+    learner = WalkLearner(config, memory.Windows(9, 1))
+    straight, _ = train(learner, [4])
+    halfway, _ = train(learner, [2])
+    saved = jax.tree.map(jnp.copy, halfway)
+    for x, y in zip(numbers(train(learner, [2], saved)[0]), numbers(straight), strict=True):
+        np.testing.assert_array_equal(x, y)
