@@ -6,6 +6,9 @@ and CartPole-v1. Two definitions differ and are translated here: SB3's value los
 under value clipping it takes the clipped error alone, where ours takes the larger of the two as
 OpenAI's baselines do. A third is left as it is: SB3 clips gradients by limit / (norm + 1e-6), we
 by limit / norm, which changes them by 2e-6 of themselves at most.
+
+After 400 gradient steps in float32, parameters differ by 1e-5 to 2e-5 of the largest in their
+array. Most of that is Adam's bias correction, which optax computes in float32 and torch in double.
 """
 
 import importlib.util
