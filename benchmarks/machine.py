@@ -16,7 +16,18 @@ def describe() -> dict[str, Any]:
     from purejaxppo.sharding import cpu_cores
 
     device = jax.devices()[0]
-    packages = ("jax", "jaxlib", "flax", "optax", "brax", "gymnax", "playground", "mujoco-mjx")
+    packages = (
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "brax",
+        "envpool",
+        "gymnasium",
+        "gymnax",
+        "playground",
+        "mujoco-mjx",
+    )
     versions = {}
     for name in packages:
         try:
