@@ -18,6 +18,8 @@ from purejaxppo.types import AgentState
 
 MAX_PARALLEL = 256
 """Episodes that run side by side; more are run in turns."""
+OTHER_STARTS = 10_007
+"""Added to seeds of simulators on the host: not the starts that the best save was chosen by."""
 
 
 class Agent(NamedTuple):
@@ -192,7 +194,7 @@ def evaluate(
         per_turn,
         deterministic=deterministic,
         shards=shards,
-        seed=seed,
+        seed=seed + OTHER_STARTS,
     )
     run = jax.jit(evaluator)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
