@@ -24,6 +24,17 @@ PUBLISHED = {
     "minatar_freeway.yaml": "58 (gymnax-blines)",
     "minatar_space_invaders.yaml": "131 (gymnax-blines)",
     "cheetah_run.yaml": "825 (Brax PPO)",
+    "hopper_v5.yaml": "2383 ± 272 (CleanRL), 2410 ± 10 (SB3 zoo)",
+    "walker2d_v5.yaml": "2288 ± 572 (CleanRL), 3479 ± 822 (SB3 zoo)",
+    "halfcheetah_v5.yaml": "1443 ± 46 (CleanRL), 5819 ± 664 (SB3 zoo)",
+    "reacher_v5.yaml": "-4.1 ± 0.3 (Tianshou)",
+    "inverted_pendulum_v5.yaml": "1000 (PPO and Friends)",
+    "ant_v5.yaml": "1327 ± 452 (SB3 zoo, 1 M steps)",
+    "lunarlander.yaml": "242 (SB3 zoo)",
+    "bipedalwalker.yaml": "300 is solved",
+    "pong.yaml": "20.4 (CleanRL), 21.0 (SB3 zoo), 10 M steps",
+    "pong_small.yaml": "20.4 (CleanRL), 21.0 (SB3 zoo), 10 M steps at 84 x 84",
+    "breakout.yaml": "415 (CleanRL), 398 (SB3 zoo), 10 M steps",
 }
 """What others publish for PPO on the same task, not always with the same budget or version."""
 
