@@ -33,6 +33,9 @@ STATE_AXES: Any = TrainState(
     key=0,  # type: ignore[arg-type]
 )
 """Which fields of a TrainState have a leading axis of shards."""
+IMAGE_ROWS = 512
+"""How many images the critic sees at once after a rollout: convolutions need many times an image's
+bytes while they run."""
 
 
 class Learner:
@@ -141,17 +144,15 @@ class Learner:
     def estimate(
         self, agent: AgentState, rollout, transitions: Transition, reward, hp
     ) -> ppo.Batch:
-        """Values in one batch after the rollout, advantages and targets; rows flattened."""
-        obs = jax.tree.map(
-            lambda xs, x: jnp.concatenate([xs, x[None]]), transitions.obs, rollout.obs
-        )
-        obs = self.policy.normalize_obs(agent.obs_stats, obs)
-        start = jnp.concatenate([transitions.start, rollout.start[None]])
-        value = self.policy.network.apply(agent.params, (), obs, start)[2]
+        """Values after the rollout, advantages and targets; rows flattened."""
+        obs = self.policy.normalize_obs(agent.obs_stats, transitions.obs)
+        last_obs = self.policy.normalize_obs(agent.obs_stats, rollout.obs)
+        value = self.values(agent.params, obs, transitions.start)
+        last = self.policy.network.apply(agent.params, (), last_obs, rollout.start)[2]
         advantage = gae(
             reward,
-            value[:-1],
-            value[1:],
+            value,
+            jnp.concatenate([value[1:], last[None]]),
             transitions.terminated,
             transitions.terminated | transitions.truncated,
             transitions.valid,
@@ -159,17 +160,31 @@ class Learner:
             gae_lambda=hp.gae_lambda,
         )
         batch = ppo.Batch(
-            obs=jax.tree.map(lambda x: x[:-1], obs),
+            obs=obs,
             carry=(),
             start=transitions.start,
             action=transitions.action,
             log_prob=transitions.log_prob,
-            value=value[:-1],
-            target=advantage + value[:-1],
+            value=value,
+            target=advantage + value,
             advantage=advantage,
             valid=transitions.valid,
         )
         return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
+
+    def values(self, params, obs, start):
+        """V of a rollout's rows [T, N]: in one batch, or images in parts of at most IMAGE_ROWS."""
+
+        def value(rows):
+            return self.policy.network.apply(params, (), *rows)[2]
+
+        if max(x.ndim for x in jax.tree.leaves(obs)) < 5:
+            return value((obs, start))
+        length, num_envs = start.shape
+        fitting = range(1, max(1, IMAGE_ROWS // num_envs) + 1)
+        steps = max(n for n in fitting if length % n == 0)
+        parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (obs, start))
+        return jax.lax.map(value, parts).reshape(start.shape)
 
     def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
         """Log-probabilities, entropies and values of stored rows under `params`."""
