@@ -24,7 +24,16 @@ config = load_config("cartpole.yaml", {"total_timesteps": int(sys.argv[1])})
 train = jax.jit(jax.vmap(make_train(config)))
 jax.block_until_ready(train(jax.random.split(jax.random.key(0), 4)))
 """
-PIXELS = ["--env.name", "dummy/pixels", "--network.torso", "shared", "--eval.num_episodes", "0"]
+PIXELS = [
+    "--env.name",
+    "dummy/pixels",
+    "--env.backend",
+    "",
+    "--network.torso",
+    "shared",
+    "--eval.num_episodes",
+    "0",
+]
 PIXELS += ["--ppo.num_epochs", "1"]
 
 
