@@ -1,10 +1,10 @@
 """Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
 
-    python benchmarks/memory.py
-    python benchmarks/memory.py --windows
+    python benchmarks/memory.py [--tasks cartpole pixels]
 
 Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
-four vmapped seeds. Rows go to benchmarks/results/memory.jsonl.
+four vmapped seeds; then the command on images, by the number of environments. Rows go to
+benchmarks/results/memory.jsonl.
 
 --windows: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
 of 250 values, over rollouts of different lengths: with the series kept, as a learner does, and with
@@ -46,37 +46,67 @@ train = jax.jit(learner.train_chunk, donate_argnums=0)
 jax.block_until_ready(train(state, learner.hyperparams(), 1))
 """
 LENGTHS = (64, 256, 1024)
+PIXELS = [
+    "--env.name",
+    "dummy/pixels",
+    "--env.backend",
+    "",
+    "--network.torso",
+    "shared",
+    "--eval.num_episodes",
+    "0",
+]
+PIXELS += ["--ppo.num_epochs", "1"]
 
 
 def main() -> None:
     """Measures 1x, 4x and 20x, or windows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps at 1x")
+    parser.add_argument("--tasks", nargs="+", default=["cartpole", "pixels"])
     parser.add_argument("--windows", action="store_true", help="lengths of rollouts of windows")
     args = parser.parse_args()
     if args.windows:
-        rows = [windows(length, kept) for length in LENGTHS for kept in ("windows", "series")]
-        machine.write_rows(machine.RESULTS / "memory_windows.jsonl", rows)
+        kinds = [windows(length, kept) for length in LENGTHS for kept in ("windows", "series")]
+        machine.write_rows(machine.RESULTS / "memory_windows.jsonl", kinds)
         return
-    rows = []
-    for times in (1, 4, 20):
-        steps = str(times * args.steps)
-        with tempfile.TemporaryDirectory() as folder:
-            command = ["-m", "purejaxppo.train", "--config", "cartpole", "--total_timesteps", steps]
-            command += ["--run_dir", str(Path(folder) / "run")]
-            for what, arguments in (("train", command), ("vmap of 4", ["-c", SEEDS, steps])):
-                megabytes = peak(arguments)
-                print(f"{what:10} {int(steps):>10,} steps  {megabytes:7.0f} MB", flush=True)
-                rows.append(
-                    {
-                        "what": what,
-                        "steps": int(steps),
-                        "peak_mb": round(megabytes),
-                        "date": datetime.date.today().isoformat(),
-                        **machine.describe(),
-                    }
-                )
-    machine.write_rows(machine.RESULTS / "memory.jsonl", rows)
+    rows: list[dict[str, Any]] = []
+
+    def measure(what: str, steps: int, arguments: list[str]) -> None:
+        megabytes = peak(arguments)
+        print(f"{what:16} {steps:>10,} steps  {megabytes:7.0f} MB", flush=True)
+        rows.append(
+            {
+                "what": what,
+                "steps": steps,
+                "peak_mb": round(megabytes),
+                "date": datetime.date.today().isoformat(),
+                **machine.describe(),
+            }
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        for times in (1, 4, 20) if "cartpole" in args.tasks else ():
+            steps = times * args.steps
+            measure("train", steps, train(folder, steps, "--config", "cartpole"))
+            measure("vmap of 4", steps, ["-c", SEEDS, str(steps)])
+        for num_envs in (8, 64) if "pixels" in args.tasks else ():
+            # Two rollouts of num_envs x 128 images of 84 x 84 x 4 bytes.
+            steps = 2 * 128 * num_envs
+            flags = [*PIXELS, "--env.num_envs", str(num_envs)]
+            flags += ["--ppo.num_minibatches", str(num_envs // 2)]
+            measure(f"pixels, {num_envs} envs", steps, train(folder, steps, *flags))
+    path = machine.RESULTS / "memory.jsonl"
+    done = {(row["what"], row["steps"]) for row in rows}
+    kept = [row for row in machine.read_rows(path) if (row["what"], row["steps"]) not in done]
+    machine.write_rows(path, [*kept, *rows])
+
+
+def train(folder: str, steps: int, *flags: str) -> list[str]:
+    """Python's arguments for a training in a run folder of its own."""
+    run = str(Path(folder) / f"{len(list(Path(folder).iterdir()))}")
+    command = ["-m", "purejaxppo.train", *flags, "--total_timesteps", str(steps)]
+    return [*command, "--run_dir", run]
 
 
 def windows(length: int, kept: str) -> dict[str, Any]:

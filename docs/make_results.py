@@ -230,7 +230,8 @@ def document() -> str:
         "",
         "## Memory",
         "",
-        "`python benchmarks/memory.py`: peak resident memory of whole processes, CartPole.",
+        "`python benchmarks/memory.py`: peak resident memory of whole processes: CartPole, and "
+        "images of 84 x 84 x 4 bytes in rollouts of 128 steps.",
         "",
         *memory(read("memory.jsonl")),
         *windows(read("memory_windows.jsonl")),

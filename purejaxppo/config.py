@@ -61,9 +61,10 @@ class NetworkConfig:
     """Whether policy and value have layers of their own or share them."""
     layer_norm: bool = False
     """Layer normalisation after each hidden layer."""
-    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_small"] = "auto"
-    """What reads images: Mnih et al. 2015's three convolutions, or one 3x3 convolution of 16
-    channels as in MinAtar. auto: by size. mlp flattens them."""
+    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_impala", "cnn_small"] = "auto"
+    """What reads images: Mnih et al. 2015's three convolutions, Espeholt et al. 2018's fifteen in
+    residual blocks, or one 3x3 convolution of 16 channels as in MinAtar. auto: by size,
+    cnn_nature or cnn_small. mlp flattens them."""
     channels: Literal["auto", "first", "last"] = "auto"
     """Where an image's channels are. auto: first if that axis is smaller than the last one."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"

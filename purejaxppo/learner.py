@@ -146,21 +146,17 @@ class Learner:
     ) -> ppo.Batch:
         """Values after the rollout, advantages and targets; rows flattened."""
         kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
-        rows, start = jax.tree.map(
-            lambda xs, x: jnp.concatenate([xs, x[None]]),
-            (transitions.obs, transitions.start),
-            (last, rollout.start),
-        )
 
         def values(obs, start):
             obs = self.policy.normalize_obs(agent.obs_stats, obs)
             return self.policy.network.apply(agent.params, (), obs, start)[2]
 
-        value = self.memory.over(values, kept, rows, start)
+        value = self.memory.over(values, kept, transitions.obs, transitions.start)
+        last_value = values(self.memory.look(kept, last), rollout.start)
         advantage = gae(
             reward,
-            value[:-1],
-            value[1:],
+            value,
+            jnp.concatenate([value[1:], last_value[None]]),
             transitions.terminated,
             transitions.terminated | transitions.truncated,
             transitions.valid,
@@ -173,8 +169,8 @@ class Learner:
             start=transitions.start,
             action=transitions.action,
             log_prob=transitions.log_prob,
-            value=value[:-1],
-            target=advantage + value[:-1],
+            value=value,
+            target=advantage + value,
             advantage=advantage,
             valid=transitions.valid,
         )

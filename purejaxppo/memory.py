@@ -18,6 +18,8 @@ from purejaxppo.spaces import Box, Space
 
 ROWS = 4096
 """Windows that `Windows.over` puts together at a time."""
+IMAGES = 512
+"""Images that `Whole.over` hands on at a time: convolutions need many times an image's memory."""
 
 
 class Whole:
@@ -39,12 +41,21 @@ class Whole:
         return rows
 
     def over(self, function: Callable, memory, rows, *others):
-        """`function`(observations [T, N, ...], *others) of all rows [T, N]."""
-        return function(self.look(memory, rows), *others)
+        """`function`(observations [T, N, ...], *others) of all rows [T, N]; images in parts."""
+        del memory
+        if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
+            return function(rows, *others)
+        length, num_envs = others[0].shape
+        fitting = range(1, max(1, IMAGES // num_envs) + 1)
+        steps = max(n for n in fitting if length % n == 0)
+        parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (rows, *others))
+        out = jax.lax.map(lambda part: function(*part), parts)
+        return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
 
     def total(self, function: Callable, memory, rows, *others):
-        """`over`, for a function that sums over all rows it is given."""
-        return self.over(function, memory, rows, *others)
+        """`function`, which sums over all rows it is given, of all of them."""
+        del memory
+        return function(rows, *others)
 
 
 class Series(NamedTuple):

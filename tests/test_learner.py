@@ -1,10 +1,13 @@
 """The learner as a whole: identities that any correct PPO keeps, and that it learns."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo import memory
 from purejaxppo.learner import Learner
 from purejaxppo.sharding import Shards
 
@@ -259,3 +262,40 @@ def test_cartpole_is_learned(make_config, shuffle):
     assert late.env_steps <= 10 * 16 * 64
     assert 0 < late.losses.entropy / late.updates < np.log(2)
     assert late.losses.approx_kl / late.updates < 0.1
+
+
+PIXELS = {
+    "env": {"name": "dummy/pixels", "num_envs": 2},
+    "ppo": {"rollout_length": 12, "num_minibatches": 3},
+}
+
+
+def test_images_stay_bytes_until_the_network(make_config):
+    learner = Learner(make_config(**PIXELS))
+    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
+    program = jax.make_jaxpr(learner.train_chunk)(state, learner.hyperparams(), jnp.int32(1))
+    shapes = {f"{kind}[{rows},84,84,4]" for kind in ("u8", "f32") for rows in ("12,2", "24", "8")}
+    found = {shape for shape in shapes if shape in str(program)}
+    # The rollout, its rows flattened, and a minibatch of them.
+    assert found == {"u8[12,2,84,84,4]", "u8[24,84,84,4]", "u8[8,84,84,4]"}
+
+
+def test_values_of_images_in_parts_equal_those_in_one_batch(make_config, monkeypatch):
+    config = make_config(network={"encoder": "cnn_small"}, **PIXELS)
+    learner = Learner(config)
+    params = jax.jit(learner.policy.init)(jax.random.key(0)).params
+    obs = jax.random.bits(jax.random.key(1), (12, 2, 84, 84, 4), jnp.uint8)
+    start = jnp.zeros((12, 2), bool)
+
+    def value(obs, start):
+        return learner.policy.network.apply(params, (), obs, start)[2]
+
+    results = []
+    for images, parts in [(512, 1), (9, 3), (1, 12)]:
+        monkeypatch.setattr(memory, "IMAGES", images)
+        values = jax.jit(functools.partial(learner.memory.over, value, ()))
+        text = values.lower(obs, start).as_text()
+        assert f"tensor<{parts}x{12 // parts}x2x84x84x4xui8>" in text
+        results.append(values(obs, start))
+    for other in results[1:]:
+        np.testing.assert_allclose(results[0], other, rtol=1e-5, atol=1e-6)

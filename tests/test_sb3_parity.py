@@ -31,6 +31,7 @@ from purejaxppo.agents import distributions, normalize, ppo
 from purejaxppo.agents.networks import make_network
 from purejaxppo.config import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.base import EnvSpec
 from purejaxppo.learner import Learner
 from purejaxppo.types import AgentState, Episodes, RolloutState, TrainState, Transition
 
@@ -312,7 +313,7 @@ class Watched(Learner):
 def make_learner(task, monkeypatch):
     """A learner with the recorded run's settings; of its environment there are only the spaces."""
     obs, action = MODELS[task].spaces
-    env = SimpleNamespace(spec=SimpleNamespace(observation=obs, action=action))
+    env = SimpleNamespace(spec=EnvSpec(obs, action, num_envs=1))
     monkeypatch.setattr(registry, "make", lambda *_, **__: env)
     config = PPOConfig(
         learning_rate=recorded.LEARNING_RATE,
@@ -338,7 +339,7 @@ def make_train_step(learner, monkeypatch):
     improve = ppo.improve
 
     def train_step(state, replay):
-        def collect(env, act, rollout, key, length):
+        def collect(env, act, rollout, key, length, memory):
             del env, act, key, length
             i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
             rollout = rollout.replace(obs=replay.last_obs)

@@ -3,7 +3,7 @@
 The rest of the library sees a `Network` of three functions over plain parameter dicts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from flax import linen as nn
 
 from purejaxppo import spaces
-from purejaxppo.agents import distributions
+from purejaxppo.agents import convolutions, distributions
 from purejaxppo.config import NetworkConfig
 
 ACTIVATIONS = {
@@ -26,6 +26,9 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
 SMALL = ((16, 3, 1),)
 """One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
+IMPALA = (16, 32, 32)
+"""Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
+https://arxiv.org/abs/1802.01561."""
 
 
 class Network(NamedTuple):
@@ -60,88 +63,71 @@ def dense(features: int, scale: float, name: str, initializer: str) -> nn.Dense:
     return nn.Dense(features, kernel_init=kernel, name=name)
 
 
-class PatchConv(nn.Module):
-    """A valid convolution as patches and one matrix product, channels last.
-
-    The same parameters and numbers as `nn.Conv`. On a CPU the gradient of a `lax.conv` inside
-    `lax.scan` is many times slower than this form.
-    """
+class Conv(nn.Module):
+    """A convolution; x is in the layout of the back end's form."""
 
     features: int
     kernel: int
-    stride: int
+    stride: int = 1
+    padding: str = "VALID"
 
     @nn.compact
     def __call__(self, x):
-        """Images [..., H, W, C] -> [..., H', W', features]."""
-        k, s = self.kernel, self.stride
-        weight = self.param(
-            "kernel", orthogonal(np.sqrt(2)), (k, k, x.shape[-1], self.features), jnp.float32
-        )
+        """From C channels to `features` channels."""
+        form = convolutions.default()
+        shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
+        kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        height = (x.shape[-3] - k) // s + 1
-        width = (x.shape[-2] - k) // s + 1
-        patches = jnp.concatenate(
-            [
-                x[..., i : i + s * (height - 1) + 1 : s, j : j + s * (width - 1) + 1 : s, :]
-                for i in range(k)
-                for j in range(k)
-            ],
-            axis=-1,
-        )
-        return patches @ weight.reshape(-1, self.features) + bias
+        return form.convolve(x, kernel, bias, self.stride, self.padding)
 
 
-class LaxConv(nn.Module):
-    """`PatchConv` as the back end's own convolution, for accelerators."""
-
-    features: int
-    kernel: int
-    stride: int
+class Residual(nn.Module):
+    """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
 
     @nn.compact
     def __call__(self, x):
-        """Images [..., H, W, C] -> [..., H', W', features]."""
-        weight = self.param(
-            "kernel",
-            orthogonal(np.sqrt(2)),
-            (self.kernel, self.kernel, x.shape[-1], self.features),
-            jnp.float32,
-        )
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        batch = x.shape[:-3]
-        y = jax.lax.conv_general_dilated(
-            x.reshape((-1, *x.shape[-3:])),
-            weight,
-            (self.stride, self.stride),
-            "VALID",
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-        return y.reshape((*batch, *y.shape[1:])) + bias
-
-
-def convolution() -> type[nn.Module]:
-    """The form of convolution that is fast on the default back end."""
-    return PatchConv if jax.default_backend() == "cpu" else LaxConv
+        """As many channels as x has."""
+        channels = x.shape[convolutions.default().channel_axis]
+        y = x
+        for i in range(2):
+            y = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(nn.relu(y))
+        return x + y
 
 
 class Convolutions(nn.Module):
     """Images to features: scaled to 0..1 if uint8, convolved, flattened."""
 
-    layers: Sequence[tuple[int, int, int]]
+    encoder: str
     channels_first: bool
 
     @nn.compact
     def __call__(self, x):
         """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
-        if x.dtype == jnp.uint8:
-            x = x.astype(jnp.float32) / 255.0
-        if self.channels_first:
-            x = jnp.moveaxis(x, -3, -1)
-        conv = convolution()
-        for i, (features, kernel, stride) in enumerate(self.layers):
-            x = nn.relu(conv(features, kernel, stride, name=f"conv_{i}")(x))
-        return x.reshape((*x.shape[:-3], -1))
+        form = convolutions.default()
+        batch = x.shape[:-3]
+        is_bytes = x.dtype == jnp.uint8
+        x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
+        x = x.astype(jnp.float32)
+        if is_bytes:
+            x = x * (1 / 255)
+        x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
+        return form.leave(x).reshape((*batch, -1))
+
+    def plain(self, x):
+        """Convolutions one after the other, each with a relu."""
+        layers = NATURE if self.encoder == "cnn_nature" else SMALL
+        for i, (features, kernel, stride) in enumerate(layers):
+            x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
+        return x
+
+    def impala(self, x):
+        """Blocks of a convolution, a max-pool that halves the image, and two residual blocks."""
+        for i, channels in enumerate(IMPALA):
+            x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
+            x = convolutions.default().max_pool(x)
+            for j in range(2):
+                x = Residual(name=f"residual_{i}_{j}")(x)
+        return nn.relu(x)
 
 
 def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
@@ -184,31 +170,32 @@ class Encoder(nn.Module):
                 return jnp.concatenate(
                     [jax.nn.one_hot(obs[..., i], n) for i, n in enumerate(nvec)], axis=-1
                 )
-        layers = conv_layers(space, self.config)
-        if layers:
+        encoder = image_encoder(space, self.config)
+        if encoder:
             first = image_shape(space, self.config.channels)[3]
-            return Convolutions(layers, first, name=name)(obs)
+            return Convolutions(encoder, first, name=name)(obs)
         x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
 
-def conv_layers(space: spaces.Box, config: NetworkConfig) -> tuple[tuple[int, int, int], ...]:
-    """The convolutions that read a space; () for vectors.
+def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
+    """The encoder that reads a space, `auto` resolved; "" for vectors and flattened images.
 
     Raises:
         ValueError: the chosen encoder's kernels are larger than the image.
     """
     if not is_image(space) or config.encoder == "mlp":
-        return ()
+        return ""
     height, width, _, _ = image_shape(space, config.channels)
-    if config.encoder == "cnn_nature" or (config.encoder == "auto" and min(height, width) >= 36):
-        if min(height, width) < 36:
-            raise ValueError(
-                f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
-                f"{height} x {width}: use cnn_small"
-            )
-        return NATURE
-    return SMALL
+    large = min(height, width) >= 36
+    if config.encoder == "auto":
+        return "cnn_nature" if large else "cnn_small"
+    if config.encoder == "cnn_nature" and not large:
+        raise ValueError(
+            f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
+            f"{height} x {width}: use cnn_small"
+        )
+    return config.encoder
 
 
 class Torso(nn.Module):

@@ -1,0 +1,135 @@
+"""Convolution and pooling of images in two forms with the same numbers, chosen by back end.
+
+`LAX` is the back end's own convolution, for accelerators. `BATCH_LAST` is for CPUs, where the
+gradient of a `lax.conv` inside `lax.scan` is many times slower than matrix products. It keeps
+images as [C, H, W, B]: with the batch innermost, shifts and strides over pixels move whole rows
+of B numbers, which a CPU does with vector instructions, and the gradient of a kernel is a product
+of two matrices whose long axis is contiguous.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Form(NamedTuple):
+    """One way to compute; x is in the form's own layout between `enter` and `leave`."""
+
+    channel_axis: int
+    """Where the layout has its channels."""
+    enter: Callable
+    """(images [B, H, W, C] or [B, C, H, W], channels_first) -> x, of the same type."""
+    convolve: Callable
+    """(x, kernel [k, k, C, F], bias [F], stride, padding) -> x with F channels."""
+    max_pool: Callable
+    """x -> x, the maxima of 3 x 3 pixels around every second one, as `SAME` pads."""
+    leave: Callable
+    """x -> images [B, H, W, C]."""
+
+
+def default() -> Form:
+    """The form that is fast on the default back end."""
+    return BATCH_LAST if jax.default_backend() == "cpu" else LAX
+
+
+def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
+    """Pixels before and after, so that ceil(size / stride) windows fit."""
+    total = max((-(-size // stride) - 1) * stride + window - size, 0)
+    return total // 2, total - total // 2
+
+
+def _lax_enter(x, channels_first: bool):
+    return jnp.moveaxis(x, 1, -1) if channels_first else x
+
+
+def _lax_convolve(x, kernel, bias, stride: int, padding: str):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    y = jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), padding, dimension_numbers=numbers
+    )
+    return y + bias
+
+
+def _lax_max_pool(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+
+def _enter(x, channels_first: bool):
+    """[B, H, W, C] or [B, C, H, W] -> [C, H, W, B].
+
+    Image row by image row, in a loop: XLA would otherwise fuse the transposition into each of its
+    users and read single bytes from all over the batch again and again.
+    """
+    axis = 2 if channels_first else 1
+
+    def row(i):
+        return jnp.moveaxis(jax.lax.dynamic_index_in_dim(x, i, axis, keepdims=False), 0, -1)
+
+    rows = jax.lax.map(row, jnp.arange(x.shape[axis]))
+    return jnp.moveaxis(rows, 1 if channels_first else 2, 0)
+
+
+def _blocks(x, kernel, stride: int):
+    """A strided convolution as one of stride 1 over blocks of stride x stride pixels.
+
+    Returns:
+        x [stride * stride * C, H', W', B] and the kernel [m, m, stride * stride * C, F], which is
+        filled up with zeros to m x m blocks.
+    """
+    channels, height, width, batch = x.shape
+    k, s = kernel.shape[0], stride
+    m = -(-k // s)
+    rows, columns = (height - k) // s + m, (width - k) // s + m
+    fill = (0, m * s - k)
+    x = jnp.pad(x, ((0, 0), fill, fill, (0, 0)))[:, : rows * s, : columns * s]
+    x = x.reshape(channels, rows, s, columns, s, batch).transpose(2, 4, 0, 1, 3, 5)
+    kernel = jnp.pad(kernel, (fill, fill, (0, 0), (0, 0)))
+    kernel = kernel.reshape(m, s, m, s, channels, -1).transpose(0, 2, 1, 3, 4, 5)
+    x = x.reshape(s * s * channels, rows, columns, batch)
+    return x, kernel.reshape(m, m, s * s * channels, -1)
+
+
+def _convolve(x, kernel, bias, stride: int, padding: str):
+    """As one matrix product.
+
+    Patches copy the input k * k times. Or columns alone are gathered before the product, and rows
+    added up after it: k copies of the input and k of the output, if that is less.
+    """
+    if padding == "SAME":
+        pads = [same_padding(size, kernel.shape[0], stride) for size in x.shape[1:3]]
+        x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    if stride > 1:
+        x, kernel = _blocks(x, kernel, stride)
+    k, _, channels, features = kernel.shape
+    _, height, width, batch = x.shape
+    rows, columns = height - k + 1, width - k + 1
+    shifted = [x[:, :, j : j + columns] for j in range(k)]
+    if channels + features < k * channels:
+        weights = kernel.transpose(0, 3, 1, 2).reshape(k * features, k * channels)
+        products = weights @ jnp.concatenate(shifted).reshape(k * channels, -1)
+        products = products.reshape(k, features, height, columns, batch)
+        y = sum(products[i, :, i : i + rows] for i in range(k))
+    else:
+        patches = jnp.concatenate([part[:, i : i + rows] for i in range(k) for part in shifted])
+        y = kernel.reshape(-1, features).T @ patches.reshape(k * k * channels, -1)
+        y = y.reshape(features, rows, columns, batch)
+    return y + bias[:, None, None, None]
+
+
+def _max_pool(x):
+    """Maxima of shifted slices; where several pixels are largest, they share the gradient."""
+    pads = [same_padding(size, 3, 2) for size in x.shape[1:3]]
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
+    for axis in (1, 2):
+        count = (x.shape[axis] - 1) // 2
+        a, b, c = (
+            jax.lax.slice_in_dim(x, i, i + 2 * count - 1, stride=2, axis=axis) for i in range(3)
+        )
+        x = jnp.maximum(jnp.maximum(a, b), c)
+    return x
+
+
+LAX = Form(-1, _lax_enter, _lax_convolve, _lax_max_pool, lambda x: x)
+BATCH_LAST = Form(0, _enter, _convolve, _max_pool, lambda x: x.transpose(3, 1, 2, 0))
