@@ -10,6 +10,7 @@ compared. Compile time is never counted. Results go to benchmarks/results/throug
 import argparse
 import statistics
 import sys
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of one timed round")
     parser.add_argument("--tasks", nargs="+", default=["hopper64", "hopper256", "cartpole"])
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--results", type=Path, default=machine.RESULTS / "throughput.jsonl")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -73,8 +75,7 @@ def main() -> None:
         for task, contenders in results.items()
         for name, result in contenders.items()
     ]
-    path = machine.RESULTS / "throughput.jsonl"
-    machine.replace_rows(path, rows, "task", "contender", "device")
+    machine.replace_rows(args.results, rows, "task", "contender", "device")
 
 
 def show(task: str, speeds: dict[str, list[float]]) -> None:
