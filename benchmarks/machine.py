@@ -9,6 +9,13 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 
+PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax"),
+    *("brax", "gymnax", "playground", "mujoco-mjx", "mujoco", "envpool", "gymnasium"),
+    *("torch", "stable_baselines3", "sbx-rl"),
+)
+
+
 def describe() -> dict[str, Any]:
     """Device and versions, as a result row keeps them; starts JAX."""
     import jax
@@ -16,30 +23,22 @@ def describe() -> dict[str, Any]:
     from purejaxppo.sharding import cpu_cores
 
     device = jax.devices()[0]
-    packages = (
-        "jax",
-        "jaxlib",
-        "flax",
-        "optax",
-        "brax",
-        "envpool",
-        "gymnasium",
-        "gymnax",
-        "playground",
-        "mujoco-mjx",
-    )
+    return {
+        "device": _cpu_name() if device.platform == "cpu" else device.device_kind,
+        "cores": len(jax.devices()) if device.platform != "cpu" else cpu_cores(),
+        **software(),
+    }
+
+
+def software() -> dict[str, Any]:
+    """The version of Python, and of what is installed of the packages that matter."""
     versions = {}
-    for name in packages:
+    for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {
-        "device": _cpu_name() if device.platform == "cpu" else device.device_kind,
-        "cores": len(jax.devices()) if device.platform != "cpu" else cpu_cores(),
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+    return {"python": platform.python_version(), "versions": versions}
 
 
 def _cpu_name() -> str:
@@ -63,3 +62,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def replace_rows(path: Path, rows: list[dict[str, Any]], *keys: str) -> None:
+    """Adds rows to a results file, in place of those that agree with one of them in `keys`."""
+    done = {tuple(row[key] for key in keys) for row in rows}
+    kept = [row for row in read_rows(path) if tuple(row[key] for key in keys) not in done]
+    write_rows(path, [*kept, *rows])

@@ -38,6 +38,25 @@ PUBLISHED = {
 }
 """What others publish for PPO on the same task, not always with the same budget or version."""
 
+HOST = (
+    "`python benchmarks/host.py`: as above, beside others' PPO, where the simulator runs on the "
+    "host. Observations are not normalised, by anyone. The simulator column compares with the "
+    "same environments stepped without a network, under EnvPool's own Python API or in the "
+    "compiled loop, whichever was faster: no training can outrun it while both share the cores."
+)
+COUNTS = ("num_envs", "rollout_length", "num_minibatches", "num_epochs")
+"""Sizes that differ between the contenders of one task."""
+PEERS = {"sb3": "of SB3", "sbx": "of SBX", "torch": "of PyTorch"}
+"""Contenders of `benchmarks/host.py` that others are compared with."""
+NAMED = ("jax", "envpool", "gymnasium", "mujoco", "torch", "stable_baselines3", "sbx-rl")
+"""Packages whose versions are told where peers took part."""
+ANATOMY = (
+    "`python benchmarks/anatomy.py`: microseconds per environment step. Each piece is the "
+    "difference between an iteration and one that does without it, switched off one after "
+    "another from the right, and the simulator is what is left. The loop is what stepping it from "
+    "the compiled program costs beyond its own Python API."
+)
+
 
 def read(name: str) -> Rows:
     """The rows of a results file; [] if there is none."""
@@ -159,6 +178,79 @@ def throughput(rows: Rows) -> list[str]:
     return lines
 
 
+def host(rows: Rows) -> list[str]:
+    """Simulators on the host: a table per task, with ratios to the simulator and to peers."""
+    lines = ["", "### Simulators on the host", "", HOST] if rows else []
+    for (task, device, cores), runs in group(rows, "task", "device", "cores").items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        peers = {name: of for name, of in PEERS.items() if name in speed}
+        same = {k: v for k, v in runs[0]["sizes"].items() if k not in ("env", *COUNTS)}
+        sizes = ", ".join(f"{key} {value}" for key, value in same.items())
+        versions = {k: v for run in runs for k, v in run["versions"].items() if k in NAMED}
+        lines += [
+            "",
+            f"**{task}** ({sizes}), {cores} x {device}, {len(runs[0]['rounds'])} rounds; "
+            + ", ".join(f"{k} {v}" for k, v in sorted(versions.items()))
+            + ":",
+            "",
+            "| contender | sizes | steps/s, median | range | of the simulator |"
+            + "".join(f" {of} |" for of in peers.values()),
+            "| --- " * (5 + len(peers)) + "|",
+        ]
+        for run in runs:
+            own, value = run["sizes"], run["steps_per_second"]
+            limit = simulator_speed(runs, own)
+            counts = f"{own['num_envs']} x {own['rollout_length']}"
+            if run["kind"] == "training":
+                counts += f", {own['num_minibatches']} minibatches, {own['num_epochs']} epochs"
+            ratios = [value / limit if limit else None, *(value / speed[name] for name in peers)]
+            lines.append(
+                f"| {run['about']} | {counts} | {value:,.0f} "
+                f"| {min(run['rounds']):,} to {max(run['rounds']):,} "
+                + "".join(f"| {'' if ratio is None else f'{ratio:.2f}'} " for ratio in ratios)
+                + "|"
+            )
+    return lines
+
+
+def simulator_speed(runs: Rows, sizes: dict[str, Any]) -> float | None:
+    """The best that the same environments reach alone; None if they were not run alone."""
+    alone = (
+        run["steps_per_second"]
+        for run in runs
+        if run["kind"] == "simulator"
+        and all(run["sizes"][key] == sizes[key] for key in ("env", "num_envs"))
+    )
+    return max(alone, default=None)
+
+
+def anatomy(rows: Rows) -> list[str]:
+    """Microseconds per environment step, a column per piece."""
+    if not rows:
+        return []
+    names = [name for name, _ in max((row["pieces"] for row in rows), key=len)]
+    lines = [
+        "",
+        "### Where a step's time goes",
+        "",
+        ANATOMY,
+        "",
+        "![Microseconds per environment step, by piece](pictures/anatomy.png)",
+        "",
+        f"| environment | environments x steps | {' | '.join(names)} | in all | device |",
+        "| --- " * (len(names) + 4) + "|",
+    ]
+    for row in rows:
+        sizes, pieces = row["sizes"], dict(row["pieces"])
+        cells = [f"{pieces[name]:.2f}" if name in pieces else "" for name in names]
+        lines.append(
+            f"| {sizes['env']} | {sizes['num_envs']} x {sizes['rollout_length']} "
+            f"| {' | '.join(cells)} | {row['microseconds']:.2f} "
+            f"| {row['cores']} x {row['device']} |"
+        )
+    return lines
+
+
 def memory(rows: Rows) -> list[str]:
     """Peak memory over lengths of run."""
     lines = ["| run | steps | peak memory |", "| --- | --- | --- |"]
@@ -227,6 +319,8 @@ def document() -> str:
         "contender in the same run, one at a time, round after round. The random policy is the "
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
+        *host(read("host.jsonl")),
+        *anatomy(read("anatomy.jsonl")),
         "",
         "## Memory",
         "",

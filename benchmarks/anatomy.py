@@ -1,0 +1,287 @@
+"""Where an environment step's time goes: an iteration with its pieces switched off, one by one.
+
+    python benchmarks/anatomy.py [--tasks pixels envpool gymnasium] [--repeats 7] [--seconds 1]
+
+Every stage is a program of its own that does less than the one before it: the whole iteration, no
+update, no values and advantages either, no statistics, no policy, and at last the simulator under
+its own Python API. All run as one shard. A piece's time is the difference between two stages, so
+that pieces add up to the whole; medians over interleaved rounds are compared. A difference far
+below zero says that the machine was busy. Rows go to benchmarks/results/anatomy.jsonl, the chart of
+them all to docs/pictures/anatomy.png, and `python docs/make_results.py` makes the table.
+"""
+
+import argparse
+import datetime
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import machine
+import ours
+import turns
+
+PICTURE = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "anatomy.png"
+COMMON = {"normalize_obs": True, "normalize_reward": True, "learning_rate": 0.0}
+"""Of all tasks: with every statistic, and a policy that stays the same for all stages."""
+HOPPER = {
+    "env": "envpool/Hopper-v5",
+    "num_envs": 64,
+    "rollout_length": 128,
+    "num_minibatches": 8,
+    "num_epochs": 4,
+    "hidden": (64, 64),
+    **COMMON,
+}
+TASKS = {
+    "pixels": {
+        "env": "dummy/pixels",
+        "num_envs": 8,
+        "rollout_length": 128,
+        "num_minibatches": 4,
+        "num_epochs": 4,
+        "hidden": (512,),
+        "torso": "shared",
+        "activation": "relu",
+        "encoder": "cnn_nature",
+        **COMMON,
+    },
+    "envpool": HOPPER,
+    "gymnasium": HOPPER | {"env": "gymnasium/Hopper-v5"},
+}
+PIECES = ("update", "values, advantages", "statistics", "inference, sampling", "loop, transfer")
+"""What each stage has and the next one has not; all of the last one is the simulator."""
+Stage = Callable[[int], int]
+"""Runs so many rollouts' worth -> environment steps."""
+
+
+def main() -> None:
+    """Measures the tasks one after another in this process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--repeats", type=int, default=7, help="timed rounds")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a stage in a round")
+    parser.add_argument("--results", type=Path, default=machine.RESULTS / "anatomy.jsonl")
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    args = parser.parse_args()
+    ours.start()
+    rows = []
+    for task in args.tasks:
+        rows.append(row(task, measure(TASKS[task], args.repeats, args.seconds)))
+        show(rows[-1])
+    machine.replace_rows(args.results, rows, "task", "device")
+    draw(machine.read_rows(args.results), args.picture)
+
+
+def measure(sizes: dict[str, Any], repeats: int, seconds: float) -> list[list[float]]:
+    """Microseconds per environment step of each stage in each round."""
+    from purejaxppo.envs import registry
+    from purejaxppo.learner import Learner
+
+    learner = Learner(replace(ours.config_of(sizes), num_shards=1))
+    stages, actions = compiled_stages(learner)
+    envs = [learner.env]
+    if registry.on_host(learner.config.env):
+        envs.append(registry.make(learner.config.env, learner.num_envs))
+        stages.append(pool_stage(envs[-1], actions))
+    counts = []
+    for stage in stages:
+        stage(1)
+        counts.append(max(1, round(seconds / turns.timed(stage, 1)[1])))
+    rounds: list[list[float]] = [[] for _ in stages]
+    for _ in range(repeats):
+        for times, stage, count in zip(rounds, stages, counts, strict=True):
+            steps, elapsed = turns.timed(stage, count)
+            times.append(1e6 * elapsed / steps)
+    for env in envs:
+        if registry.on_host(learner.config.env):
+            env.close()
+    return rounds
+
+
+def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
+    """The stages that are programs, each with less in it, and the actions [T, N, ...] of the last.
+
+    All that a stage computes is among its outputs, or XLA would leave it out.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.agents.policy import Policy
+    from purejaxppo.rollout import collect
+    from purejaxppo.types import Losses
+
+    config, spec, hp = learner.config, learner.env.spec, learner.hyperparams()
+    unscaled = replace(config, ppo=replace(config.ppo, normalize_obs=False))
+    bare = Policy(unscaled, spec.observation, spec.action)
+    losses = Losses._make([jnp.zeros(())] * len(Losses._fields))
+
+    def roll(policy, state):
+        key, now = jax.random.split(state.key)
+        rollout, transitions, episodes = collect(
+            learner.env,
+            lambda *args: policy.act(state.agent, *args),
+            state.rollout,
+            now,
+            config.ppo.rollout_length,
+        )
+        return state.replace(rollout=rollout, key=key), transitions, episodes
+
+    def with_statistics(state):
+        state, transitions, episodes = roll(learner.policy, state)
+        rollout, reward_stats, reward = learner.scale_rewards(state, state.rollout, transitions, hp)
+        agent = state.agent.replace(obs_stats=learner.observe(state.agent.obs_stats, transitions))
+        state = state.replace(agent=agent, reward_stats=reward_stats, rollout=rollout)
+        return state, transitions, (episodes, reward)
+
+    def whole(state):
+        state, metrics = learner.train_step(state, hp)
+        return state, metrics.env_steps, metrics
+
+    def no_update(state):
+        after, transitions, (episodes, reward) = with_statistics(state)
+        batch = learner.estimate(state.agent, after.rollout, transitions, reward, hp)
+        metrics = learner.summarise(transitions, episodes, losses, batch)
+        return after, metrics.env_steps, (metrics, batch)
+
+    def no_values(state):
+        state, transitions, rest = with_statistics(state)
+        return state, jnp.sum(transitions.valid), (transitions, rest)
+
+    def without_episodes(before, state):
+        kept = {
+            name: getattr(before.rollout, name) for name in ("episode_return", "episode_length")
+        }
+        return state.replace(rollout=state.rollout.replace(**kept))
+
+    def no_statistics(state):
+        after, transitions, _ = roll(bare, state)
+        return without_episodes(state, after), jnp.sum(transitions.valid), transitions
+
+    def no_policy(state):
+        start = state.replace(rollout=state.rollout.replace(carry=jnp.zeros((), jnp.int32)))
+        after, transitions, _ = roll(Replay(actions), start)
+        after = after.replace(rollout=after.rollout.replace(carry=()))
+        return without_episodes(state, after), jnp.sum(transitions.valid), transitions
+
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+
+    def stage(program) -> Stage:
+        program = jax.jit(program)
+
+        def run(count: int) -> int:
+            nonlocal state
+            total = 0
+            for _ in range(count):
+                state, steps, _ = program(state)
+                total += int(steps)
+            return total
+
+        return run
+
+    state, _, transitions = jax.jit(no_statistics)(state)
+    actions = jax.jit(bare.distribution.to_env)(transitions.action)
+    return [stage(f) for f in (whole, no_update, no_values, no_statistics, no_policy)], actions
+
+
+class Replay(NamedTuple):
+    """In place of a policy: actions that are known already; the carry counts."""
+
+    actions: Any  # [T, N, ...]
+
+    def act(self, agent: Any, key: Any, carry: Any, obs: Any, start: Any) -> tuple[Any, ...]:
+        """The next row of actions, as `Policy.act`."""
+        import jax.numpy as jnp
+
+        action = self.actions[carry]
+        return carry + 1, action, jnp.zeros(start.shape), action
+
+
+def pool_stage(env: Any, actions: Any) -> Stage:
+    """The simulator under its own Python API, with the same actions."""
+    import numpy as np
+
+    pool = env.pool(env.spec.num_envs)
+    if hasattr(pool, "envs"):  # Gymnasium's workers
+        pool.envs.reset(0)
+        actions = np.asarray(actions)
+
+        def step(action):
+            rows = pool.envs.step(action)
+            return rows.terminated | rows.truncated
+    else:
+        pool.env.reset()
+        actions = np.asarray(actions, pool.action_dtype)
+
+        def step(action):
+            _, _, terminated, truncated, _ = pool.env.step(action)
+            return terminated | truncated
+
+    done = np.zeros(env.spec.num_envs, bool)
+
+    def run(count: int) -> int:
+        nonlocal done
+        steps = 0
+        for _ in range(count):
+            for action in actions:
+                steps += len(done) - int(done.sum())  # after an end, a step is a reset
+                done = step(action)
+        return steps
+
+    return run
+
+
+def row(task: str, rounds: list[list[float]]) -> dict[str, Any]:
+    """What is kept of a task: microseconds per environment step, whole and in pieces."""
+    stages = [statistics.median(times) for times in rounds]
+    pieces = dict(zip(PIECES, (a - b for a, b in pairwise(stages)), strict=False))
+    pieces["simulator"] = stages[-1]
+    return {
+        "task": task,
+        "sizes": TASKS[task],
+        "microseconds": stages[0],
+        "pieces": [[name, round(value, 3)] for name, value in reversed(pieces.items())],
+        "rounds": [[round(t, 3) for t in times] for times in rounds],
+        "date": datetime.date.today().isoformat(),
+        **machine.describe(),
+    }
+
+
+def show(row: dict[str, Any]) -> None:
+    """A task's pieces, in microseconds per environment step and in percent."""
+    total = row["microseconds"]
+    print(f"\n{row['sizes']['env']}: {total:.2f} microseconds per environment step")
+    for name, value in row["pieces"]:
+        print(f"{name:22} {value:10.2f} {value / total:7.1%}", flush=True)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """One panel of bars per task."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.2 + 2.1 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), squeeze=False)[:, 0]
+    for panel, row in zip(panels, rows, strict=True):
+        names, values = zip(*row["pieces"], strict=True)
+        bars = panel.barh(names, values, color="#3b6ea5")
+        labels = [f"{v:.2f}  ({v / row['microseconds']:.0%})" for v in values]
+        panel.bar_label(bars, labels, padding=4)
+        panel.invert_yaxis()
+        panel.margins(x=0.2)
+        panel.spines[["top", "right"]].set_visible(False)
+        sizes, machine = row["sizes"], f"{row['cores']} x {row['device']}"
+        panel.set_title(
+            f"{sizes['env']}, {sizes['num_envs']} environments x {sizes['rollout_length']} steps, "
+            f"{machine}: {row['microseconds']:.1f} in all",
+            loc="left",
+            fontsize=11,
+        )
+    panels[-1].set_xlabel("microseconds per environment step")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

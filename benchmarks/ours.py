@@ -1,0 +1,182 @@
+"""Contenders of purejaxppo itself: training, rollouts alone, the simulator in the same loop.
+
+Their sizes are one flat dict: `env` is the environment's name, the other keys are fields of the
+config's parts.
+"""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import turns
+
+Sizes = dict[str, Any]
+
+
+def start(devices: int = 0) -> None:
+    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices."""
+    from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+
+    use_compilation_cache()
+    use_cpu_cores(devices)
+
+
+def config_of(sizes: Sizes) -> Any:
+    """The Config of a run that has these sizes, on this machine's devices."""
+    import jax
+
+    from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
+    from purejaxppo.loop import resolve_shards
+
+    def part(kind: Any) -> Any:
+        return kind(**{f.name: sizes[f.name] for f in fields(kind) if f.name in sizes})
+
+    config = Config(
+        env=replace(part(EnvConfig), name=sizes["env"]),
+        network=part(NetworkConfig),
+        ppo=part(PPOConfig),
+        eval=EvalConfig(num_episodes=0),
+        total_timesteps=100_000_000,
+    )
+    return resolve_shards(config, len(jax.devices()))
+
+
+def train(sizes: Sizes, seconds: float) -> None:
+    """The same compiled programs as `python -m purejaxppo.train`."""
+    import jax
+    import numpy as np
+
+    from purejaxppo.loop import Programs
+
+    programs = Programs(config_of(sizes), jax.devices())
+    state = programs.init()
+    programs.compile(state)
+
+    def run(updates: int) -> int:
+        nonlocal state
+        state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
+        return int(metrics.env_steps)
+
+    turns.rounds(run, seconds)
+    programs.close()
+
+
+def rollouts(sizes: Sizes, seconds: float) -> None:
+    """Rollouts with the network's actions, stored as for an update that never comes."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.learner import Learner
+    from purejaxppo.rollout import collect
+
+    learner = Learner(config_of(sizes))
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+
+    @jax.jit
+    def rollout(agent, state, key):
+        key, now = jax.random.split(key)
+        state, transitions, episodes = collect(
+            learner.env,
+            lambda *args: learner.policy.act(agent, *args),
+            state,
+            now,
+            learner.config.ppo.rollout_length,
+        )
+        return state, key, jnp.sum(transitions.valid), (transitions, episodes)
+
+    carried = state.rollout, state.key
+
+    def run(count: int) -> int:
+        nonlocal carried
+        total = 0
+        for _ in range(count):
+            *carried, steps, _ = rollout(state.agent, *carried)
+            total += int(steps)
+        return total
+
+    turns.rounds(run, seconds)
+    learner.env.close()
+
+
+def random_actions(sizes: Sizes, seconds: float) -> None:
+    """Uniform random actions in the compiled loop, no network."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from purejaxppo.envs import registry
+    from purejaxppo.sharding import Shards
+    from purejaxppo.spaces import Discrete
+
+    config = config_of(sizes)
+    shards = Shards(config.num_shards, jax.devices())
+    env = registry.make(config.env, config.env.num_envs // config.num_shards)
+    n, length = env.spec.num_envs, config.ppo.rollout_length
+
+    def action(key):
+        if isinstance(env.spec.action, Discrete):
+            return jax.random.randint(key, (n,), 0, env.spec.action.n)
+        return jax.random.uniform(key, (n, *env.spec.action.shape), minval=-1.0, maxval=1.0)
+
+    def one(state, key):
+        state, out = env.step(state, action(key))
+        return state, jnp.sum(out.valid)
+
+    def rollouts(state, key, shard, count):
+        def rollout(_, carried):
+            state, key, steps = carried
+            key, now = jax.random.split(key)
+            state, valid = jax.lax.scan(one, env.refresh(state), jax.random.split(now, length))
+            return state, key, steps + jnp.sum(valid)
+
+        key = jax.random.fold_in(key, shard)
+        start = (state, key, jnp.zeros((), jnp.int32))
+        state, _, steps = jax.lax.fori_loop(0, count, rollout, start)
+        return state, shards.psum(steps)
+
+    ids = jnp.arange(config.num_shards)
+    init = jax.jit(
+        shards.map(lambda key, i: env.reset(jax.random.fold_in(key, i))[0], (None, 0), 0),
+        out_shardings=shards.shardings(0),
+    )
+    program = jax.jit(
+        shards.map(rollouts, (0, None, 0, None), (0, None)),
+        donate_argnums=0,
+        out_shardings=shards.shardings((0, None)),
+    )
+    state, key = init(jax.random.key(0), ids), jax.random.key(1)
+
+    def run(count: int) -> int:
+        nonlocal state, key
+        key, now = jax.random.split(key)
+        state, steps = program(state, now, ids, np.int32(count))
+        return int(steps)
+
+    turns.rounds(run, seconds)
+
+
+def pool_alone(sizes: Sizes, seconds: float) -> None:
+    """EnvPool without JAX: its own synchronous step under actions drawn beforehand."""
+    import envpool
+    import numpy as np
+
+    env = envpool.make(
+        sizes["env"].partition("/")[2], env_type="gymnasium", num_envs=sizes["num_envs"], seed=0
+    )
+    env.action_space.seed(0)
+    length, n = sizes["rollout_length"], sizes["num_envs"]
+    actions = np.stack([env.action_space.sample() for _ in range(length * n)])
+    actions = actions.reshape(length, n, *actions.shape[1:])
+    done = np.zeros(n, bool)
+    env.reset()
+
+    def run(count: int) -> int:
+        nonlocal done
+        steps = 0
+        for _ in range(count):
+            for action in actions:
+                steps += n - int(done.sum())  # after an end, a step is a reset
+                _, _, terminated, truncated, _ = env.step(action)
+                done = terminated | truncated
+        return steps
+
+    turns.rounds(run, seconds)
