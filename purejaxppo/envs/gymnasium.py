@@ -5,8 +5,6 @@ when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class 
 """
 
 import functools
-import os
-import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +19,14 @@ from purejaxppo.envs.makers import MakeError, Maker, Spec, make_one, make_spec
 from purejaxppo.envs.workers import Rows as WorkerRows
 from purejaxppo.envs.workers import WorkerPool, tree_of
 
-DEFAULTS: dict[str, Any] = {"wrappers": "", "workers": "process", "num_workers": 0, "timeout": 60.0}
+DEFAULTS: dict[str, Any] = {
+    "wrappers": "",
+    "workers": "process",
+    "num_workers": 0,
+    "timeout": 60.0,
+    "pixels": 0,
+    "frame_stack": 1,
+}
 """Options that are ours and not the environment's."""
 
 
@@ -56,8 +61,9 @@ def make(
     Args:
         name: a registered id, `package:Id`, or `file.py:Class`.
         config: `options` are keyword arguments of the environment, besides `wrappers` (names,
-            separated by commas), `workers` (process or thread), `num_workers` (0: one per core) and
-            `timeout` (seconds for one step).
+            separated by commas), `workers` (process or thread), `num_workers` (0: one per core),
+            `timeout` (seconds for one step), and `pixels` with `frame_stack`: size and number of
+            pictures to observe.
         num_envs: N.
         seed: not needed: environments are seeded from the key.
         evaluation: nothing changes.
@@ -71,7 +77,14 @@ def make(
     _check(ours)
     theirs = {key: value for key, value in config.options.items() if key not in DEFAULTS}
     wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
-    maker = make_spec(name, wrappers, theirs, config.max_episode_steps)
+    maker = make_spec(
+        name,
+        wrappers,
+        theirs,
+        config.max_episode_steps,
+        pixels=ours["pixels"],
+        frame_stack=ours["frame_stack"],
+    )
     facts = _facts(maker)
     if not facts.max_episode_steps:
         raise ValueError(
@@ -110,8 +123,9 @@ def _check(ours: dict[str, Any]) -> None:
             raise ValueError(f"env.options.{key} = {value!r} should be like {DEFAULTS[key]!r}")
     if ours["workers"] not in ("process", "thread"):
         raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
-    if ours["num_workers"] < 0:
-        raise ValueError(f"env.options.num_workers = {ours['num_workers']} must be at least 0")
+    for key, least in (("num_workers", 0), ("pixels", 0), ("frame_stack", 1)):
+        if ours[key] < least:
+            raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
     if ours["timeout"] <= 0:
         raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
 
@@ -197,9 +211,9 @@ class Solo:
 
     def __init__(self, maker: Maker) -> None:
         """Makes the environment; without a display, on an off-screen surface."""
-        if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-            os.environ.setdefault("MUJOCO_GL", "egl")
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        from purejaxppo.envs.pixels import without_display
+
+        without_display()
         try:
             self.env = make_one(maker, "rgb_array")
         except MakeError:  # what cannot draw itself takes no render_mode

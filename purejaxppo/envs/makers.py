@@ -30,9 +30,16 @@ class Spec:
     wrappers: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
     max_episode_steps: int = 0
+    pixels: int = 0
+    frame_stack: int = 1
 
     def __call__(self, render_mode: str | None = None) -> Any:
         """The environment in its wrappers."""
+        if self.pixels:
+            from purejaxppo.envs.pixels import Pixels, without_display
+
+            without_display()
+            render_mode = "rgb_array"
         options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
         file, _, class_name = self.name.rpartition(":")
         if file.endswith(".py"):
@@ -45,6 +52,8 @@ class Spec:
             raise MakeError(
                 f"gymnasium/{self.name} has no time limit: set env.max_episode_steps to one"
             )
+        if self.pixels:
+            env = Pixels(env, self.pixels, self.frame_stack)
         return env
 
 
@@ -57,6 +66,9 @@ def make_spec(
     wrappers: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
     max_episode_steps: int = 0,
+    *,
+    pixels: int = 0,
+    frame_stack: int = 1,
 ) -> Spec:
     """Describes a Gymnasium environment; nothing is imported or made yet.
 
@@ -68,9 +80,11 @@ def make_spec(
         options: keyword arguments of the environment.
         max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
             file has one if it says so in an attribute `max_episode_steps`, and truncates itself.
+        pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
+        frame_stack: how many of the last pictures.
     """
     pairs = tuple(sorted((options or {}).items()))
-    return Spec(name, tuple(wrappers), pairs, max_episode_steps)
+    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack)
 
 
 def make_one(maker: Maker, render_mode: str | None = None) -> Any:

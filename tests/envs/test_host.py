@@ -312,6 +312,33 @@ def test_options_reach_the_simulator():
     assert registry.make(grid, 2).spec.observation.shape == (64,)
 
 
+PIXELS = {
+    "envpool/Hopper-v5": {
+        "from_pixels": True,
+        "render_width": 64,
+        "render_height": 64,
+        "frame_stack": 2,
+    },
+    "gymnasium/Hopper-v5": {"pixels": 64, "frame_stack": 2},
+}
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_mujoco_is_seen_through_stacked_pictures_without_a_display(name, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    env = registry.make(EnvConfig(name=name, options=PIXELS[name]), 2)
+    shape = env.spec.observation.shape
+    assert env.spec.observation.dtype == "uint8" and sorted(shape) == [6, 64, 64]
+    first, out = jax.device_get(jax.jit(play(env, None))(jax.random.key(0), jnp.zeros((4, 2, 3))))
+    env.close()
+    assert first.dtype == out.obs.dtype == np.uint8
+    channels = shape.index(6)
+    pictures = np.moveaxis(np.concatenate([first[None], out.obs]), channels + 2, -1)
+    np.testing.assert_array_equal(pictures[0, ..., :3], pictures[0, ..., 3:])
+    np.testing.assert_array_equal(pictures[1:, ..., :3], pictures[:-1, ..., 3:])
+    assert pictures.std() > 5 and np.any(pictures[1:] != pictures[:-1])
+
+
 def test_shards_of_a_host_simulator_are_refused(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", "envpool/CartPole-v1")
     assert train(config, tmp_path / "run", "--num_shards", "2") == 2

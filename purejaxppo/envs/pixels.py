@@ -1,0 +1,56 @@
+"""A Gymnasium environment seen through its own pictures; imported where Gymnasium is in use."""
+
+import os
+import sys
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Pixels(gymnasium.ObservationWrapper):
+    """Observes the last pictures, uint8 [size, size, 3 * stack], the newest last.
+
+    Args:
+        env: one that draws itself as arrays.
+        size: height and width of the pictures.
+        stack: how many; an episode begins with its first one repeated.
+    """
+
+    def __init__(self, env: gymnasium.Env, size: int, stack: int = 1) -> None:
+        """Nothing is drawn yet."""
+        super().__init__(env)
+        self.size = size
+        self.frames: deque[np.ndarray] = deque(maxlen=stack)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (size, size, 3 * stack), np.uint8)
+
+    def reset(self, **options: Any) -> Any:
+        """As the environment; forgets earlier pictures."""
+        self.frames.clear()
+        return super().reset(**options)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        """The pictures instead of the observation."""
+        del observation
+        frame = self._picture()
+        while len(self.frames) < (self.frames.maxlen or 1) - 1:
+            self.frames.append(frame)
+        self.frames.append(frame)
+        return np.concatenate(self.frames, axis=-1)
+
+    def _picture(self) -> np.ndarray:
+        from PIL import Image
+
+        picture = np.asarray(self.env.render())
+        if picture.shape[:2] == (self.size, self.size):
+            return picture
+        image = Image.fromarray(picture).resize((self.size, self.size), Image.Resampling.BOX)
+        return np.asarray(image)
+
+
+def without_display() -> None:
+    """Lets MuJoCo and pygame draw off-screen where there is no screen; before their import."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
