@@ -113,6 +113,17 @@ class FailsLater(Counter):
         return super().step(action)
 
 
+class Sleepy(Counter):
+    """Takes its time."""
+
+    def __init__(self):
+        super().__init__(length=20)
+
+    def step(self, action):
+        time.sleep(0.005)
+        return super().step(action)
+
+
 class Report(gymnasium.Env):
     """Observes its process: its id, its parent's, and whether JAX is imported."""
 

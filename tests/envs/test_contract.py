@@ -77,6 +77,7 @@ ENVPOOL = (
     "FrozenLake-v1",
     "FetchReach-v4",
 )
+GYMNASIUM = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "FrozenLake-v1")
 QUICK = {
     "brax/inverted_pendulum",
     "oscillator/bvdp",
@@ -90,10 +91,12 @@ ALL = [
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
     *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
     *(("envpool/" + name, "") for name in ENVPOOL),
+    *(("gymnasium/" + name, "") for name in GYMNASIUM),
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
 ]
 ONE_START = {
     "envpool/FrozenLake-v1",
+    "gymnasium/FrozenLake-v1",
     "brax/fast",
     "gymnax/Asterix-MinAtar",
     "gymnax/BernoulliBandit-misc",
@@ -112,7 +115,9 @@ ONE_START = {
 
 
 def parameter(name, backend):
-    is_quick = (name in QUICK and not backend) or name.startswith(("dummy/", "gymnax/", "envpool/"))
+    is_quick = (name in QUICK and not backend) or name.startswith(
+        ("dummy/", "gymnax/", "envpool/", "gymnasium/")
+    )
     return pytest.param(
         (name, backend),
         id=f"{name}-{backend}" if backend else name,

@@ -1,6 +1,12 @@
 """Simulators on the host: folded seeds, whole games, containment, determinism, failures."""
 
+import contextlib
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -266,6 +272,32 @@ def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp
     saved = int(re.search(r"Saved at ([\d,]+) steps", error)[1].replace(",", ""))
     assert 0 < saved < 4 * 500
     assert restore(tmp_path / "run", "last").env_steps == saved
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_ctrl_c_in_the_middle_of_a_step_saves_and_leaves_no_process(tmp_path):
+    name = f"gymnasium/{EXAMPLES}:Sleepy"
+    config = write(tmp_path / "small.yaml", name, steps=100_000, num_workers=2)
+    command = [sys.executable, "-m", "purejaxppo.train", "--config", str(config)]
+    flags = ["--run_dir", str(tmp_path / "run"), "--env.max_episode_steps", "20"]
+    process = subprocess.Popen([*command, *flags], start_new_session=True, stdout=subprocess.PIPE)
+    metrics = tmp_path / "run" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.is_file() and len(metrics.read_text().splitlines()) > 1):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it, too
+    assert process.wait(60) == 130
+    assert restore(tmp_path / "run", "last").env_steps > 0
+    groups = [text.rpartition(")")[2].split() for text in stats()]
+    assert not [group for group in groups if group[2] == str(process.pid) and group[0] != "Z"]
+
+
+def stats():
+    """What Linux says of every process."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            yield path.read_text()
 
 
 REFUSED = {
