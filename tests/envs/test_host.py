@@ -280,7 +280,7 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_and_leaves_no_process(tmp_path):
     config = write(tmp_path / "small.yaml", name, steps=100_000, num_workers=2)
     command = [sys.executable, "-m", "purejaxppo.train", "--config", str(config)]
     flags = ["--run_dir", str(tmp_path / "run"), "--env.max_episode_steps", "20"]
-    process = subprocess.Popen([*command, *flags], start_new_session=True, stdout=subprocess.PIPE)
+    process = subprocess.Popen([*command, *flags], start_new_session=True)
     metrics = tmp_path / "run" / "metrics.csv"
     deadline = time.monotonic() + 120
     while not (metrics.is_file() and len(metrics.read_text().splitlines()) > 1):
