@@ -97,6 +97,9 @@ class PPOConfig:
     """Discount per step."""
     gae_lambda: float = 0.95
     """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
+    al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
     clip_eps: float = 0.2
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Literal["constant", "linear"] = "constant"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo import double_buffer, memory
-from purejaxppo.advantages import gae
+from purejaxppo.advantages import gae, vtrace
 from purejaxppo.agents import normalize, ppo
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
@@ -62,6 +62,11 @@ class Learner:
             self._collect = collect
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
+        self.advantages: Any = (
+            self.corrected_advantages
+            if self.config.ppo.advantage == "vtrace"
+            else self.plain_advantages
+        )
         self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
         self.train_chunk = self.shards.map(
             self.train_shard, (STATE_AXES, None, None), (STATE_AXES, None)
@@ -181,12 +186,14 @@ class Learner:
             (last, rollout.start),
         )
 
-        def values(obs, start):
+        def outputs(obs, start):
             obs = self.policy.normalize_obs(agent.obs_stats, obs)
-            return self.policy.network.apply(agent.params, (), obs, start)[2]
+            return self.policy.network.apply(agent.params, (), obs, start)[1:]
 
-        value = self.memory.over(values, kept, rows, start)
-        advantage = gae(
+        dist_params, value = self.memory.over(outputs, kept, rows, start)
+        advantage, correction = self.advantages(
+            dist_params[:-1],
+            transitions,
             reward,
             value[:-1],
             value[1:],
@@ -203,12 +210,23 @@ class Learner:
             action=transitions.action,
             log_prob=transitions.log_prob,
             value=value[:-1],
-            target=advantage + value[:-1],
+            target=correction + value[:-1],
             advantage=advantage,
             valid=transitions.valid,
         )
         batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
         return batch._replace(shared=(kept, agent.obs_stats))
+
+    def plain_advantages(self, dist_params, transitions: Transition, *rows, **decay):
+        """(advantages, what targets add to values) [T, N] under the policy that acted."""
+        del dist_params, transitions
+        advantage = gae(*rows, **decay)
+        return advantage, advantage
+
+    def corrected_advantages(self, dist_params, transitions: Transition, *rows, **decay):
+        """As `plain_advantages`, under the policy with `dist_params` [T, N, P]."""
+        log_prob = self.policy.distribution.log_prob(dist_params, transitions.action)
+        return vtrace(*rows, log_ratio=log_prob - transitions.log_prob, **decay)
 
     def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
         """Log-probabilities, entropies and values of stored rows under `params`."""
