@@ -2,10 +2,10 @@
 
     python benchmarks/slow.py [--repeats 5] [--seconds 2] [--milliseconds 0 0.1 1 5]
 
-The simulator sleeps in every step (slow_env.py), 16 environments in 8 worker processes, two after
-one another in each; double buffering gives either half 4 of these. Every contender is a process of
-its own that compiles, warms up and then waits; the parent lets one run at a time, round after
-round. Medians over rounds are compared. Results go to benchmarks/results/slow.jsonl.
+The simulator sleeps in every step (slow_env.py): 16 environments on 8 pretended cores, whatever the
+machine has. Every contender is a process of its own that compiles, warms up and then waits; the
+parent lets one run at a time, round after round. Medians over rounds are compared. Results go to
+benchmarks/results/slow.jsonl.
 """
 
 import argparse
@@ -63,9 +63,9 @@ def measure(
     """Steps/s of each contender in each round."""
     workers = {}
     for name in names:
+        case = (name, network, str(milliseconds))
         workers[name] = subprocess.Popen(
-            [sys.executable, __file__, "--seconds", f"{seconds}"]
-            + f"--worker {name} {network} {milliseconds}".split(),
+            [sys.executable, __file__, *f"--seconds {seconds} --worker".split(), *case],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -142,13 +142,15 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
 
     use_compilation_cache()
     use_cpu_cores(0)
-    pools = 2 if "env.double_buffer" in CONTENDERS[name] else 1
     overrides = {
         "env.name": f"gymnasium/{Path(__file__).with_name('slow_env.py')}:Slow",
         "env.num_envs": NUM_ENVS,
         "env.max_episode_steps": 1000,
-        "env.options.milliseconds": milliseconds,
-        "env.options.num_workers": WORKERS // pools,
+        "env.options": {
+            "milliseconds": milliseconds,
+            "workers": "thread",
+            "num_workers": WORKERS,
+        },
         "network.hidden": list(NETWORKS[network]),
         "eval.num_episodes": 0,
         "total_timesteps": 1_000_000_000,

@@ -1,12 +1,10 @@
 """Collecting experience from two halves of environments that step and are acted for in turns.
 
-What `rollout.collect` does in the order act, step, is here, for the halves A and B,
+While the one half steps, the policy acts for the other:
 
-    policy      act B      act A'      act B'      act A"
-    A        ... step A |         step A'       |         step A" ...
-    B                      step B       |         step B'       | ...
-
-so that a slow simulator never waits for the policy, nor the policy for more than half of it.
+    policy    act B      act A      act B      act A      ...
+    half A    step ........         step ........         ...
+    half B               step ........         step ...   ...
 
 The policy always acts for all N rows, and its answer for one half is used. A row's numbers do not
 depend on what is in the others, while they do depend, in the last bit, on how many there are.
