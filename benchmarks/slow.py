@@ -108,27 +108,31 @@ def row(name: str, network: str, milliseconds: float, speeds: list[float]) -> di
 class Pacer:
     """Stands in for what a run does between updates: waits for a line of stdin, and times."""
 
-    def __init__(self, run: Any, seconds: float) -> None:
+    def __init__(self, run: Any, interrupt: Any, seconds: float) -> None:
         """Times rounds of so many seconds."""
-        self.run, self.seconds = run, seconds
+        self.run, self.interrupt, self.seconds = run, interrupt, seconds
         self.begun: tuple[float, int] | None = None
         self.calls = 0
 
     def __call__(self, *metrics: Any) -> None:
-        """The updates that compile, and each round's first, are not timed."""
+        """Of each round the first update, and the two that come before all, are not timed."""
         self.calls += 1
-        if self.calls == 3:
-            print("ready", flush=True)
-            sys.stdin.readline()
-            return
         now, steps = time.perf_counter(), self.run.progress.env_steps
-        if self.calls < 3 or self.begun is None:
-            self.begun = None if self.calls < 3 else (now, steps)
-            return
-        if now - self.begun[0] >= self.seconds:
-            print("speed", (steps - self.begun[1]) / (now - self.begun[0]), flush=True)
+        if self.calls <= 2:
+            if self.calls == 2:
+                self.say("ready")
+        elif self.begun is None:
+            self.begun = now, steps
+        elif now - self.begun[0] >= self.seconds:
+            speed = (steps - self.begun[1]) / (now - self.begun[0])
             self.begun = None
-            sys.stdin.readline()
+            self.say(f"speed {speed}")
+
+    def say(self, line: str) -> None:
+        """Tells the parent, and waits until it says go; ends if it is gone."""
+        print(line, flush=True)
+        if not sys.stdin.readline():
+            self.interrupt.signal = "SIGTERM"
 
 
 def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
@@ -163,8 +167,9 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
     programs.compile(state)
     with tempfile.TemporaryDirectory() as folder:
         run = run_kind(programs, Path(folder), reporting.Console(config.total_timesteps))
-        run._after_chunk = Pacer(run, seconds)
-        run.train(state, Interrupt())
+        interrupt = Interrupt()
+        run._after_chunk = Pacer(run, interrupt, seconds)
+        run.train(state, interrupt)
 
 
 if __name__ == "__main__":
