@@ -1,6 +1,6 @@
 """Steps per second with simulators of a given slowness: plain, double-buffered, asynchronous.
 
-    python benchmarks/slow.py [--repeats 5] [--seconds 2] [--milliseconds 0 0.1 1 5]
+    python benchmarks/slow.py [--repeats 3] [--seconds 1.5] [--milliseconds 0 0.1 1 5]
 
 The simulator sleeps in every step (slow_env.py): 16 environments on 8 pretended cores, whatever the
 machine has. Every contender is a process of its own that compiles, warms up and then waits; the
@@ -35,8 +35,8 @@ SIZES = {"ppo.rollout_length": 32, "ppo.num_minibatches": 4, "ppo.num_epochs": 4
 def main() -> None:
     """Parent: starts the contenders of each case, and lets them run in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one timed round")
+    parser.add_argument("--repeats", type=int, default=3, help="timed rounds")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of one timed round")
     parser.add_argument("--milliseconds", type=float, nargs="+", default=[0, 0.1, 1, 5])
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
