@@ -283,6 +283,35 @@ def windows(rows: Rows) -> list[str]:
     return lines
 
 
+def slow(rows: Rows) -> list[str]:
+    """Steps/s with simulators of a given slowness, by setting, and the gain over neither."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### Slow simulators",
+        "",
+        "`python benchmarks/slow.py`: training steps per second of [slow simulators](slow.md), 16 "
+        "environments on 8 pretended cores, with the gain over neither setting.",
+        "",
+        "| network | ms per step | neither | `env.double_buffer` | `asynchronous` | both |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for (milliseconds, *_), runs in group(
+        [row | {"widths": str(row["network"])} for row in rows], "milliseconds", "widths"
+    ).items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        cells = [
+            f"{speed[name]:,.0f} ({speed[name] / speed['plain']:.2f})"
+            for name in ("double", "asynchronous", "both")
+        ]
+        widths = "-".join(map(str, runs[0]["network"]))
+        lines.append(
+            f"| {widths} | {milliseconds:g} | {speed['plain']:,.0f} | {' | '.join(cells)} |"
+        )
+    return lines
+
+
 def document() -> str:
     """The whole page."""
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
@@ -321,6 +350,7 @@ def document() -> str:
         *throughput(speeds),
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
+        *slow(read("slow.jsonl")),
         "",
         "## Memory",
         "",

@@ -43,6 +43,9 @@ class EnvConfig:
     """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, as
     an episode that ends needs it (fast). every_step: a new one for every episode (exact). auto:
     every_step where a reset costs next to nothing."""
+    double_buffer: bool = False
+    """Step one half of the environments while the policy acts for the other: for slow simulators
+    on the host. The numbers stay the same."""
     options: dict[str, Scalar] = field(default_factory=dict)
     """Further options that the task itself takes, as name value pairs."""
 
@@ -95,6 +98,9 @@ class PPOConfig:
     """Discount per step."""
     gae_lambda: float = 0.95
     """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
+    al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
     clip_eps: float = 0.2
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Literal["constant", "linear"] = "constant"
@@ -186,6 +192,9 @@ class Config:
     """Environment steps to train for, rounded up to whole updates."""
     seed: int = 0
     """Seed of everything random."""
+    asynchronous: bool = False
+    """Collect the next rollout while learning from the last one, with parameters that are one
+    update older: for slow simulators on the host. Changes the numbers a little."""
     num_shards: int = 0
     """Parts that the environments are divided into, each with its own keys; several may share a
     device. Part of the run's identity, so that a run gives the same curve on one device as on
@@ -245,6 +254,12 @@ class Config:
                 f"try {_nearest_multiple(self.env.num_envs, shards)}"
             )
         local_envs = self.env.num_envs // shards
+        if self.env.double_buffer and local_envs % 2:
+            raise ValueError(
+                f"env.double_buffer divides the environments into two halves, and env.num_envs = "
+                f"{self.env.num_envs} does not split into 2 x num_shards = {2 * shards}; try "
+                f"env.num_envs = {_nearest_multiple(self.env.num_envs, 2 * shards)}"
+            )
         if self.ppo.shuffle == "trajectories":
             if local_envs % self.ppo.num_minibatches:
                 raise ValueError(

@@ -221,7 +221,15 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(plain(dataclasses.asdict(config)), sort_keys=False)
 
 
-FREE = ("eval.", "checkpoint.", "logging.", "total_timesteps", "run_dir", "devices")
+FREE = (
+    "eval.",
+    "checkpoint.",
+    "logging.",
+    "total_timesteps",
+    "run_dir",
+    "devices",
+    "env.double_buffer",
+)
 """Fields that may change when a run resumes without changing what is learned from where."""
 
 

@@ -6,20 +6,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import memory
-from purejaxppo.advantages import gae
+from purejaxppo import double_buffer, memory
+from purejaxppo.advantages import gae, vtrace
 from purejaxppo.agents import normalize, ppo
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
+from purejaxppo.envs.base import Env
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.sharding import Shards
 from purejaxppo.types import (
     AgentState,
     Episodes,
+    Experience,
     Hyperparams,
     Losses,
     Metrics,
+    RolloutState,
     RunningStats,
     TrainState,
     Transition,
@@ -49,9 +52,21 @@ class Learner:
         self.config = replace(config, num_shards=max(config.num_shards, 1))
         self.shards = shards or Shards(self.config.num_shards)
         self.num_envs = self.config.env.num_envs // self.config.num_shards
-        self.env = registry.make(self.config.env, self.num_envs, seed=self.config.seed)
+        self.env: Env
+        env, seed = self.config.env, self.config.seed
+        if env.double_buffer:
+            self.env = registry.make_halves(env, self.num_envs, seed=seed)
+            self._collect: Any = double_buffer.collect
+        else:
+            self.env = registry.make(env, self.num_envs, seed=seed)
+            self._collect = collect
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
+        self.advantages: Any = (
+            self.corrected_advantages
+            if self.config.ppo.advantage == "vtrace"
+            else self.plain_advantages
+        )
         self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
         self.train_chunk = self.shards.map(
             self.train_shard, (STATE_AXES, None, None), (STATE_AXES, None)
@@ -93,19 +108,38 @@ class Learner:
         return jax.lax.fori_loop(0, num_updates, body, (state, zero_metrics()))
 
     def train_step(self, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
-        """One PPO iteration: collect, estimate, improve, then learn the statistics."""
-        key, act_key, improve_key = jax.random.split(state.key, 3)
-        hp = ppo.scheduled(hp, self.config.ppo, state.update)
-        rollout, transitions, episodes = collect(
+        """One PPO iteration: collect, then learn."""
+        _, act_key, _ = jax.random.split(state.key, 3)
+        experience = self.collect(state.agent, state.rollout, act_key)
+        return self.learn(state, experience, hp)
+
+    def collect(self, agent: AgentState, start: RolloutState, key) -> Experience:
+        """A rollout of `agent` from `start`."""
+        after, transitions, episodes = self._collect(
             self.env,
-            lambda *args: self.policy.act(state.agent, *args),
-            state.rollout,
-            act_key,
+            lambda *args: self.policy.act(agent, *args),
+            start,
+            key,
             self.config.ppo.rollout_length,
             memory=self.memory,
         )
-        rollout, reward_stats, rewards = self.scale_rewards(state, rollout, transitions, hp)
-        batch = self.estimate(state.agent, rollout, transitions, rewards, hp)
+        return Experience(after, transitions, episodes, agent.obs_stats)
+
+    def learn(
+        self, state: TrainState, experience: Experience, hp: Hyperparams
+    ) -> tuple[TrainState, Metrics]:
+        """Estimate, improve, then learn the statistics.
+
+        Observations are normalised as they were when the policy acted on them: so the ratio to the
+        stored log-probabilities is that of two policies that see the same.
+        """
+        key, _, improve_key = jax.random.split(state.key, 3)
+        hp = ppo.scheduled(hp, self.config.ppo, state.update)
+        transitions = experience.transitions
+        after = experience.rollout.replace(discounted_return=state.rollout.discounted_return)
+        after, reward_stats, rewards = self.scale_rewards(state, after, transitions, hp)
+        agent = AgentState(state.agent.params, experience.obs_stats)
+        batch = self.estimate(agent, after, transitions, rewards, hp)
         params, opt_state, losses = ppo.improve(
             self.evaluate_rows,
             state.agent.params,
@@ -117,9 +151,9 @@ class Learner:
             num_envs=self.num_envs,
             psum=self.shards.psum,
         )
-        metrics = self.summarise(transitions, episodes, losses, batch)
+        metrics = self.summarise(transitions, experience.episodes, losses, batch)
         agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
-        state = TrainState(agent, opt_state, reward_stats, state.update + 1, rollout, key)
+        state = TrainState(agent, opt_state, reward_stats, state.update + 1, after, key)
         return state, metrics
 
     def scale_rewards(self, state: TrainState, rollout, transitions: Transition, hp):
@@ -147,13 +181,15 @@ class Learner:
         """Values after the rollout, advantages and targets; rows flattened."""
         kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
 
-        def values(obs, start):
+        def outputs(obs, start):
             obs = self.policy.normalize_obs(agent.obs_stats, obs)
-            return self.policy.network.apply(agent.params, (), obs, start)[2]
+            return self.policy.network.apply(agent.params, (), obs, start)[1:]
 
-        value = self.memory.over(values, kept, transitions.obs, transitions.start)
-        last_value = values(self.memory.look(kept, last), rollout.start)
-        advantage = gae(
+        dist_params, value = self.memory.over(outputs, kept, transitions.obs, transitions.start)
+        last_value = outputs(self.memory.look(kept, last), rollout.start)[1]
+        advantage, correction = self.advantages(
+            dist_params,
+            transitions,
             reward,
             value,
             jnp.concatenate([value[1:], last_value[None]]),
@@ -170,12 +206,23 @@ class Learner:
             action=transitions.action,
             log_prob=transitions.log_prob,
             value=value,
-            target=advantage + value,
+            target=correction + value,
             advantage=advantage,
             valid=transitions.valid,
         )
         batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
         return batch._replace(shared=(kept, agent.obs_stats))
+
+    def plain_advantages(self, dist_params, transitions: Transition, *rows, **decay):
+        """(advantages, what targets add to values) [T, N] under the policy that acted."""
+        del dist_params, transitions
+        advantage = gae(*rows, **decay)
+        return advantage, advantage
+
+    def corrected_advantages(self, dist_params, transitions: Transition, *rows, **decay):
+        """As `plain_advantages`, under the policy with `dist_params` [T, N, P]."""
+        log_prob = self.policy.distribution.log_prob(dist_params, transitions.action)
+        return vtrace(*rows, log_ratio=log_prob - transitions.log_prob, **decay)
 
     def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
         """Log-probabilities, entropies and values of stored rows under `params`."""

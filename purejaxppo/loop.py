@@ -117,11 +117,7 @@ class Programs:
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
         started = time.perf_counter()
-        out = self.shards.shardings((STATE_AXES, None))
-        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
-        donate = (0,) if self.learner.env.spec.restorable else ()
-        train = jax.jit(self.learner.train_chunk, donate_argnums=donate, out_shardings=out)
-        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+        self.compile_training(state)
         episodes = self.config.eval.num_episodes
         if episodes:
             self.evaluator = Evaluator(
@@ -133,6 +129,14 @@ class Programs:
             )
             self.evaluate = jax.jit(self.evaluator).lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles chunks of updates."""
+        out = self.shards.shardings((STATE_AXES, None))
+        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
+        donate = (0,) if self.learner.env.spec.restorable else ()
+        train = jax.jit(self.learner.train_chunk, donate_argnums=donate, out_shardings=out)
+        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
     @property
     def failure(self) -> Exception | None:
@@ -212,7 +216,7 @@ class Run:
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
-        row = reporting.metrics_row(metrics)
+        row = self._row(metrics)
         done = p.update * self.config.steps_per_update
         self.console.progress(done, p.env_steps, speed, row)
         evaluate = every.due(every.eval, p.update)
@@ -233,6 +237,9 @@ class Run:
         late = time.perf_counter() - self._saved_at > self.config.checkpoint.max_seconds
         if every.due(every.save, p.update) or late:
             self._save(state)
+
+    def _row(self, metrics: Metrics) -> reporting.Row:
+        return reporting.metrics_row(metrics)
 
     def _learning_rate(self) -> float:
         ppo = self.config.ppo

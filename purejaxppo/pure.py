@@ -45,8 +45,10 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[[jax.Array]
         num_points: points of each curve, at most one per update.
 
     Raises:
-        ValueError: as `registry.make` and the config's own checks.
+        ValueError: as `registry.make` and the config's own checks; or the config is asynchronous.
     """
+    if config.asynchronous:
+        raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
     learner = Learner(config)
     hp = learner.hyperparams()
     updates = config.num_updates

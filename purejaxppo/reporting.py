@@ -26,6 +26,7 @@ COLUMNS = (
     "charts/diverged",
     "charts/SPS",
     "charts/learning_rate",
+    "charts/lag",
     "losses/policy_loss",
     "losses/value_loss",
     "losses/entropy",

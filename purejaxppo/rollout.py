@@ -1,12 +1,12 @@
 """Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.envs.base import Env
+from purejaxppo.envs.base import Env, EnvStep
 from purejaxppo.memory import Whole, Windows
 from purejaxppo.types import Episodes, RolloutState, Transition
 
@@ -58,38 +58,62 @@ def collect(
         kept, obs = memory.keep(kept, state.obs, state.start)
         carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
         env_state, out = env.step(state.env, env_action)
-        done = out.terminated | out.truncated if out.over is None else out.over
-        score = out.reward if out.score is None else out.score
-        episode_return = state.episode_return + score
-        episode_length = state.episode_length + out.valid
-        transition = Transition(
-            obs=obs,
-            action=action,
-            log_prob=log_prob,
-            reward=out.reward,
-            terminated=out.terminated,
-            truncated=out.truncated,
-            valid=out.valid,
-            start=state.start,
-        )
-        episodes = Episodes(
-            count=jnp.sum(done, dtype=jnp.int32),
-            return_sum=jnp.sum(episode_return, where=done),
-            length_sum=jnp.sum(episode_length, where=done),
-            diverged=jnp.sum(out.diverged, dtype=jnp.int32),
-        )
-        state = state.replace(
-            env=env_state,
-            obs=out.obs,
-            start=~out.valid,
-            carry=carry,
-            episode_return=jnp.where(done, 0.0, episode_return),
-            episode_length=jnp.where(done, 0, episode_length),
-        )
-        return (state, kept), (transition, episodes)
+        state, row = record(state, obs, Choice(carry, action, log_prob), env_state, out)
+        return (state, kept), row
 
     first = (state, memory.begin(state.obs, length))
     keys = jax.random.split(key, length)
     (state, kept), (transitions, episodes) = jax.lax.scan(step, first, keys)
     transitions = transitions._replace(memory=kept)
     return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
+
+
+class Choice(NamedTuple):
+    """What a policy chose for N environments."""
+
+    carry: Any  # [N, ...]
+    action: Any  # [N, ...]
+    log_prob: jax.Array  # [N]
+
+
+def record(
+    state: RolloutState, obs, choice: Choice, env_state, out: EnvStep
+) -> tuple[RolloutState, tuple[Transition, Episodes]]:
+    """One step, taken: where the environments stand after it, and what is kept of it.
+
+    Args:
+        state: where they stood.
+        obs: what they observed there, as the memory keeps it.
+        choice: what was done.
+        env_state: the environments' own state after it.
+        out: what they answered.
+    """
+    done = out.terminated | out.truncated if out.over is None else out.over
+    score = out.reward if out.score is None else out.score
+    episode_return = state.episode_return + score
+    episode_length = state.episode_length + out.valid
+    transition = Transition(
+        obs=obs,
+        action=choice.action,
+        log_prob=choice.log_prob,
+        reward=out.reward,
+        terminated=out.terminated,
+        truncated=out.truncated,
+        valid=out.valid,
+        start=state.start,
+    )
+    episodes = Episodes(
+        count=jnp.sum(done, dtype=jnp.int32),
+        return_sum=jnp.sum(episode_return, where=done),
+        length_sum=jnp.sum(episode_length, where=done),
+        diverged=jnp.sum(out.diverged, dtype=jnp.int32),
+    )
+    state = state.replace(
+        env=env_state,
+        obs=out.obs,
+        start=~out.valid,
+        carry=choice.carry,
+        episode_return=jnp.where(done, 0.0, episode_return),
+        episode_length=jnp.where(done, 0, episode_length),
+    )
+    return state, (transition, episodes)

@@ -14,6 +14,7 @@ import jax
 import tyro
 
 from purejaxppo import cli, configio, reporting
+from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError
@@ -115,18 +116,25 @@ def train(command: Command) -> int:
         config, notes = continue_config(config, run_dir)
     devices = start_jax(config)
     config = resolve_shards(config, len(devices))
-    programs = Programs(config, devices)
+    programs, run_kind = programs_of(config, devices)
     with run_folder(run_dir, clobber=command.clobber):
         if not (run_dir / CONFIG).is_file():
             record_run(config, run_dir)  # before there is anything else: so it is known as a run
         console = reporting.Console(config.num_updates * config.steps_per_update)
-        run = Run(programs, run_dir, console)
+        run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
             return 0
         for note in notes:
             console.say(note)
         return execute(run)
+
+
+def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, type[Run]]:
+    """What a run compiles, and the loop that drives it."""
+    if config.asynchronous:
+        return AsynchronousPrograms(config, devices), AsynchronousRun
+    return Programs(config, devices), Run
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:

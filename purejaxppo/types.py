@@ -72,6 +72,15 @@ class RunningStats(NamedTuple):
     m2: Any  # as mean
 
 
+class Experience(NamedTuple):
+    """A rollout, and what it takes to learn from it."""
+
+    rollout: RolloutState  # where the environments stand after it
+    transitions: Transition  # [T, N]
+    episodes: Episodes
+    obs_stats: RunningStats  # what the policy's observations were normalised by
+
+
 class AgentState(struct.PyTreeNode):
     """All that acting needs: what evaluation restores."""
 

@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.advantages import gae
+from purejaxppo.advantages import gae, vtrace
 
 
-def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
-    """`gae` of lists or arrays [T] or [T, N]; values have one row more."""
+def arguments(reward, value, terminated, truncated, valid):
+    """Those of `gae`, from lists or arrays [T] or [T, N]; values have one row more."""
     columns = [
         np.asarray(x, dtype).reshape(len(x), -1)
         for x, dtype in [
@@ -20,13 +20,22 @@ def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
         ]
     ]
     reward, value, terminated, truncated, valid = columns
-    out = gae(
-        *map(jnp.asarray, (reward, value[:-1], value[1:])),
-        *map(jnp.asarray, (terminated, terminated | truncated, valid)),
-        gamma=gamma,
-        gae_lambda=gae_lambda,
-    )
-    return np.asarray(out)
+    done = terminated | truncated
+    return list(map(jnp.asarray, (reward, value[:-1], value[1:], terminated, done, valid)))
+
+
+def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
+    """`gae` as an array."""
+    rows = arguments(reward, value, terminated, truncated, valid)
+    return np.asarray(gae(*rows, gamma=gamma, gae_lambda=gae_lambda))
+
+
+def run_vtrace(ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda):
+    """`vtrace` of probability ratios, as two arrays."""
+    rows = arguments(reward, value, terminated, truncated, valid)
+    log_ratio = jnp.log(jnp.asarray(np.asarray(ratio, np.float32).reshape(rows[0].shape)))
+    advantage, correction = vtrace(*rows, log_ratio=log_ratio, gamma=gamma, gae_lambda=gae_lambda)
+    return np.asarray(advantage), np.asarray(correction)
 
 
 def auto_reset_rows(rng, length, num_envs, p_terminated=0.1, p_truncated=0.1):
@@ -135,3 +144,59 @@ def test_a_constant_right_value_leaves_no_advantage_under_time_limits(gamma):
 def test_nan_rewards_and_values_of_reset_rows_do_not_spread():
     out = run([1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1], 0.9, 0.9)
     assert np.all(np.isfinite(out))
+
+
+def test_vtrace_of_three_steps_by_hand():
+    # delta = 1 in every row, as above; decay 0.25; rho = 0.5, 1 (2 is cut), 0.25.
+    rows = [1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1]
+    advantage, correction = run_vtrace([0.5, 2, 0.25], *rows, 0.5, 0.5)
+    np.testing.assert_allclose(advantage[:, 0], [1 + 0.25 * 1.0625, 1 + 0.25 * 0.25, 1], rtol=1e-6)
+    np.testing.assert_allclose(correction[:, 0], [0.5 * 1.265625, 1.0625, 0.25], rtol=1e-6)
+
+
+def test_vtrace_of_the_acting_policy_is_gae(random_rows):
+    advantage, correction = run_vtrace(np.ones(random_rows[0].shape), *random_rows, 0.97, 0.9)
+    expected = run(*random_rows, 0.97, 0.9)
+    np.testing.assert_array_equal(advantage, expected)
+    np.testing.assert_array_equal(correction, expected)
+
+
+def test_vtrace_cuts_ratios_above_one(random_rows):
+    ratio = np.random.default_rng(1).uniform(1, 5, random_rows[0].shape)
+    expected = run(*random_rows, 0.97, 0.9)
+    np.testing.assert_array_equal(run_vtrace(ratio, *random_rows, 0.97, 0.9)[1], expected)
+
+
+def test_vtrace_targets_are_the_papers_sum(random_rows):
+    """Its equation 1, term by term: v + sum over s of gamma^(s-t) (product of c) rho delta."""
+    reward, value, terminated, truncated, valid = random_rows
+    ratio = np.random.default_rng(2).uniform(0.2, 2, reward.shape)
+    gamma, gae_lambda, rho = 0.97, 0.9, np.minimum(ratio, 1)
+    expected = np.zeros_like(reward)
+    for n in range(reward.shape[1]):
+        for t in np.flatnonzero(valid[:, n]):
+            weight = 1.0
+            for s in range(t, len(reward)):
+                last = 0.0 if terminated[s, n] else value[s + 1, n]
+                delta = rho[s, n] * (reward[s, n] + gamma * last - value[s, n])
+                expected[t, n] += weight * delta
+                weight *= gamma * gae_lambda * rho[s, n]
+                if terminated[s, n] or truncated[s, n]:
+                    break
+    _, correction = run_vtrace(ratio, *random_rows, gamma, gae_lambda)
+    np.testing.assert_allclose(correction, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_vtrace_gives_nothing_to_rows_that_are_not_valid():
+    rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
+    for out in run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9):
+        assert np.all(np.isfinite(out)) and out[2, 0] == 0
+
+
+def test_vtrace_forgets_what_the_policy_would_not_do():
+    # Row 0's action is impossible by now: its value's target stays, and its advantage does not
+    # depend on that.
+    rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
+    advantage, correction = run_vtrace([1e-30, 1], *rows, 0.5, 0.5)
+    np.testing.assert_allclose(correction[:, 0], [0, 0], atol=1e-6)
+    np.testing.assert_allclose(advantage[:, 0], [4, 0], rtol=1e-6)

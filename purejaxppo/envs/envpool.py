@@ -80,6 +80,7 @@ def make(
     seed: int,
     evaluation: bool = False,
     film: bool = False,
+    first: int = 0,
 ) -> HostEnv:
     """`num_envs` environments of the task called `name`.
 
@@ -90,6 +91,7 @@ def make(
         seed: of the environments; EnvPool takes it when a pool is made, and never again.
         evaluation: whole games with their true scores.
         film: pictures will be asked for.
+        first: the number that the first environment has in a larger batch.
 
     Raises:
         ValueError: an option that the task does not have, or spaces that no policy here can use.
@@ -111,8 +113,8 @@ def make(
         raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
 
     def make_pool(count: int) -> EnvPool:
-        first = seed * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0)
-        seeds = [int(s) for s in (first + np.arange(count)) % 2**31]
+        begin = seed * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0) + first
+        seeds = [int(s) for s in (begin + np.arange(count)) % 2**31]
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, observation)
 
     if film:
@@ -220,7 +222,7 @@ class EnvPool:
         self.action_dtype = self.env.spec.action_array_spec["action"].dtype
         self.scored = {"info:reward", "info:terminated"} <= set(self.env.spec._state_keys)
         with jax.enable_x64(True):
-            self.handle, _, _, self._step = self.env.xla()
+            self.handle, self._recv, self._send, _ = self.env.xla()
 
     def reset(self, key):
         """Every environment at a start; the pool's own seeds say which, and `key` does not."""
@@ -239,11 +241,18 @@ class EnvPool:
         return io_callback(host_reset, (token, shapes), jax.random.key_data(key))
 
     def step(self, token, action):
-        """One XLA call."""
+        """Two XLA calls."""
+        return self.recv(self.send(token, action))
+
+    def send(self, token, action):
+        """One XLA call, which does not wait for the environments."""
         with _quietly(), jax.enable_x64(True):
-            token, (obs, reward, terminated, truncated, info) = self._step(
-                token, action.astype(self.action_dtype)
-            )
+            return self._send(token, action.astype(self.action_dtype))
+
+    def recv(self, token):
+        """One XLA call, which waits for the environments."""
+        with _quietly(), jax.enable_x64(True):
+            token, (obs, reward, terminated, truncated, info) = self._recv(token)
             obs = _cast(obs, self.observation, jnp)
             reward = reward.astype(np.float32)
             score = over = None

@@ -55,6 +55,7 @@ def make(
     seed: int,
     evaluation: bool = False,
     film: bool = False,
+    first: int = 0,
 ) -> HostEnv:
     """`num_envs` environments of the task called `name`.
 
@@ -68,6 +69,7 @@ def make(
         seed: not needed: environments are seeded from the key.
         evaluation: nothing changes.
         film: pictures will be asked for; one environment in this process.
+        first: the number that the first environment has in a larger batch.
 
     Raises:
         ValueError: there is no such environment, or it has spaces that no policy here can use.
@@ -103,7 +105,7 @@ def make(
             timeout=float(ours["timeout"]),
             kind=ours["workers"],
         )
-        return CallbackPool(workers, facts.observation, count)
+        return CallbackPool(workers, facts.observation, count, first)
 
     return HostEnv(
         make_pool,
@@ -152,10 +154,12 @@ class CallbackPool:
         envs: a `WorkerPool`, or what has its `reset`, `step` and `close`.
         observation: their space.
         num_envs: N.
+        first: the number that the first environment has in a larger batch.
     """
 
-    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int) -> None:
+    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int, first: int = 0) -> None:
         """Takes the environments over."""
+        self.first = first
         self.envs = envs
         self.num_envs = num_envs
         self.failure: Exception | None = None
@@ -181,13 +185,26 @@ class CallbackPool:
         """One callback for all environments."""
         return io_callback(self._step, (self.token, self.rows), token, action)
 
+    def send(self, token, action):
+        """One callback, which does not wait for the environments."""
+        return io_callback(self._send, self.token, token, action)
+
+    def recv(self, token):
+        """One callback, which waits for the environments."""
+        return io_callback(self._recv, (self.token, self.rows), token)
+
     def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
-        return np.zeros((), np.int32), self._ask(self.envs.reset, int(seed))
+        return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
 
     def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
-        out = self._ask(self.envs.step, np.asarray(action))
-        rows = Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
-        return np.asarray(token) + np.int32(1), rows
+        return _next(token), _rows(self._ask(self.envs.step, np.asarray(action)))
+
+    def _send(self, token: Any, action: Any) -> np.ndarray:
+        self._ask(self.envs.send, np.asarray(action))
+        return _next(token)
+
+    def _recv(self, token: Any) -> tuple[np.ndarray, Rows]:
+        return _next(token), _rows(self._ask(self.envs.recv))
 
     def _ask(self, function: Any, *args: Any) -> Any:
         """JAX passes on no more than the text of an error, so it is kept here."""
@@ -204,6 +221,16 @@ class CallbackPool:
     def close(self) -> None:
         """Ends environments and workers."""
         self.envs.close()
+
+
+def _next(token: Any) -> np.ndarray:
+    """The token of the next call, never 0: see `halves.after`."""
+    return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
+
+
+def _rows(out: Any) -> Rows:
+    """A worker pool's answer as `host.Pool` gives it."""
+    return Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
 
 
 class Solo:

@@ -49,6 +49,14 @@ class Pool(Protocol):
         """(token, action [N, ...]) -> (token, Rows); ignores actions right after an end."""
         ...
 
+    def send(self, token, action) -> Any:
+        """The first half of `step`: (token, action [N, ...]) -> token, while environments step."""
+        ...
+
+    def recv(self, token) -> tuple[Any, Rows]:
+        """The second half of `step`: token -> (token, Rows)."""
+        ...
+
     def picture(self) -> np.ndarray | None:
         """The first environment as it looks now, uint8 [H, W, 3]; None if it cannot be drawn."""
         ...
@@ -168,10 +176,29 @@ class HostEnv:
         A diverged environment ends its episode here; its rows are not valid until the simulator
         has ended it, too.
         """
+        action = self._as_given(action)
+        token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
+        return self._outcome(state, token, rows)
+
+    def send(self, state: HostState, action) -> HostState:
+        """The first half of `step`; not to be vmapped."""
+        token = self.pool(self.spec.num_envs).send(state.token, self._as_given(action))
+        return state.replace(token=token)
+
+    def recv(self, state: HostState) -> tuple[HostState, EnvStep]:
+        """The second half of `step`; not to be vmapped."""
+        token, rows = self.pool(self.spec.num_envs).recv(state.token)
+        return self._outcome(state, token, rows)
+
+    def _as_given(self, action):
+        """The policy's action as the pool takes it."""
         action = from_unit(action, flat_space(self._raw_action))
         if isinstance(self._raw_action, Box):
             action = action.reshape((-1, *self._raw_action.shape))
-        token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
+        return action
+
+    def _outcome(self, state: HostState, token, rows: Rows) -> tuple[HostState, EnvStep]:
+        """What the trainer sees of a pool's answer."""
         lost = state.lost & ~state.done
         valid = ~(state.done | lost)
         ok = jnp.isfinite(rows.reward) & finite(rows.obs, self.spec.num_envs)

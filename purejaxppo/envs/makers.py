@@ -8,10 +8,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+_LOADING = threading.RLock()
+"""Worker threads that load one file at the same time would find it half loaded."""
 
 
 class Maker(Protocol):
@@ -187,26 +191,33 @@ def _class_in_file(file: str, name: str, where: str) -> Any:
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise MakeError(f"{where}: {file}: no such file")
-    module_name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}"
-    module = sys.modules.get(module_name)
-    if module is None:
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[module_name]
-            raise
+    with _LOADING:
+        module = _module_of(path)
     classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
     if name not in classes:
-        own = [key for key in classes if vars(module)[key].__module__ == module_name]
+        own = [key for key in classes if vars(module)[key].__module__ == module.__name__]
         there = f"it has {', '.join(own)}" if own else "it has no classes"
         raise MakeError(f"{where}: {file} has no class {name!r}; {there}")
     return vars(module)[name]
+
+
+def _module_of(path: Path) -> Any:
+    """A Python file as a module."""
+    name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:

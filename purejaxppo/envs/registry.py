@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any, NamedTuple
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs.halves import HalvedEnv
 from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
@@ -158,3 +159,25 @@ def make(
     task = make_task(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
     return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)
+
+
+def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0) -> HalvedEnv:
+    """A batch as two halves, of which one steps while the policy acts for the other.
+
+    Args:
+        config: which environment; on the host.
+        num_envs: how many, an even number.
+        seed: of simulators that do not take a key.
+
+    Raises:
+        ValueError: as `make`, or the simulator does not run on the host.
+    """
+    if not on_host(config):
+        raise ValueError(
+            f"env.double_buffer is for simulators on the host (envpool/, gymnasium/), and "
+            f"{config.name} is none: leave it off"
+        )
+    module, name = resolve(config)
+    half = num_envs // 2
+    first, second = (module.make(name, config, half, seed=seed, first=i) for i in (0, half))
+    return HalvedEnv(first, second)

@@ -23,7 +23,7 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
@@ -184,13 +184,23 @@ class WorkerPool:
         Raises:
             WorkerError: an environment failed; the pool is closed.
         """
+        self.send(action)
+        return self.recv()
+
+    def send(self, action: Any) -> None:
+        """The first half of `step`: returns while the environments step."""
         self._check()
         action = np.asarray(action)
         there = self._buffers.action
         if action.shape != there.shape:
             raise ValueError(f"actions have shape {action.shape} in place of {there.shape}")
         np.copyto(there, action, casting="same_kind")
-        self._exchange("step")
+        self._post("step")
+
+    def recv(self) -> Rows:
+        """The second half of `step`: waits for what the environments answer to what was sent."""
+        self._check()
+        self._await("step")
         return Rows(self._obs(), *(flag.copy() for flag in self._buffers[2:]))
 
     def close(self) -> None:
@@ -216,11 +226,26 @@ class WorkerPool:
     def _exchange(self, *command: Any) -> None:
         """Gives all workers a command and waits until they are done."""
         self._check()
-        try:
+        self._post(*command)
+        self._await(command[0])
+
+    def _post(self, *command: Any) -> None:
+        """Gives all workers a command."""
+        with self._closing():
             for worker in self._workers:
                 worker.send(command)
-            self._gather(command[0], self.timeout)
-        except BaseException as error:  # an answer left in a pipe would be taken for the next
+
+    def _await(self, doing: str) -> None:
+        """Waits until all workers are done."""
+        with self._closing():
+            self._gather(doing, self.timeout)
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends the pool at any error: an answer left in a pipe would be taken for the next."""
+        try:
+            yield
+        except BaseException as error:
             self._failure = error if isinstance(error, WorkerError) else None
             self.close()
             raise

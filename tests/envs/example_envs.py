@@ -215,3 +215,20 @@ class Doubled(gymnasium.ObservationWrapper):
 
 class NoEnvironment:
     """Not an environment."""
+
+
+class Walk(gymnasium.Env):
+    """A random walk pushed by actions, which ends where it leaves [-2, 2]."""
+
+    observation_space = spaces.Box(-10, 10, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.normal(size=2)
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.place = self.place + 0.3 * action[0] + 0.2 * self.np_random.normal(size=2)
+        over = bool(np.abs(self.place).max() > 2)
+        return self.place.astype(np.float32), float(self.place[0]), over, False, {}

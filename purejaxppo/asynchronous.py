@@ -1,0 +1,125 @@
+"""The other outer loop: the next rollout is collected while the learner works on the last one.
+
+An actor thread collects rollout k + 1 while update k is made of rollout k, with the parameters that
+this update starts from; then both wait for each other. So a rollout's policy is one update behind
+when it is learned from (none behind, for the first one), never more, and the numbers do not depend
+on how fast either of them is. An iteration takes as long as the slower one, not as long as both.
+
+The probability ratio is that to the policy that acted, whose log-probabilities are stored, and the
+observations are normalised as they were for it.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+
+from purejaxppo import reporting
+from purejaxppo.config import Config
+from purejaxppo.envs import registry
+from purejaxppo.learner import STATE_AXES
+from purejaxppo.loop import Interrupt, Programs, Run
+from purejaxppo.types import Experience, Metrics, TrainState
+
+
+class Collected(NamedTuple):
+    """What the actor hands to the learner."""
+
+    experience: Experience
+    key: jax.Array  # the state's, after this rollout's update
+    update: int  # how many updates the acting policy had behind it
+
+
+class AsynchronousPrograms(Programs):
+    """The compiled functions of a run whose rollouts are collected beside its updates.
+
+    The actor's part runs on a CPU, where its waiting for a simulator holds nothing else up.
+    """
+
+    def __init__(self, config: Config, devices: list[jax.Device]) -> None:
+        """Builds the learner; nothing is compiled yet.
+
+        Raises:
+            ValueError: the simulator does not run on the host.
+        """
+        if not registry.on_host(config.env):
+            raise ValueError(
+                f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
+                f"{config.env.name} is none: leave it off"
+            )
+        super().__init__(config, devices)
+        self.actor_device = jax.local_devices(backend="cpu")[-1]
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles the actor's and the learner's part."""
+
+        def collect(agent, rollout, key):
+            key, act_key, _ = jax.random.split(key, 3)
+            return self.learner.collect(agent, rollout, act_key), key
+
+        axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key)
+        collect = self.shards.map(collect, axes, 0)
+        learn = self.shards.map(self.learner.learn, (STATE_AXES, 0, None), (STATE_AXES, None))
+        given = self.for_actor((state.agent, state.rollout, state.key))
+        self._collect = jax.jit(collect).lower(*given).compile()
+        experience, _ = jax.eval_shape(collect, *given)
+        self.learn = jax.jit(learn).lower(state, experience, self.hp).compile()
+
+    def for_actor(self, tree: Any) -> Any:
+        """Arrays where the actor reads them."""
+        return jax.device_put(tree, self.actor_device)
+
+    def collect(self, agent, rollout, key, update: int) -> Collected:
+        """A rollout, complete, for the learner: see `Learner.collect`."""
+        experience, key = self._collect(*self.for_actor((agent, rollout, key)))
+        jax.block_until_ready(experience)
+        return Collected(experience, key, update)
+
+
+class AsynchronousRun(Run):
+    """One training run whose rollouts are collected beside its updates."""
+
+    programs: AsynchronousPrograms
+
+    def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
+        """Trains until the end or an interrupt, and saves."""
+        self._lags: list[int] = []
+        self._saved_at = time.perf_counter()
+        with ThreadPoolExecutor(1, "actor") as actor:
+            state = self._train(state, interrupt, actor)
+        self._save(state)
+        return state
+
+    def _train(
+        self, state: TrainState, interrupt: Interrupt, actor: ThreadPoolExecutor
+    ) -> TrainState:
+        p, total, programs = self.progress, self.intervals.total, self.programs
+        waiting: Future[Collected] = actor.submit(
+            programs.collect, state.agent, state.rollout, state.key, p.update
+        )
+        while p.update < total:
+            started = time.perf_counter()
+            with self._host_failures(state):
+                experience, key, update = waiting.result()
+            if interrupt.signal:
+                break
+            if p.update + 1 < total:
+                waiting = actor.submit(
+                    programs.collect, state.agent, experience.rollout, key, p.update
+                )
+            self._lags.append(p.update - update)
+            here = jax.device_put(experience, programs.devices[0])
+            state, metrics = programs.learn(state, here, programs.hp)
+            metrics = jax.device_get(metrics)
+            seconds = time.perf_counter() - started
+            p.update += 1
+            p.env_steps += int(metrics.env_steps)
+            p.train_seconds += seconds
+            with self._host_failures(state):
+                self._after_chunk(state, metrics, int(metrics.env_steps) / seconds)
+        return state
+
+    def _row(self, metrics: Metrics) -> reporting.Row:
+        self._lags = self._lags[-int(metrics.updates) :]
+        return super()._row(metrics) | {"charts/lag": sum(self._lags) / len(self._lags)}

@@ -1,0 +1,67 @@
+"""Collecting experience from two halves of environments that step and are acted for in turns.
+
+While the one half steps, the policy acts for the other:
+
+    policy    act B      act A      act B      act A      ...
+    half A    step ........         step ........         ...
+    half B               step ........         step ...   ...
+
+The policy always acts for all N rows, and its answer for one half is used. A row's numbers do not
+depend on what is in the others, while they do depend, in the last bit, on how many there are.
+So trajectories are those of `rollout.collect`, at the price of a policy that acts twice per step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.envs.halves import HalvedEnv, join
+from purejaxppo.memory import Whole, Windows
+from purejaxppo.rollout import WHOLE, Choice, record
+from purejaxppo.types import Episodes, RolloutState, Transition
+
+
+def collect(
+    env: HalvedEnv,
+    act: Callable[..., tuple[Any, Any, Any, Any]],
+    state: RolloutState,
+    key,
+    length: int,
+    *,
+    memory: Whole | Windows = WHOLE,
+) -> tuple[RolloutState, Transition, Episodes]:
+    """Steps N environments `length` times; arguments and results are those of `rollout.collect`."""
+
+    def act_for(which: int, key, env_state, carry, obs, start):
+        """Sends one half its actions: -> (env_state, choice [N/2])."""
+        carry, action, log_prob, env_action = act(key, carry, obs, start)
+        env_state = env.send(env_state, which, env_action)
+        return env_state, env.rows(which, Choice(carry, action, log_prob))
+
+    def step(carried, keys):
+        """From when the first half was sent its actions to when it is sent its next."""
+        state, kept, first = carried
+        key, next_key = keys
+        kept, obs = memory.keep(kept, state.obs, state.start)
+        env_state, second = act_for(1, key, state.env, state.carry, state.obs, state.start)
+        env_state, first_out = env.recv(env_state, 0)
+        choice = join(first, second)
+        if next_key is not None:
+            next_obs = join(first_out.obs, env.rows(1, state.obs))
+            start = join(~first_out.valid, env.rows(1, state.start))
+            env_state, first = act_for(0, next_key, env_state, choice.carry, next_obs, start)
+        env_state, second_out = env.recv(env_state, 1)
+        state, row = record(state, obs, choice, env_state, join(first_out, second_out))
+        return (state, kept, first), row
+
+    keys = jax.random.split(key, length)
+    kept = memory.begin(state.obs, length)
+    env_state, first = act_for(0, keys[0], state.env, state.carry, state.obs, state.start)
+    begun = (state.replace(env=env_state), kept, first)
+    carried, rows = jax.lax.scan(step, begun, (keys[:-1], keys[1:]))
+    (state, kept, _), last = step(carried, (keys[-1], None))
+    transitions, episodes = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
+    transitions = transitions._replace(memory=kept)
+    return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)

@@ -1,0 +1,162 @@
+"""Rollouts collected beside updates: what they are learned from, resumes, failures, signals."""
+
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import purejaxppo.train as train_command
+from purejaxppo import load_config, make_train, restore
+from purejaxppo.asynchronous import AsynchronousPrograms
+from purejaxppo.learner import Learner
+from purejaxppo.loop import Interrupt
+from purejaxppo.reporting import read_csv
+
+# EnvPool's bounds are of another type than its numbers.
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+
+EXAMPLES = Path(__file__).parent / "envs" / "example_envs.py"
+VECTOR = {"name": "dummy/vector", "num_envs": 4, "max_episode_steps": 7}
+SMALL = """
+env: {{name: {name}, num_envs: 4, max_episode_steps: 20, options: {options}}}
+network: {{hidden: [16]}}
+ppo: {{rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}}
+eval: {{num_episodes: 2}}
+total_timesteps: {steps}
+asynchronous: true
+"""
+
+
+def write(path, name="envpool/CartPole-v1", steps=640, **options):
+    path.write_text(SMALL.format(name=name, steps=steps, options=options))
+    return path
+
+
+def train(config, run_dir, *flags):
+    return train_command.main(["--config", str(config), "--run_dir", str(run_dir), *flags])
+
+
+def agent_of(run_dir):
+    return jax.device_get(restore(run_dir, "last").state)
+
+
+def test_a_run_reports_its_lag_and_does_not_depend_on_timing(tmp_path, monkeypatch):
+    config = write(tmp_path / "small.yaml")
+    assert train(config, tmp_path / "one") == 0
+    rows = read_csv(tmp_path / "one" / "metrics.csv")
+    assert [row["charts/lag"] for row in rows] == [0] + 9 * [1]
+    assert all(np.isfinite(row["losses/policy_loss"]) for row in rows)
+    learn = AsynchronousPrograms.compile_training
+
+    def slowed(programs, state):
+        learn(programs, state)
+        inner, rng = programs.learn, np.random.default_rng(0)
+        programs.learn = lambda *args: (time.sleep(0.05 * rng.random()), inner(*args))[1]
+
+    monkeypatch.setattr(AsynchronousPrograms, "compile_training", slowed)
+    assert train(config, tmp_path / "two") == 0
+    jax.tree.map(
+        np.testing.assert_array_equal, agent_of(tmp_path / "one"), agent_of(tmp_path / "two")
+    )
+
+
+def test_rollouts_are_those_of_a_policy_one_update_older(tmp_path):
+    """The loop by hand: rollout k + 1 is made before update k."""
+    config = write(tmp_path / "small.yaml")
+    assert train(config, tmp_path / "run", "--env.double_buffer") == 0
+    learner = Learner(load_config(config))
+    collect, learn, hp = jax.jit(learner.collect), jax.jit(learner.learn), learner.hyperparams()
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    state = state.replace(
+        rollout=jax.tree.map(lambda x: x[0], state.rollout),
+        key=state.key[0],
+    )
+    key, act_key, _ = jax.random.split(state.key, 3)
+    experience = collect(state.agent, state.rollout, act_key)
+    for _ in range(10):
+        key, act_key, _ = jax.random.split(key, 3)
+        next_experience = collect(state.agent, experience.rollout, act_key)
+        state, metrics = learn(state, experience, hp)
+        experience = next_experience
+    learner.env.close()
+    assert metrics.losses.approx_kl >= 0
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        jax.device_get(state.agent),
+        agent_of(tmp_path / "run"),
+    )
+
+
+def test_a_run_resumes_with_its_agent(tmp_path, capsys):
+    config = write(tmp_path / "small.yaml")
+    assert train(config, tmp_path / "run") == 0
+    before = restore(tmp_path / "run", "last")
+    assert train(config, tmp_path / "run", "--total_timesteps", "1280") == 0
+    assert "the simulator started afresh" in capsys.readouterr().out
+    after = restore(tmp_path / "run", "last")
+    assert after.env_steps > before.env_steps > 500
+    lags = [row["charts/lag"] for row in read_csv(tmp_path / "run" / "metrics.csv")]
+    assert lags == 2 * ([0] + 9 * [1])  # after a pause the first rollout's policy is the newest
+
+
+def test_a_failing_environment_is_named_and_the_run_saved(tmp_path, capsys):
+    config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLES}:FailsLater", 100_000)
+    assert train(config, tmp_path / "run") == 2
+    error = capsys.readouterr().err
+    assert "the 500th step" in error and "in step" in error and "environment" in error
+    saved = int(re.search(r"Saved at ([\d,]+) steps", error)[1].replace(",", ""))
+    assert 0 < saved < 4 * 500
+    assert restore(tmp_path / "run", "last").env_steps == saved
+
+
+def test_an_interrupt_saves_and_ends(tmp_path, capsys, monkeypatch):
+    config = write(tmp_path / "small.yaml", steps=10_000_000)
+    interrupts = []
+    monkeypatch.setattr(Interrupt, "__init__", lambda self: _start(self, interrupts))
+    code = train(config, tmp_path / "run", "--eval.num_episodes", "0")
+    assert code == 128 + signal.SIGTERM
+    assert "SIGTERM: saved at" in capsys.readouterr().out
+    assert restore(tmp_path / "run", "last").env_steps > 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("actor")]
+
+
+def _start(interrupt, interrupts):
+    interrupt.signal, interrupt._old = None, {}
+    interrupts.append(interrupt)
+    threading.Timer(1.0, lambda: setattr(interrupt, "signal", "SIGTERM")).start()
+
+
+def test_simulators_in_jax_are_refused(tmp_path, capsys):
+    config = write(tmp_path / "small.yaml", "dummy/vector")
+    assert train(config, tmp_path / "run") == 2
+    assert "dummy/vector is none: leave it off" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pure_function_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="asynchronous is for runs"):
+        make_train(load_config(write(tmp_path / "small.yaml")))
+
+
+def test_vtrace_is_gae_for_the_newest_policy_only(make_config):
+    """In `train_step` the ratios are 1; of an older policy's rollout advantages differ."""
+    learners = [Learner(make_config(env=VECTOR, ppo={"advantage": a})) for a in ("gae", "vtrace")]
+    init = jax.jit(learners[0].init_shard)
+    state, hp = init(jax.random.key(0), np.int32(0)), learners[0].hyperparams()
+    steps = [jax.jit(learner.train_step) for learner in learners]
+    one, other = (step(state, hp)[0] for step in steps)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        one.agent.params,
+        other.agent.params,
+    )
+    _, act_key, _ = jax.random.split(one.key, 3)
+    experience = jax.jit(learners[0].collect)(state.agent, one.rollout, act_key)
+    old = [jax.jit(learner.learn)(one, experience, hp)[1] for learner in learners]
+    assert abs(old[0].losses.value_loss - old[1].losses.value_loss) > 1e-6
+    assert np.isfinite(old[1].losses.value_loss)

@@ -1,0 +1,158 @@
+"""Two halves in turns: the numbers of one batch, and the time of the slower of policy and step."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import make_train
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.learner import Learner
+
+# EnvPool's bounds are of another type than its numbers.
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+
+EXAMPLES = Path(__file__).parent / "envs" / "example_envs.py"
+THREADS = {"workers": "thread", "num_workers": 2}
+ENVS = {
+    "envpool": {"name": "envpool/CartPole-v1", "num_envs": 6, "max_episode_steps": 15},
+    "envpool pairs": {"name": "envpool/CartPole-v1", "num_envs": 2, "max_episode_steps": 18},
+    "gymnasium": {
+        "name": f"gymnasium/{EXAMPLES}:Walk",
+        "num_envs": 8,
+        "max_episode_steps": 7,
+        "options": THREADS,
+    },
+    "rounding": {
+        "name": f"gymnasium/{EXAMPLES}:Walk",
+        "num_envs": 64,
+        "max_episode_steps": 7,
+        "options": THREADS,
+    },
+}
+
+
+def watched(learner, state, hp):
+    """One update, and the rollout that it was made from."""
+    _, act_key, _ = jax.random.split(state.key, 3)
+    experience = learner.collect(state.agent, state.rollout, act_key)
+    state, metrics = learner.learn(state, experience, hp)
+    return state, (experience.transitions, experience.episodes, metrics, state.agent)
+
+
+def updates(config, count):
+    """What some updates of a fresh learner were made from, and led to."""
+    learner = Learner(config)
+    step = jax.jit(functools.partial(watched, learner))
+    state = jax.jit(learner.init_shard)(jax.random.key(0), jnp.int32(0))
+    out = []
+    for _ in range(count):
+        state, seen = step(state, learner.hyperparams())
+        out.append(jax.device_get(seen))
+    learner.env.close()
+    return out
+
+
+@pytest.mark.parametrize("which", ENVS)
+def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):
+    config = {"network": {"hidden": (16, 16)}, "ppo": {"rollout_length": 20}}
+    plain = updates(make_config(env=ENVS[which], **config), 3)
+    halved = updates(make_config(env=ENVS[which] | {"double_buffer": True}, **config), 3)
+    jax.tree.map(np.testing.assert_array_equal, plain, halved)
+    transitions = [row[0] for row in plain]
+    assert any(t.truncated.any() for t in transitions)
+    assert any(t.terminated.any() for t in transitions)
+
+
+def test_a_rollout_of_one_step_is_the_same(make_config):
+    ppo = {"rollout_length": 1}
+    plain = updates(make_config(env=ENVS["envpool"], ppo=ppo), 12)
+    halved = updates(make_config(env=ENVS["envpool"] | {"double_buffer": True}, ppo=ppo), 12)
+    jax.tree.map(np.testing.assert_array_equal, plain, halved)
+
+
+def test_one_half_steps_while_the_policy_acts_for_the_other():
+    name = f"gymnasium/{EXAMPLES}:Walk"
+    calls = []
+    env = registry.make_halves(EnvConfig(name=name, max_episode_steps=7, options=THREADS), 4)
+    for which, half in enumerate(env.halves):
+        envs = half.pool(2).envs
+        for what in ("send", "recv"):
+            listen(envs, what, which, calls)
+    from purejaxppo.double_buffer import collect
+    from purejaxppo.rollout import init_rollout
+
+    def act(key, carry, obs, start):
+        action = jax.random.normal(key, (4, 1))
+        return carry, action, jnp.zeros(4), action
+
+    def run(key):
+        return collect(env, act, init_rollout(env, lambda n: (), key), key, 3)
+
+    jax.block_until_ready(jax.jit(run)(jax.random.key(0)))
+    env.close()
+    begin = ["send 0"]
+    turn = ["send 1", "recv 0", "send 0", "recv 1"]
+    end = ["send 1", "recv 0", "recv 1"]
+    assert calls == begin + 2 * turn + end
+
+
+def listen(envs, what, which, calls):
+    original = getattr(envs, what)
+
+    def call(*args):
+        calls.append(f"{what} {which}")
+        return original(*args)
+
+    setattr(envs, what, call)
+
+
+def test_both_halves_at_once_are_a_step(make_config):
+    env = registry.make_halves(EnvConfig(name="envpool/CartPole-v1"), 4)
+    plain = registry.make(EnvConfig(name="envpool/CartPole-v1"), 4)
+    outs = []
+    for e in (env, plain):
+        state, obs = jax.jit(e.reset)(jax.random.key(0))
+        _, out = jax.jit(e.step)(state, jnp.array([0, 1, 1, 0]))
+        outs.append((obs, out))
+        e.close()
+    jax.tree.map(np.testing.assert_array_equal, *outs)
+
+
+def test_an_odd_number_of_environments_is_refused(make_config):
+    with pytest.raises(ValueError, match=r"two halves.*try env.num_envs = "):
+        make_config(env=ENVS["envpool"] | {"num_envs": 5, "double_buffer": True})
+
+
+def test_simulators_in_jax_are_refused(make_config):
+    with pytest.raises(ValueError, match=r"dummy/constant is none: leave it off"):
+        Learner(make_config(env={"double_buffer": True}))
+
+
+def test_seeds_under_vmap_are_refused(make_config):
+    config = make_config(env=ENVS["envpool"] | {"double_buffer": True})
+    with pytest.raises(ValueError, match="cannot be vmapped"):
+        jax.vmap(make_train(config))(jax.random.split(jax.random.key(0), 2))
+
+
+def test_a_failure_in_the_second_half_is_told_as_such():
+    name = f"gymnasium/{EXAMPLES}:FailsLater"
+    config = EnvConfig(name=name, max_episode_steps=20, options=THREADS)
+    env = registry.make_halves(config, 2)
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+
+    @jax.jit
+    def run(state):
+        def step(state, _):
+            return env.recv(env.send(state, 1, jnp.zeros(2, jnp.int32)), 1)[0], None
+
+        return jax.lax.scan(step, state, None, length=600)[0]
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(run(state))
+    assert "in the second half" in str(env.failure) and "the 500th step" in str(env.failure)
+    env.close()
