@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import learner as learner_module
 from purejaxppo import spaces
 from purejaxppo.advantages import gae
 from purejaxppo.agents import distributions, normalize, ppo
@@ -349,7 +348,7 @@ def make_train_step(learner, monkeypatch):
             monkeypatch.setattr(ppo, "deal", make_deal(replay.orders, args[-1]))
             return improve(*args, **settings)
 
-        monkeypatch.setattr(learner_module, "collect", collect)
+        monkeypatch.setattr(learner, "_collect", collect)
         monkeypatch.setattr(ppo, "improve", improve_as_dealt)
         return learner.train_step(state, learner.hyperparams())
 
