@@ -333,8 +333,8 @@ def document() -> str:
         "policy, on other starts than those it was chosen by. Training seconds leave out "
         "compiling, evaluating and saving; the whole command counts everything from process "
         "start to end. The published column is what others report for PPO on the task, not "
-        "always with the same budget or version. Seconds of configs with one seed, and of those for "
-        "simulators on the host, are upper bounds: the machine did other work beside them.",
+        "always with the same budget or version. Seconds of configs with one seed, and of those "
+        "for simulators on the host, are upper bounds: the machine did other work beside them.",
         "",
         *learning(learned),
         "",

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import functools
 import io
 import typing
 from collections.abc import Sequence
@@ -25,11 +26,14 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
         SystemExit: --help.
     """
     complaints = io.StringIO()
+    pairs = {key: get(default, key) for key in pair_flags(type(default))}
     if not {"-h", "--help"} & set(args):
-        args = check_flags(args, default)
+        args, pairs = check_flags(args, default)
+    for key in pairs:  # tyro would make a flag of every pair that is there
+        default = put(default, key, {})
     try:
         with contextlib.redirect_stderr(complaints):
-            return tyro.cli(
+            command = tyro.cli(
                 type(default),
                 default=default,
                 args=list(args),
@@ -41,19 +45,44 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
         if not stop.code:
             raise
         raise ValueError(" ".join(complaints.getvalue().split())) from stop
+    for key, value in pairs.items():
+        command = put(command, key, value)
+    return command
 
 
-def check_flags(args: Sequence[str], command: Any) -> list[str]:
+def pair_flags(cls: type) -> list[str]:
+    """The dotted names of fields that take pairs of names and values."""
+    return [key for key, hint in flat_hints(cls).items() if typing.get_origin(hint) is dict]
+
+
+def get(command: Any, key: str) -> Any:
+    """A field by its dotted name."""
+    return functools.reduce(getattr, key.split("."), command)
+
+
+def put(command: Any, key: str, value: Any) -> Any:
+    """The same dataclass with another value of a field, by its dotted name."""
+    name, _, rest = key.partition(".")
+    inner = put(getattr(command, name), rest, value) if rest else value
+    return dataclasses.replace(command, **{name: inner})
+
+
+def check_flags(args: Sequence[str], command: Any) -> tuple[list[str], dict[str, dict[str, Any]]]:
     """The same flags with their values as tyro reads them: 1e6 as 1000000, true as True.
 
     Args:
         args: the command line.
         command: a dataclass instance of everything that has a flag, with the defaults in force.
 
+    Returns:
+        The flags, and apart from them the fields that take pairs: those given are added to those in
+        force, and none at all drops these.
+
     Raises:
         ValueError: about the first flag that is unknown, or whose value does not fit.
     """
     hints = flat_hints(type(command))
+    pairs = {key: get(command, key) for key in pair_flags(type(command))}
     checked: list[str] = []
     overrides: dict[str, Any] = {}
     position = 0
@@ -66,14 +95,17 @@ def check_flags(args: Sequence[str], command: Any) -> list[str]:
             values.append(args[position])
             position += 1
         value = _check_flag(key, values, hints[key])
-        checked += [word, *_words(value)]
+        if key in pairs:
+            value = pairs[key] = {**pairs[key], **value} if value else {}
+        else:
+            checked += [word, *_words(value)]
         if key in flatten(Config()):
             overrides[key] = False if negated else value
     if isinstance(command, Config):
         fields = {f.name: getattr(command, f.name) for f in dataclasses.fields(Config)}
         data = dataclasses.asdict(Config(**fields))
         from_dict(apply_overrides(data, overrides), "command line")
-    return checked
+    return checked, pairs
 
 
 def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
@@ -98,8 +130,6 @@ def _words(value: Any) -> list[str]:
     """A checked value as words of a command line."""
     if value is True:
         return []
-    if isinstance(value, dict):
-        return [str(part) for item in value.items() for part in item]
     return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
 
 

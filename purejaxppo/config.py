@@ -47,7 +47,8 @@ class EnvConfig:
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
     options: dict[str, Scalar] = field(default_factory=dict)
-    """Further options that the task itself takes, as name value pairs."""
+    """Further options that the task itself takes, as name value pairs. Flags are added to the
+    config's; --env.options alone drops these."""
 
 
 @dataclass(frozen=True)

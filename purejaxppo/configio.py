@@ -233,9 +233,16 @@ FREE = (
 """Fields that may change when a run resumes without changing what is learned from where."""
 
 
+FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")
+"""Options of simulators on the host that say how fast they run, and not what they are."""
+
+
 def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
     """What a resumed run would change: (structural fields, tunable fields), by dotted name."""
     before, after = flatten(old), flatten(new)
+    for flat in (before, after):
+        options = flat["env.options"]
+        flat["env.options"] = {k: v for k, v in options.items() if k not in FREE_OPTIONS}
     changed = [key for key in after if before[key] != after[key] and not key.startswith(FREE)]
     return (
         [key for key in changed if key not in TUNABLE],

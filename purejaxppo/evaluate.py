@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from purejaxppo import cli, rendering, reporting
 from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
+from purejaxppo.envs.host import SimulatorError
 from purejaxppo.evaluation import evaluate, record_states
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
@@ -43,7 +44,7 @@ def main(args: Sequence[str] | None = None) -> int:
             description=DESCRIPTION,
         )
         return run(command)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SimulatorError) as error:
         return reporting.fail(error)
     except KeyboardInterrupt:
         return reporting.fail("interrupted", code=130)

@@ -11,7 +11,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
-from purejaxppo.envs.host import HostEnv
+from purejaxppo.envs.host import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState
@@ -82,9 +82,12 @@ def run_episodes(
     state, obs = env.reset(env_key)
     n = env.spec.num_envs
 
+    # The rows after lost lives are no steps, and a game may have more of both than one episode.
+    bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2)
+
     def running(loop):
         t, _, _, _, _, finished, _, _ = loop
-        return (t < env.spec.max_episode_steps) & ~jnp.all(finished)
+        return (t < bound) & ~jnp.all(finished)
 
     def step(loop):
         t, state, obs, start, carry, finished, returns, lengths = loop
@@ -97,8 +100,8 @@ def run_episodes(
             out.obs,
             ~out.valid,
             carry,
-            finished | out.terminated | out.truncated,
-            returns + jnp.where(counts, out.reward, 0.0),
+            finished | out.ends,
+            returns + jnp.where(counts, out.scores, 0.0),
             lengths + counts,
         )
 
@@ -200,8 +203,11 @@ def evaluate(
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
     keys = jax.random.split(jax.random.key(seed), turns)
-    results = [jax.device_get(run(state, key)) for key in keys]
-    evaluator.close()
+    try:
+        with named_failures(agent.config.env.name, evaluator.env):
+            results = [jax.device_get(run(state, key)) for key in keys]
+    finally:
+        evaluator.close()
     returns, lengths = (np.concatenate(parts)[:episodes] for parts in zip(*results, strict=True))
     return Evaluation(returns, lengths)
 
@@ -216,11 +222,14 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
     policy = agent.policy
     act = policy.act_deterministically if deterministic else policy.act
     episode = act, policy.network.initial_carry, agent.state, seed
-    if isinstance(env, HostEnv):
-        states, rewards = film_on_host(env, *episode)
-    else:
-        states, rewards = film_in_jax(env, *episode)
-    env.close()
+    try:
+        with named_failures(agent.config.env.name, env):
+            if isinstance(env, HostEnv):
+                states, rewards = film_on_host(env, *episode)
+            else:
+                states, rewards = film_in_jax(env, *episode)
+    finally:
+        env.close()
     return env.task, states, rewards
 
 
@@ -263,13 +272,14 @@ def film_on_host(env: HostEnv, act, initial_carry, state: AgentState, seed: int)
 
     state, key = jax.device_get(state), jax.random.key(seed)
     env_state, obs = jax.jit(env.reset)(key)
-    pictures, rewards = [env.picture(obs)], []
+    pictures: list[Any] = [env.picture(obs)]
+    rewards: list[float] = []
     start, carry, done = jnp.ones(1, bool), initial_carry((1,)), False
     while not done:
         key, step_key = jax.random.split(key)
         env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
         obs, start = out.obs, ~out.valid
-        done = bool((out.terminated | out.truncated)[0])
+        done = bool(out.ends[0]) or len(rewards) >= 2 * env.spec.max_episode_steps
         pictures.append(env.picture(obs))
-        rewards.append(float(out.reward[0]))
+        rewards.append(float(out.scores[0]))
     return pictures, np.asarray(rewards)

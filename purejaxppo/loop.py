@@ -18,7 +18,7 @@ from purejaxppo import reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
-from purejaxppo.envs.host import SimulatorError
+from purejaxppo.envs.host import SimulatorError, named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import STATE_AXES, Learner
 from purejaxppo.sharding import Shards
@@ -112,7 +112,8 @@ class Programs:
         """The state before the first update."""
         state_shardings = self.shards.shardings(STATE_AXES)
         init = jax.jit(self.learner.init, out_shardings=state_shardings)
-        return init(self.key, self.learner.shard_ids())
+        with named_failures(self.config.env.name, self):
+            return jax.block_until_ready(init(self.key, self.learner.shard_ids()))
 
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
@@ -200,15 +201,13 @@ class Run:
     def _host_failures(self, state: TrainState) -> Iterator[None]:
         """If a simulator on the host fails inside: saves `state`, and says what happened there."""
         try:
-            yield
-        except jax.errors.JaxRuntimeError as error:
-            failure = self.programs.failure
-            if failure is None:
-                raise
+            with named_failures(self.config.env.name, self.programs):
+                yield
+        except SimulatorError as error:
             self._save(state)
             raise SimulatorError(
-                f"{self.config.env.name}: {failure}\nSaved at {self.progress.env_steps:,} steps in "
-                f"{self.run_dir}; the same command resumes"
+                f"{error}\nSaved at {self.progress.env_steps:,} steps in {self.run_dir}; the same "
+                f"command resumes"
             ) from error
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:

@@ -39,6 +39,10 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[[jax.Array]
     `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program. Its memory
     does not depend on total_timesteps: metrics are reduced to `num_points` numbers each.
 
+    With a simulator on the host it is not pure: EnvPool's environments go on from where the last
+    call left their generators. Its pools live until `train.close()`, after which no program that
+    was compiled from it may run.
+
     Args:
         config: what to train; `num_shards` 0 means 1 here. Logging, evaluation and checkpoint
             settings do not apply.
@@ -64,6 +68,7 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[[jax.Array]
         )
         return TrainResult(state.agent, curves(metrics))
 
+    train.close = learner.env.close  # type: ignore[attr-defined]
     return train
 
 

@@ -88,9 +88,8 @@ def record(
         env_state: the environments' own state after it.
         out: what they answered.
     """
-    done = out.terminated | out.truncated if out.over is None else out.over
-    score = out.reward if out.score is None else out.score
-    episode_return = state.episode_return + score
+    done = out.ends
+    episode_return = state.episode_return + out.scores
     episode_length = state.episode_length + out.valid
     transition = Transition(
         obs=obs,

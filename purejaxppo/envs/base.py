@@ -25,6 +25,16 @@ class EnvStep(NamedTuple):
     score: Any = None  # [N] what returns are reported in, if not the reward: a game's true score
     over: Any = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
 
+    @property
+    def scores(self) -> jax.Array:
+        """What a reported episode's return is the sum of, [N]."""
+        return self.reward if self.score is None else self.score
+
+    @property
+    def ends(self) -> jax.Array:
+        """Where a reported episode ends, bool [N]."""
+        return self.terminated | self.truncated if self.over is None else self.over
+
 
 @dataclass(frozen=True)
 class EnvSpec:

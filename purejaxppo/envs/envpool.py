@@ -33,8 +33,11 @@ OURS = frozenset(
 """Settings of a pool that are not given as options."""
 PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
 """Options that are no settings of the pool: MuJoCo's tasks take them."""
-WHOLE_GAMES = {"episodic_life": False, "reward_clip": False}
-"""How a game is scored, whatever it is trained with."""
+SCORED = {"reward_clip": False}
+"""How a game is scored, whatever it is trained with. Lives stay as they are: with `episodic_life`
+EnvPool serves the next ball by itself, which an agent then never learns to do."""
+NO_LIMIT = 2**31 - 1
+"""What EnvPool says of tasks that have no time limit."""
 PICTURE = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
 """What a pool that is to be filmed is made with."""
 FRAME_RATES = {
@@ -100,7 +103,12 @@ def make(
     spec = _spec(name, options)
     settings = spec.config._asdict()
     if evaluation:
-        options |= {key: value for key, value in WHOLE_GAMES.items() if key in settings}
+        options |= {key: value for key, value in SCORED.items() if key in settings}
+    if settings["max_episode_steps"] >= NO_LIMIT:
+        raise ValueError(
+            f"envpool/{name} has no time limit, which training and evaluation need: set "
+            f"env.max_episode_steps"
+        )
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     try:

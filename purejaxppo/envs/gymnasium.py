@@ -4,8 +4,11 @@
 when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
 """
 
+import contextlib
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -13,11 +16,11 @@ from jax.experimental import io_callback
 
 from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
-from purejaxppo.envs.host import HostEnv, Rows
+from purejaxppo.envs.host import HostEnv, Rows, SimulatorError
 from purejaxppo.envs.lanes import Lanes, buffers, size_of
 from purejaxppo.envs.makers import MakeError, Maker, Spec, make_one, make_spec
 from purejaxppo.envs.workers import Rows as WorkerRows
-from purejaxppo.envs.workers import WorkerPool, tree_of
+from purejaxppo.envs.workers import WorkerError, WorkerPool, tree_of
 
 DEFAULTS: dict[str, Any] = {
     "wrappers": "",
@@ -28,6 +31,8 @@ DEFAULTS: dict[str, Any] = {
     "frame_stack": 1,
 }
 """Options that are ours and not the environment's."""
+STREAMS = 100_003
+"""Between the seeds of the generators of two runs' workers."""
 
 
 def task_names() -> list[str]:
@@ -66,15 +71,15 @@ def make(
             `timeout` (seconds for one step), and `pixels` with `frame_stack`: size and number of
             pictures to observe.
         num_envs: N.
-        seed: not needed: environments are seeded from the key.
-        evaluation: nothing changes.
+        seed: of the global generators of worker processes; environments are seeded from the key.
+        evaluation: other streams of these generators.
         film: pictures will be asked for; one environment in this process.
         first: the number that the first environment has in a larger batch.
 
     Raises:
         ValueError: there is no such environment, or it has spaces that no policy here can use.
+        SimulatorError: it fails when it is made.
     """
-    del seed, evaluation
     ours = DEFAULTS | {key: value for key, value in config.options.items() if key in DEFAULTS}
     _check(ours)
     theirs = {key: value for key, value in config.options.items() if key not in DEFAULTS}
@@ -87,7 +92,8 @@ def make(
         pixels=ours["pixels"],
         frame_stack=ours["frame_stack"],
     )
-    facts = _facts(maker)
+    with _in_words(name):
+        facts = _facts(maker, ours["workers"], float(ours["timeout"]), _stamp(name))
     if not facts.max_episode_steps:
         raise ValueError(
             f"gymnasium/{name} has no time limit, which training and evaluation need: set "
@@ -98,13 +104,15 @@ def make(
     def make_pool(count: int) -> CallbackPool:
         if solo:
             return CallbackPool(solo, facts.observation, 1)
-        workers = WorkerPool(
-            maker,
-            count,
-            num_workers=int(ours["num_workers"]),
-            timeout=float(ours["timeout"]),
-            kind=ours["workers"],
-        )
+        with _in_words(name):
+            workers = WorkerPool(
+                maker,
+                count,
+                num_workers=int(ours["num_workers"]),
+                timeout=float(ours["timeout"]),
+                kind=ours["workers"],
+                seed=(2 * seed + evaluation) * STREAMS + first,
+            )
         return CallbackPool(workers, facts.observation, count, first)
 
     return HostEnv(
@@ -141,10 +149,26 @@ class Facts(NamedTuple):
 
 
 @functools.cache
-def _facts(maker: Spec) -> Facts:
-    """Asks one environment in a process of its own."""
-    with WorkerPool(maker, 1) as pool:
+def _facts(maker: Spec, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
+    """Asks one environment in a worker of its own; `stamp` tells versions of a file apart."""
+    del stamp
+    with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         return Facts(pool.observation, pool.action, pool.max_episode_steps)
+
+
+def _stamp(name: str) -> float:
+    """When the file of a `file.py:Class` was changed; 0 for other names."""
+    file = Path(name.rpartition(":")[0])
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """An environment that fails when it is made is a simulator that fails."""
+    try:
+        yield
+    except WorkerError as error:
+        raise SimulatorError(f"gymnasium/{name}: {error}") from error
 
 
 class CallbackPool:

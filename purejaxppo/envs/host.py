@@ -6,7 +6,9 @@ token that each of them takes and returns, so that callbacks need no order of th
 vmapped: a batch of seeds is folded into one larger pool, and one call steps them all.
 """
 
-from collections.abc import Callable
+import contextlib
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -74,10 +76,10 @@ class Filmed:
 
     def draw(self, states, *, height: int, width: int):
         """The pictures in the size that is asked for."""
-        if isinstance(states[0], np.ndarray) and states[0].ndim == 3:
+        if isinstance(states[0], Picture):
             from purejaxppo.pictures.canvas import fit
 
-            return (fit(state, height, width) for state in states)
+            return (fit(state.pixels(), height, width) for state in states)
         from purejaxppo.pictures import charts
 
         return charts.film(states, height=height, width=width)
@@ -85,6 +87,38 @@ class Filmed:
 
 class SimulatorError(RuntimeError):
     """A simulator on the host failed, and with it the program that stepped it."""
+
+
+@contextlib.contextmanager
+def named_failures(name: str, *envs: Any) -> Iterator[None]:
+    """Says what went wrong on the host where a program that stepped `envs` fails inside.
+
+    Raises:
+        SimulatorError: in the words of the simulator.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        failure = next((env.failure for env in envs if env.failure), None)
+        if failure is None:
+            raise
+        raise SimulatorError(f"{name}: {failure}") from error
+
+
+class Picture(NamedTuple):
+    """A compressed picture: a long film would fill the memory."""
+
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, pixels: np.ndarray) -> "Picture":
+        """From pixels, uint8 [H, W, 3]."""
+        return cls(pixels.shape, zlib.compress(pixels.tobytes(), 1))
+
+    def pixels(self) -> np.ndarray:
+        """As it was."""
+        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
 
 
 class HostState(struct.PyTreeNode):
@@ -146,7 +180,9 @@ class HostEnv:
     def picture(self, obs) -> Any:
         """How environment 0 looks, or `obs` (of one environment) if it has no looks."""
         picture = self.pool(self.spec.num_envs).picture()
-        return jax.tree.map(lambda x: np.asarray(x)[0], obs) if picture is None else picture
+        if picture is None:
+            return jax.tree.map(lambda x: np.asarray(x)[0], obs)
+        return Picture.of(picture)
 
     @property
     def failure(self) -> Exception | None:

@@ -51,7 +51,7 @@ class Spec:
         else:
             env = _registered(self.name, options, self.max_episode_steps)
         for name in self.wrappers:
-            env = _wrapper(name)(env)
+            env = _wrapped(name, env)
         if file.endswith(".py") and not time_limit(env):
             raise MakeError(
                 f"gymnasium/{self.name} has no time limit: set env.max_episode_steps to one"
@@ -174,6 +174,17 @@ def _wrapper(name: str) -> Any:
         near = _near(class_name, dir(place))
         hint = f"; did you mean {near!r}?" if near else ""
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
+
+
+def _wrapped(name: str, env: Any) -> Any:
+    wrapper = _wrapper(name)
+    try:
+        return wrapper(env)
+    except TypeError as error:
+        raise MakeError(
+            f"env.options.wrappers: {name} cannot be made from an environment alone: "
+            f"{_one_line(error)}"
+        ) from error
 
 
 def _import(module: str, where: str) -> Any:

@@ -113,6 +113,13 @@ class FailsLater(Counter):
         return super().step(action)
 
 
+class NoScene(Counter):
+    """Cannot be reset."""
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("the scene is empty")
+
+
 class Sleepy(Counter):
     """Takes its time."""
 

@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
-from purejaxppo import load_config, make_train, restore
+from purejaxppo import configio, load_config, make_train, restore
+from purejaxppo.agents.policy import Policy
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import HostEnv, Rows
-from purejaxppo.evaluation import evaluate, record_states
+from purejaxppo.evaluation import Evaluator, evaluate, record_states
 from purejaxppo.reporting import read_csv
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Discrete
@@ -300,6 +302,70 @@ def stats():
             yield path.read_text()
 
 
+@pytest.mark.parametrize(("fault", "words"), [("init", "no such asset"), ("reset", "is empty")])
+def test_an_environment_that_cannot_start_is_named_in_its_own_words(fault, words, tmp_path, capsys):
+    name = f"gymnasium/{EXAMPLES}:Faulty"
+    config = write(tmp_path / "small.yaml", name, fault=fault, culprit=-1)
+    if fault == "reset":
+        config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLES}:NoScene")
+    assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: gymnasium/") and words in error
+    assert "JaxRuntimeError" not in error
+
+
+def test_an_environment_that_fails_in_evaluation_is_named(tmp_path, capsys):
+    config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLES}:FailsLater")
+    flags = ("--env.max_episode_steps", "20", "--eval.num_episodes", "0")
+    assert train(config, tmp_path / "run", *flags) == 0
+    file = tmp_path / "run" / "config.yaml"
+    file.write_text(file.read_text().replace("FailsLater", "NoScene"))
+    assert evaluate_command.main(["--run", str(tmp_path / "run"), "--episodes", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "the scene is empty" in error and "JaxRuntimeError" not in error
+
+
+def test_a_game_with_lives_is_evaluated_to_its_end(key):
+    config = load_config(
+        "breakout.yaml",
+        {"network.hidden": (8,), "env.options": {"episodic_life": True, "reward_clip": True}},
+    )
+    spec = registry.make(config.env, 1).spec
+    policy = Policy(config, spec.observation, spec.action)
+    evaluator = Evaluator(config, policy, 2)
+
+    def act(agent, key, carry, obs, start):  # moves, and never serves
+        action = 2 + jax.random.randint(key, start.shape, 0, 2)
+        return carry, action, jnp.zeros(start.shape), action
+
+    evaluator.act = act
+    _, lengths = jax.jit(evaluator)(jax.jit(policy.init)(key), key)
+    evaluator.close()
+    assert np.all(lengths > 100) and np.all(lengths < 2000)  # five lives; the limit is 27,000
+
+
+def test_flags_are_added_to_the_options_of_a_config(capsys):
+    command = train_command.parse(["--config", "pong.yaml", "--env.options", "num_threads", "2"])
+    lives = {"episodic_life": True, "reward_clip": True}
+    assert command.env.options == {**lives, "num_threads": 2}
+    command = train_command.parse(
+        ["--config", "pong.yaml", "--env.options", "reward_clip", "False"]
+    )
+    assert command.env.options == {**lives, "reward_clip": False}
+    assert train_command.parse(["--config", "pong.yaml", "--env.options"]).env.options == {}
+    with pytest.raises(SystemExit):
+        train_command.parse(["--config", "pong.yaml", "--help"])
+    assert "--env.options.episodic" not in capsys.readouterr().out
+
+
+def test_how_fast_a_simulator_runs_may_change_on_resuming():
+    old = load_config("pong.yaml")
+    new = load_config("pong.yaml", {"env.options": {**old.env.options, "num_threads": 2}})
+    assert configio.compare(old, new) == ([], [])
+    other = load_config("pong.yaml", {"env.options": {**old.env.options, "noop_max": 1}})
+    assert configio.compare(old, other) == (["env.options"], [])
+
+
 REFUSED = {
     "envpool/Hoper-v5": "did you mean 'envpool/Hopper-v5'",
     "envpool/Go9x9-v1": "is for 2 players",
@@ -307,6 +373,7 @@ REFUSED = {
     "gymnasium/no_such_package:Env-v0": "no_such_package",
     "gymnasium/no_such_file.py:Env": "no_such_file.py",
     "gymnasium/Blackjack-v1": "has no time limit",
+    "envpool/CliffWalking-v1": "has no time limit",
 }
 
 
@@ -323,6 +390,7 @@ OPTIONS = [
     ("envpool/Pong-v5", {"frame_skp": 2}, "did you mean 'frame_skip'"),
     ("envpool/Pong-v5", {"episodic_life": 3}, "takes False by default"),
     ("gymnasium/CartPole-v1", {"workers": "fibre"}, "neither process nor thread"),
+    ("gymnasium/CartPole-v1", {"wrappers": "FrameStackObservation"}, "cannot be made from an"),
     ("gymnasium/CartPole-v1", {"timeout": -1.0}, "must be above 0"),
     ("gymnasium/CartPole-v1", {"colour": 1}, "colour"),
 ]
