@@ -104,13 +104,13 @@ def make(
     settings = spec.config._asdict()
     if evaluation:
         options |= {key: value for key, value in SCORED.items() if key in settings}
+    if settings["max_num_players"] > 1:
+        raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     if settings["max_episode_steps"] >= NO_LIMIT:
         raise ValueError(
             f"envpool/{name} has no time limit, which training and evaluation need: set "
             f"env.max_episode_steps"
         )
-    if settings["max_num_players"] > 1:
-        raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     try:
         with _quietly():
             observation = _bounds(spaces.convert(spec.gymnasium_observation_space))
