@@ -1,6 +1,7 @@
 """Simulators on the host: folded seeds, whole games, containment, determinism, failures."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -423,17 +424,28 @@ PIXELS = {
 }
 
 
+LOOK = """
+import sys, json, jax, jax.numpy as jnp, numpy as np
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs import registry
+env = registry.make(EnvConfig(name=sys.argv[1], options=json.loads(sys.argv[2])), 2)
+state, first = jax.jit(env.reset)(jax.random.key(0))
+_, out = jax.jit(lambda state: jax.lax.scan(env.step, state, jnp.zeros((4, 2, 3))))(state)
+np.savez(sys.argv[3], obs=np.concatenate([first[None], out.obs]), shape=env.spec.observation.shape)
+env.close()
+"""
+
+
 @pytest.mark.parametrize("name", PIXELS)
-def test_mujoco_is_seen_through_stacked_pictures_without_a_display(name, monkeypatch):
-    monkeypatch.delenv("DISPLAY", raising=False)
-    env = registry.make(EnvConfig(name=name, options=PIXELS[name]), 2)
-    shape = env.spec.observation.shape
-    assert env.spec.observation.dtype == "uint8" and sorted(shape) == [6, 64, 64]
-    first, out = jax.device_get(jax.jit(play(env, None))(jax.random.key(0), jnp.zeros((4, 2, 3))))
-    env.close()
-    assert first.dtype == out.obs.dtype == np.uint8
-    channels = shape.index(6)
-    pictures = np.moveaxis(np.concatenate([first[None], out.obs]), channels + 2, -1)
+def test_mujoco_is_seen_through_stacked_pictures_without_a_display(name, tmp_path):
+    # In a process of its own: drivers of several libraries in one process do not get on.
+    environ = {key: value for key, value in os.environ.items() if key != "DISPLAY"}
+    file = tmp_path / "seen.npz"
+    arguments = [name, json.dumps(PIXELS[name]), str(file)]
+    subprocess.run([sys.executable, "-c", LOOK, *arguments], check=True, env=environ, timeout=120)
+    seen = np.load(file)
+    assert seen["obs"].dtype == np.uint8 and sorted(seen["shape"]) == [6, 64, 64]
+    pictures = np.moveaxis(seen["obs"], list(seen["shape"]).index(6) + 2, -1)
     np.testing.assert_array_equal(pictures[0, ..., :3], pictures[0, ..., 3:])
     np.testing.assert_array_equal(pictures[1:, ..., :3], pictures[:-1, ..., 3:])
     assert pictures.std() > 5 and np.any(pictures[1:] != pictures[:-1])
