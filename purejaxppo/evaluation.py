@@ -120,7 +120,7 @@ def run_episodes(
 
 
 class Evaluator:
-    """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
+    """Runs whole episodes.
 
     The episodes are divided over the shards; what does not divide is rounded up and cut off by
     index, so that no episode is preferred for being short.
@@ -161,8 +161,8 @@ class Evaluator:
         key = jax.random.fold_in(key, shard_id)
         return run_episodes(self.env, lambda *args: self.act(agent, *args), self.initial_carry, key)
 
-    def __call__(self, agent: AgentState, key):
-        """Runs the episodes."""
+    def evaluate(self, agent: AgentState, key):
+        """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted."""
         returns, lengths = self.mapped(agent, key, jnp.arange(self.shards.num_shards))
         return returns.reshape(-1)[: self.episodes], lengths.reshape(-1)[: self.episodes]
 
@@ -199,7 +199,7 @@ def evaluate(
         shards=shards,
         seed=seed + OTHER_STARTS,
     )
-    run = jax.jit(evaluator)
+    run = jax.jit(evaluator.evaluate)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
     keys = jax.random.split(jax.random.key(seed), turns)

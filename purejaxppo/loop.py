@@ -128,7 +128,9 @@ class Programs:
                 shards=evaluation_shards(self.config, episodes, self.devices),
                 seed=self.config.seed,
             )
-            self.evaluate = jax.jit(self.evaluator).lower(state.agent, self.eval_key(0)).compile()
+            self.evaluate = (
+                jax.jit(self.evaluator.evaluate).lower(state.agent, self.eval_key(0)).compile()
+            )
         self.compile_seconds = time.perf_counter() - started
 
     def compile_training(self, state: TrainState) -> None:

@@ -173,7 +173,7 @@ def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_fi
     assert sum("eval/return_mean" in row for row in rows) > 2
     lines = [r.message for r in caplog.records if "Finished XLA compilation" in r.message]
     assert len([line for line in lines if "train_shard" in line]) == 1
-    assert len([line for line in lines if "evaluator" in line]) == 1
+    assert len([line for line in lines if "jit(evaluate)" in line]) == 1
 
 
 def test_a_finished_run_says_so_and_changes_nothing(config_file, capsys):

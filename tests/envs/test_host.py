@@ -340,7 +340,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
         return carry, action, jnp.zeros(start.shape), action
 
     evaluator.act = act
-    _, lengths = jax.jit(evaluator)(jax.jit(policy.init)(key), key)
+    _, lengths = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key)
     evaluator.close()
     assert np.all(lengths > 100) and np.all(lengths < 2000)  # five lives; the limit is 27,000
 
