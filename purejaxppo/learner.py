@@ -181,9 +181,11 @@ class Learner:
         """Values after the rollout, advantages and targets; rows flattened."""
         kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
 
+        def normalized(obs):
+            return self.policy.normalize_obs(agent.obs_stats, obs)
+
         def outputs(obs, start):
-            obs = self.policy.normalize_obs(agent.obs_stats, obs)
-            return self.policy.network.apply(agent.params, (), obs, start)[1:]
+            return self.policy.network.apply(agent.params, (), normalized(obs), start)[1:]
 
         dist_params, value = self.memory.over(outputs, kept, transitions.obs, transitions.start)
         last_value = outputs(self.memory.look(kept, last), rollout.start)[1]
@@ -200,7 +202,7 @@ class Learner:
             gae_lambda=hp.gae_lambda,
         )
         batch = ppo.Batch(
-            obs=transitions.obs,
+            obs=self.memory.before(normalized, transitions.obs),
             carry=(),
             start=transitions.start,
             action=transitions.action,
@@ -227,7 +229,9 @@ class Learner:
     def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
         """Log-probabilities, entropies and values of stored rows under `params`."""
         kept, stats = rows.shared
-        obs = self.policy.normalize_obs(stats, self.memory.look(kept, rows.obs))
+        obs = self.memory.after(
+            lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, rows.obs)
+        )
         _, dist_params, value = self.policy.network.apply(params, rows.carry, obs, rows.start)
         distribution = self.policy.distribution
         return ppo.Evaluation(

@@ -35,6 +35,15 @@ class Whole:
         del start
         return memory, obs
 
+    def before(self, function: Callable, rows):
+        """Where a function of single observations is applied: once to all, here, or ..."""
+        return function(rows)
+
+    def after(self, function: Callable, obs):
+        """... each time that some are looked at."""
+        del function
+        return obs
+
     def look(self, memory, rows):
         """The observations [*B, ...] of rows [*B]."""
         del memory
@@ -126,6 +135,15 @@ class Windows:
             blank=jnp.all((obs == 0).reshape(num_envs, -1), axis=1),
         )
         return memory, row
+
+    def before(self, function: Callable, rows: Row) -> Row:
+        """As `Whole.before`: not here, where there are no observations yet."""
+        del function
+        return rows
+
+    def after(self, function: Callable, obs):
+        """As `Whole.after`."""
+        return function(obs)
 
     def look(self, memory: Series, rows: Row):
         """As `Whole.look`: whole stretches of the series, which cost what stored windows would."""

@@ -38,7 +38,9 @@ class Watched(Learner):
     def summarise(self, transitions, episodes, losses, batch):
         metrics = super().summarise(transitions, episodes, losses, batch)
         kept, stats = batch.shared
-        seen = self.policy.normalize_obs(stats, self.memory.look(kept, batch.obs))
+        seen = self.memory.after(
+            lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, batch.obs)
+        )
         return metrics, transitions, batch._replace(obs=seen)
 
 
