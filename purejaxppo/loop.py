@@ -144,8 +144,8 @@ class Programs:
     @property
     def failure(self) -> Exception | None:
         """What went wrong on the host, if anything did."""
-        watched = self.evaluator.env if self.evaluator else self.learner.env
-        return self.learner.env.failure or watched.failure
+        envs = [self.learner.env] + ([self.evaluator.env] if self.evaluator else [])
+        return next((env.failure for env in envs if env.failure), None)
 
     def close(self) -> None:
         """Ends what runs on the host; the compiled functions must not be called again."""

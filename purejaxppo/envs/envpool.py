@@ -36,8 +36,6 @@ PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_came
 SCORED = {"reward_clip": False}
 """How a game is scored, whatever it is trained with. Lives stay as they are: with `episodic_life`
 EnvPool serves the next ball by itself, which an agent then never learns to do."""
-NO_LIMIT = 2**31 - 1
-"""What EnvPool says of tasks that have no time limit."""
 PICTURE = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
 """What a pool that is to be filmed is made with."""
 FRAME_RATES = {
@@ -106,11 +104,6 @@ def make(
         options |= {key: value for key, value in SCORED.items() if key in settings}
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
-    if settings["max_episode_steps"] >= NO_LIMIT:
-        raise ValueError(
-            f"envpool/{name} has no time limit, which training and evaluation need: set "
-            f"env.max_episode_steps"
-        )
     try:
         with _quietly():
             observation = _bounds(spaces.convert(spec.gymnasium_observation_space))

@@ -94,11 +94,6 @@ def make(
     )
     with _in_words(name):
         facts = _facts(maker, ours["workers"], float(ours["timeout"]), _stamp(name))
-    if not facts.max_episode_steps:
-        raise ValueError(
-            f"gymnasium/{name} has no time limit, which training and evaluation need: set "
-            f"env.max_episode_steps"
-        )
     solo = Solo(maker) if film else None
 
     def make_pool(count: int) -> CallbackPool:

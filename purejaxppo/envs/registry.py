@@ -53,6 +53,10 @@ FAMILIES = {
 }
 
 
+NO_LIMIT = 2**31 - 1
+"""What simulators say of tasks without a time limit, if they do not say 0."""
+
+
 def adapter(family: str) -> Any:
     """The adapter module of a family.
 
@@ -154,8 +158,7 @@ def make(
         ValueError: as `resolve`, or a bad option.
     """
     if on_host(config):
-        module, name = resolve(config)
-        return module.make(name, config, num_envs, seed=seed, evaluation=evaluation, film=film)
+        return _make_on_host(config, num_envs, seed=seed, evaluation=evaluation, film=film)
     task = make_task(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
     return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)
@@ -177,7 +180,18 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0) -> HalvedEnv
             f"env.double_buffer is for simulators on the host (envpool/, gymnasium/), and "
             f"{config.name} is none: leave it off"
         )
-    module, name = resolve(config)
     half = num_envs // 2
-    first, second = (module.make(name, config, half, seed=seed, first=i) for i in (0, half))
+    first, second = (_make_on_host(config, half, seed=seed, first=i) for i in (0, half))
     return HalvedEnv(first, second)
+
+
+def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv:
+    """What a host adapter makes, refused if its episodes have no end."""
+    module, name = resolve(config)
+    env = module.make(name, config, num_envs, **settings)
+    if not 0 < env.spec.max_episode_steps < NO_LIMIT:
+        raise ValueError(
+            f"{config.name} has no time limit, which training and evaluation need: set "
+            f"env.max_episode_steps"
+        )
+    return env
