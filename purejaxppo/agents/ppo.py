@@ -72,7 +72,7 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     """All parameters as one vector [P], and the way back; P is rounded up to whole SIMD rows.
 
     One vector makes one reduction over the devices and one loop of Adam. XLA's CPU code for such
-    a loop is scalar, and ten times slower, where the length is odd.
+    a loop is scalar, and many times slower, where the length is odd.
     """
     flat, unravel = ravel_pytree(params)
     padded = jnp.pad(flat, (0, -flat.size % LANES))
