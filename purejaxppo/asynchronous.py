@@ -113,13 +113,14 @@ class AsynchronousRun(Run):
             state, metrics = programs.learn(state, here, programs.hp)
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - started
+            speed = self._count(metrics) / seconds
             p.update += 1
-            p.env_steps += int(metrics.env_steps)
             p.train_seconds += seconds
             with self._host_failures(state):
-                self._after_chunk(state, metrics, int(metrics.env_steps) / seconds)
+                self._after_chunk(state, metrics, speed)
         return state
 
-    def _row(self, metrics: Metrics) -> reporting.Row:
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
         self._lags = self._lags[-int(metrics.updates) :]
-        return super()._row(metrics) | {"charts/lag": sum(self._lags) / len(self._lags)}
+        lag = {"charts/lag": sum(self._lags) / len(self._lags)}
+        return [row | lag for row in super()._rows(metrics)]

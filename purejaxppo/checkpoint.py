@@ -1,8 +1,9 @@
 """Saving and restoring runs: the only file that imports orbax.
 
 A save has three items: `agent` (all that evaluation needs), `train` (the rest of the TrainState)
-and `progress` (host counters). Orbax renames a finished save into place, so that a run that is
-killed while saving keeps its last good one.
+and `progress` (host counters); where many agents train side by side, also `best`, the best of each
+so far. Orbax renames a finished save into place, so that a run that is killed while saving keeps
+its last good one.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from purejaxppo.configio import load_config
+from purejaxppo.configio import load_config, load_members
 from purejaxppo.evaluation import Agent
 from purejaxppo.types import AgentState, TrainState
 
@@ -31,6 +32,10 @@ class Progress:
     """Training alone, without compiling, evaluating and saving."""
     best_return: float | None = None
     best_env_steps: int = 0
+    member_steps: list[int] = dataclasses.field(default_factory=list)
+    """Of agents that train side by side; `env_steps` is their mean."""
+    member_best: list[float | None] = dataclasses.field(default_factory=list)
+    member_best_steps: list[int] = dataclasses.field(default_factory=list)
 
 
 class Checkpoints:
@@ -57,19 +62,22 @@ class Checkpoints:
         items = _restore(self._last, self.latest(), args)
         return Progress(**items["progress"])
 
-    def save(self, state: TrainState, progress: Progress) -> None:
-        """Saves the whole state, in the background; the caller may donate it right after."""
+    def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> None:
+        """Saves the whole state, in the background; the caller may donate it right after.
+
+        `best` holds the best agents of a run of many, in one tree.
+        """
         if self._last.latest_step() == progress.env_steps:
             return
-        copy = _snapshot(state)
-        self._last.save(
-            progress.env_steps,
-            args=ocp.args.Composite(
-                agent=ocp.args.StandardSave(copy.agent),
-                train=ocp.args.StandardSave(_without_empty(copy.replace(agent=None))),
-                progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
-            ),
-        )
+        copy, best = _snapshot((state, best))
+        items = {
+            "agent": ocp.args.StandardSave(copy.agent),
+            "train": ocp.args.StandardSave(_without_empty(copy.replace(agent=None))),
+            "progress": ocp.args.JsonSave(dataclasses.asdict(progress)),
+        }
+        if best is not None:
+            items["best"] = ocp.args.StandardSave(best)
+        self._last.save(progress.env_steps, args=ocp.args.Composite(**items))
 
     def save_best(self, agent: AgentState, progress: Progress) -> None:
         """Replaces the best agent."""
@@ -102,6 +110,14 @@ class Checkpoints:
         state = train.replace(agent=items["agent"])
         return state, Progress(**items["progress"])
 
+    def restore_best(self, template: AgentState) -> AgentState:
+        """The best agents of the last save of a run of many."""
+        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
+        args = ocp.args.Composite(
+            best=ocp.args.StandardRestore(abstract), progress=ocp.args.JsonRestore()
+        )
+        return _restore(self._last, self.latest(), args)["best"]
+
     def close(self) -> None:
         """Waits, and lets go of the folders."""
         self._last.close()
@@ -112,14 +128,14 @@ def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(
         folder.resolve(),
         options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
-        item_names=("agent", "train", "progress"),
+        item_names=("agent", "best", "train", "progress"),
     )
 
 
 def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any:
     """Items of a save; ValueError in one sentence if they are not what is expected."""
     try:
-        for name in ("agent", "train"):
+        for name in ("agent", "best", "train"):
             if name in args:
                 _check_shapes(manager.directory / str(step) / name, args[name].item)
         items = manager.restore(step, args=args)
@@ -168,6 +184,8 @@ def _snapshot(tree: Any) -> Any:
 def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     """A trained agent, with its training normaliser, from a run folder.
 
+    Of a run of many agents it has them all; `Agent.member` takes one.
+
     Args:
         run_dir: as made by `python -m purejaxppo.train`.
         checkpoint: "best", "last", or the environment steps of a save.
@@ -194,21 +212,24 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
         raise ValueError(
             f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(dict.fromkeys(known))}"
         )
-    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
-    template = jax.eval_shape(agent.policy.init, jax.random.key(0))
+    members = tuple(load_members(run_dir / "members.yaml", config))
+    agent = Agent(config, AgentState({}, None), members=members)  # type: ignore[arg-type]
+    init, key = agent.policy.init, jax.random.key(0)
+    if members:
+        init, key = jax.vmap(init), jnp.broadcast_to(key, len(members))
+    template = jax.eval_shape(init, key)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), template
     )
+    # The best agents of many are kept in each save of them all.
+    item = "best" if members and checkpoint == "best" else "agent"
     with _manager(run_dir / folder, 1_000_000) as manager:
-        items = _restore(
-            manager,
-            step,
-            ocp.args.Composite(
-                agent=ocp.args.StandardRestore(template), progress=ocp.args.JsonRestore()
-            ),
-        )
-    return agent._replace(state=items["agent"], env_steps=items["progress"]["env_steps"])
+        if not (run_dir / folder / str(step) / item).is_dir():
+            item = "agent"
+        args = {item: ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
+        items = _restore(manager, step, ocp.args.Composite(**args))
+    return agent._replace(state=items[item], env_steps=items["progress"]["env_steps"])
 
 
 def _steps(folder: Path) -> list[int]:

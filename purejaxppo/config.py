@@ -193,6 +193,8 @@ class Config:
     """Environment steps to train for, rounded up to whole updates."""
     seed: int = 0
     """Seed of everything random."""
+    num_seeds: int = 1
+    """Agents that train side by side in one program: with seed, seed + 1 and so on."""
     asynchronous: bool = False
     """Collect the next rollout while learning from the last one, with parameters that are one
     update older: for slow simulators on the host. Changes the numbers a little."""
@@ -203,7 +205,7 @@ class Config:
     devices: int = 0
     """Devices to use; 0: all. On a CPU, cores are the devices."""
     run_dir: str = ""
-    """Folder of the run; empty: runs/<config>-s<seed>."""
+    """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several."""
 
     def __post_init__(self) -> None:
         """Checks fields against each other, before anything is compiled.
@@ -243,7 +245,7 @@ class Config:
         for name in _POSITIVE:
             if not 0 < _get(self, name) < math.inf:
                 raise ValueError(f"{name} = {_get(self, name)} must be finite and greater than 0")
-        if self.seed >= 2**31:
+        if self.seed + self.num_seeds > 2**31:
             raise ValueError(f"seed = {self.seed} is too large; it must be below {2**31}")
 
     def _check_products(self) -> None:
@@ -307,6 +309,7 @@ _MINIMA = {
     "logging.interval": 0,
     "total_timesteps": 1,
     "seed": 0,
+    "num_seeds": 1,
     "num_shards": 0,
     "devices": 0,
 }

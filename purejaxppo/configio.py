@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -219,6 +219,32 @@ def to_yaml(config: Config) -> str:
         return list(value) if isinstance(value, tuple) else value
 
     return yaml.safe_dump(plain(dataclasses.asdict(config)), sort_keys=False)
+
+
+def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
+    """Writes in what each of the agents that train side by side differs from `config`."""
+    common = flatten(dataclasses.replace(config, num_seeds=1))
+    differing = [
+        {key: value for key, value in flatten(member).items() if value != common[key]}
+        for member in members
+    ]
+    path.write_text(yaml.safe_dump(differing, sort_keys=False), encoding="utf-8")
+
+
+def load_members(path: Path, config: Config) -> list[Config]:
+    """The configs of the agents that train side by side, [] where there is no such file.
+
+    Raises:
+        ValueError: the file was changed or damaged.
+    """
+    if not path.is_file():
+        return []
+    try:
+        listed = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        plain = dataclasses.asdict(dataclasses.replace(config, num_seeds=1))
+        return [from_dict(apply_overrides(plain, overrides)) for overrides in listed]
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: was changed or damaged ({error})") from error
 
 
 FREE = (

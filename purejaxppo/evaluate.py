@@ -9,7 +9,7 @@ from purejaxppo import cli, rendering, reporting
 from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError
-from purejaxppo.evaluation import evaluate, record_states
+from purejaxppo.evaluation import Evaluation, evaluate, record_states
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
@@ -27,6 +27,8 @@ class Command:
     """Sample actions instead of taking the most likely one."""
     checkpoint: str = "best"
     """best, last, or the environment steps of a save."""
+    index: int = -1
+    """Of a run of several seeds, the one to take: 0 is the first. -1: all."""
     seed: int = 0
     """Seed of the environments' starts."""
     render: str = ""
@@ -61,14 +63,23 @@ def run(command: Command) -> int:
     use_compilation_cache()
     use_cpu_cores(0)
     agent = restore(command.run, command.checkpoint)
+    if command.index != -1:
+        agent = agent.member(command.index)
+    if agent.members and command.render:
+        raise ValueError(
+            f"--render draws one agent, and {command.run} has {len(agent.members)}: name one with "
+            f"--index, 0 to {len(agent.members) - 1}"
+        )
     policy = "stochastic" if command.stochastic else "deterministic"
     print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {policy} policy")
     result = evaluate(
         agent, command.episodes, seed=command.seed, deterministic=not command.stochastic
     )
+    for i, member in enumerate(agent.members):
+        print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
     print(result)
     report = getattr(registry.adapter(agent.config.env.name.partition("/")[0]), "report", None)
-    if report:
+    if report and not agent.members:
         picture = f"{command.run.rstrip('/')}/report.png"
         act = agent.controller(deterministic=not command.stochastic)
         print(report(registry.make_task(agent.config.env), act, command.seed, picture))

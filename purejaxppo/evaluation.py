@@ -29,6 +29,23 @@ class Agent(NamedTuple):
     state: AgentState
     env_steps: int = 0
     """Training steps behind it."""
+    members: tuple[Config, ...] = ()
+    """Not one agent but as many, which trained side by side: their configs; every array of the
+    state has a leading axis of them. `member` takes one."""
+
+    def member(self, index: int) -> "Agent":
+        """One of the agents that trained side by side.
+
+        Raises:
+            ValueError: there is no such agent.
+        """
+        if not 0 <= index < max(len(self.members), 1):
+            of = f"0 to {len(self.members) - 1}" if self.members else "only 0: one agent"
+            raise ValueError(f"index = {index}: there is {of}")
+        if not self.members:
+            return self
+        state = jax.tree.map(lambda x: x[index], self.state)
+        return Agent(self.members[index], state, self.env_steps)
 
     @property
     def policy(self) -> Policy:
@@ -50,14 +67,20 @@ class Agent(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The outcome of whole episodes."""
+    """The outcome of whole episodes; of many agents, with a leading axis of them."""
 
     returns: np.ndarray  # [episodes] undiscounted, as the environment pays them
     lengths: np.ndarray  # [episodes] steps
 
     def __str__(self) -> str:
-        """One line: mean, standard deviation, range and length."""
+        """One line: mean, standard deviation, range and length, or of many agents their means."""
         r = self.returns
+        if r.ndim > 1:
+            means = r.mean(axis=1)
+            return (
+                f"{len(r)} agents, {r.shape[1]} episodes each: mean return {means.mean():.1f} ± "
+                f"{means.std():.1f} over agents (min {means.min():.1f}, max {means.max():.1f})"
+            )
         return (
             f"{len(r)} episodes: return {r.mean():.1f} ± {r.std():.1f} "
             f"(min {r.min():.1f}, max {r.max():.1f}), length {self.lengths.mean():.1f}"
@@ -65,7 +88,11 @@ class Evaluation(NamedTuple):
 
 
 def run_episodes(
-    env: Env, act: Callable[..., tuple[Any, Any, Any, Any]], initial_carry: Callable, key
+    env: Env,
+    act: Callable[..., tuple[Any, Any, Any, Any]],
+    initial_carry: Callable,
+    key,
+    any_member: Callable[[jax.Array], jax.Array] = lambda running: running,
 ) -> tuple[jax.Array, jax.Array]:
     """The first episode of each of N environments.
 
@@ -74,6 +101,8 @@ def run_episodes(
         act: (key, carry, obs, start) -> (carry, action, log_prob, env_action).
         initial_carry: batch shape -> recurrent carry.
         key: consumed.
+        any_member: under vmap, whether a bool [] holds for any of the batch: a loop that each
+            agent may leave by itself cannot step simulators on the host.
 
     Returns:
         (returns [N], lengths int32 [N]).
@@ -87,7 +116,7 @@ def run_episodes(
 
     def running(loop):
         t, _, _, _, _, finished, _, _ = loop
-        return (t < bound) & ~jnp.all(finished)
+        return any_member((t < bound) & ~jnp.all(finished))
 
     def step(loop):
         t, state, obs, start, carry, finished, returns, lengths = loop
@@ -151,7 +180,7 @@ class Evaluator:
         self.env = registry.make(config.env, local, seed=seed, evaluation=True)
         self.act = policy.act_deterministically if deterministic else policy.act
         self.initial_carry = policy.network.initial_carry
-        self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0))
+        self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0), ((0, 0, None), 0))
 
     def close(self) -> None:
         """Ends what runs on the host."""
@@ -159,24 +188,42 @@ class Evaluator:
 
     def _shard(self, agent: AgentState, key, shard_id):
         key = jax.random.fold_in(key, shard_id)
-        return run_episodes(self.env, lambda *args: self.act(agent, *args), self.initial_carry, key)
+        return run_episodes(
+            self.env,
+            lambda *args: self.act(agent, *args),
+            self.initial_carry,
+            key,
+            self.shards.any_member,
+        )
 
     def evaluate(self, agent: AgentState, key):
-        """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted."""
+        """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
+
+        With members, each of the four has a leading axis of them.
+        """
         returns, lengths = self.mapped(agent, key, jnp.arange(self.shards.num_shards))
-        return returns.reshape(-1)[: self.episodes], lengths.reshape(-1)[: self.episodes]
+        first = returns.shape[: self.shards.num_members > 0]
+
+        def in_order(x):
+            return x.reshape(*first, -1)[..., : self.episodes]
+
+        return in_order(returns), in_order(lengths)
 
 
-def evaluation_shards(config: Config, episodes: int, devices: list[jax.Device]) -> Shards:
-    """Over how many devices to divide episodes: all, if there are so many; one for the host's."""
-    spread = episodes >= len(devices) and not registry.on_host(config.env)
-    return Shards(len(devices) if spread else 1, devices)
+def evaluation_shards(
+    config: Config, episodes: int, devices: list[jax.Device], num_members: int = 0
+) -> Shards:
+    """Over how many devices to divide members and episodes; one for simulators on the host."""
+    if registry.on_host(config.env):
+        return Shards(1, num_members=num_members)
+    left = len(devices) // Shards(1, devices, num_members).num_devices
+    return Shards(left if episodes >= left else 1, devices, num_members)
 
 
 def evaluate(
     agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool = True
 ) -> Evaluation:
-    """Runs exactly `episodes` whole episodes.
+    """Runs exactly `episodes` whole episodes; of many agents, so many of each.
 
     Args:
         agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult.
@@ -190,7 +237,8 @@ def evaluate(
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
     per_turn = min(episodes, MAX_PARALLEL)
-    shards = evaluation_shards(agent.config, per_turn, jax.devices())
+    size = len(agent.members)
+    shards = evaluation_shards(agent.config, per_turn, jax.devices(), size)
     evaluator = Evaluator(
         agent.config,
         agent.policy,
@@ -203,13 +251,15 @@ def evaluate(
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
     keys = jax.random.split(jax.random.key(seed), turns)
+    if size:  # the same starts for all
+        keys = jnp.broadcast_to(keys[:, None], (turns, size))
     try:
         with named_failures(agent.config.env.name, evaluator.env):
             results = [jax.device_get(run(state, key)) for key in keys]
     finally:
         evaluator.close()
-    returns, lengths = (np.concatenate(parts)[:episodes] for parts in zip(*results, strict=True))
-    return Evaluation(returns, lengths)
+    returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
+    return Evaluation(returns[..., :episodes], lengths[..., :episodes])
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):

@@ -40,7 +40,7 @@ STATE_AXES: Any = TrainState(
 
 
 class Learner:
-    """PPO on one shard of environments; `shards` maps it over all.
+    """PPO on one shard of environments; `shards` maps it over all, and over members.
 
     Args:
         config: of the run, with `num_shards` resolved.
@@ -67,9 +67,9 @@ class Learner:
             if self.config.ppo.advantage == "vtrace"
             else self.plain_advantages
         )
-        self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES)
+        self.init = self.shards.map(self.init_shard, (None, 0), STATE_AXES, ((0, None), 0))
         self.train_chunk = self.shards.map(
-            self.train_shard, (STATE_AXES, None, None), (STATE_AXES, None)
+            self.train_shard, (STATE_AXES, None, None), (STATE_AXES, None), ((0, 0, None), 0)
         )
 
     def shard_ids(self):

@@ -14,15 +14,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo import reporting
+from purejaxppo import configio, reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError, named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import STATE_AXES, Learner
-from purejaxppo.sharding import Shards
-from purejaxppo.types import Metrics, TrainState
+from purejaxppo.sharding import Shards, largest_divisor
+from purejaxppo.types import AgentState, Metrics, TrainState
 
 log = logging.getLogger("purejaxppo")
 
@@ -94,19 +94,21 @@ class Programs:
     Args:
         config: of the run, with `num_shards` resolved.
         devices: to run on.
+        num_members: agents that train side by side; see `Shards`.
     """
 
-    def __init__(self, config: Config, devices: list[jax.Device]) -> None:
+    def __init__(self, config: Config, devices: list[jax.Device], num_members: int = 0) -> None:
         """Builds the learner; nothing is compiled yet."""
         self.config = config
         self.devices = devices
-        self.shards = Shards(config.num_shards, devices)
+        self.shards = Shards(config.num_shards, devices, num_members)
         self.learner = Learner(config, self.shards)
         self.hp = self.learner.hyperparams()
         self.key = jax.random.key(config.seed)
         self.compile_seconds = 0.0
         self.evaluator: Evaluator | None = None
         self.evaluate: Any = None
+        self.members: list[Config] = []
 
     def init(self) -> TrainState:
         """The state before the first update."""
@@ -125,7 +127,9 @@ class Programs:
                 self.config,
                 self.learner.policy,
                 episodes,
-                shards=evaluation_shards(self.config, episodes, self.devices),
+                shards=evaluation_shards(
+                    self.config, episodes, self.shards.devices, self.shards.num_members
+                ),
                 seed=self.config.seed,
             )
             self.evaluate = (
@@ -142,6 +146,11 @@ class Programs:
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
     @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one update of all members."""
+        return self.config.steps_per_update * max(len(self.members), 1)
+
+    @property
     def failure(self) -> Exception | None:
         """What went wrong on the host, if anything did."""
         envs = [self.learner.env] + ([self.evaluator.env] if self.evaluator else [])
@@ -155,7 +164,12 @@ class Programs:
 
     def eval_key(self, update: int):
         """The key of the evaluation after `update` updates, whatever came before."""
-        return jax.random.fold_in(jax.random.fold_in(self.key, EVAL_STREAM), update)
+        return evaluation_key(self.key, update)
+
+
+def evaluation_key(key, update: int):
+    """The key of the evaluation after `update` updates of a run with this key."""
+    return jax.random.fold_in(jax.random.fold_in(key, EVAL_STREAM), update)
 
 
 class Run:
@@ -170,6 +184,7 @@ class Run:
         self.intervals = Intervals(self.config)
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
         self.progress = Progress()
+        self.best: AgentState | None = None  # kept here only by runs of many agents
         self.sinks: list[reporting.Sink] = []
         self._pending: Metrics | None = None
         self._saved_at = time.perf_counter()
@@ -190,9 +205,8 @@ class Run:
             state = after
             seconds = time.perf_counter() - started
             chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
-            speed = int(metrics.env_steps) / seconds
+            speed = self._count(metrics) / seconds
             p.update += updates
-            p.env_steps += int(metrics.env_steps)
             p.train_seconds += seconds
             with self._host_failures(state):
                 self._after_chunk(state, metrics, speed)
@@ -217,38 +231,45 @@ class Run:
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
-        row = self._row(metrics)
-        done = p.update * self.config.steps_per_update
-        self.console.progress(done, p.env_steps, speed, row)
+        rows = self._rows(metrics)
+        done = p.update * self.programs.steps_per_update
+        self.console.progress(done, p.env_steps, speed, reporting.mean_row(rows))
         evaluate = every.due(every.eval, p.update)
         if evaluate:
-            row |= self._evaluate(state)
+            scores = self._evaluate(state)
+            rows = [row | score for row, score in zip(rows, scores, strict=True)]
         if evaluate or every.due(every.log, p.update):
-            row |= {
-                "global_step": p.env_steps,
-                "update": p.update,
-                "seconds": p.train_seconds,
-                "charts/SPS": speed,
-                "charts/learning_rate": self._learning_rate(),
-            }
-            for sink in self.sinks:
-                sink.write(row)
-            log.debug("%s", row)
+            common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
+            for row in rows:
+                for sink in self.sinks:
+                    sink.write(row | common)
+                log.debug("%s", row | common)
             self._pending = None
         late = time.perf_counter() - self._saved_at > self.config.checkpoint.max_seconds
         if every.due(every.save, p.update) or late:
             self._save(state)
 
-    def _row(self, metrics: Metrics) -> reporting.Row:
-        return reporting.metrics_row(metrics)
+    def _count(self, metrics: Metrics) -> int:
+        """Notes the steps of a chunk; how many environment steps it took in all."""
+        steps = int(metrics.env_steps)
+        self.progress.env_steps += steps
+        return steps
 
-    def _learning_rate(self) -> float:
-        ppo = self.config.ppo
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        """What there is to say after the updates that `metrics` sums up."""
+        row = {
+            "global_step": self.progress.env_steps,
+            "charts/learning_rate": self._learning_rate(self.config),
+        }
+        return [row | reporting.metrics_row(metrics)]
+
+    def _learning_rate(self, config: Config) -> float:
+        ppo = config.ppo
         if ppo.learning_rate_schedule == "constant":
             return ppo.learning_rate
         return ppo.learning_rate * (1 - (self.progress.update - 1) / self.intervals.total)
 
-    def _evaluate(self, state: TrainState) -> reporting.Row:
+    def _evaluate(self, state: TrainState) -> list[reporting.Row]:
         p = self.progress
         key = self.programs.eval_key(p.update)
         row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
@@ -256,10 +277,10 @@ class Run:
         if p.best_return is None or score > p.best_return:
             p.best_return, p.best_env_steps = score, p.env_steps
             self.checkpoints.save_best(state.agent, p)
-        return row
+        return [row]
 
     def _save(self, state: TrainState) -> None:
-        self.checkpoints.save(self._savable(state), self.progress)
+        self.checkpoints.save(self._savable(state), self.progress, self.best)
         self._saved_at = time.perf_counter()
 
     def _savable(self, state: TrainState) -> TrainState:
@@ -279,14 +300,15 @@ class Run:
     def open_sinks(self) -> None:
         """Starts the files that rows go to."""
         config, at = self.config.logging, self.progress.env_steps
-        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", at))
+        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", self.progress.update))
         if config.tensorboard:
             self.sinks.append(reporting.TensorBoardSink(self.run_dir / "tensorboard", at))
         if config.wandb_project:
-            from purejaxppo.configio import flatten
+            self.sinks.append(self._wandb())
 
-            sink = reporting.WandbSink(config.wandb_project, self.run_dir, flatten(self.config))
-            self.sinks.append(sink)
+    def _wandb(self) -> reporting.WandbSink:
+        settings = configio.flatten(self.config)
+        return reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
 
     def close(self) -> None:
         """Finishes saves and files, and draws the curve."""
@@ -294,13 +316,17 @@ class Run:
         self.programs.close()
         for sink in self.sinks:
             sink.close()
-        rows = reporting.read_csv(self.run_dir / "metrics.csv")
+        self._draw(reporting.read_csv(self.run_dir / "metrics.csv"))
+
+    def _draw(self, rows: list[reporting.Row]) -> None:
         title = f"{self.config.env.name}, seed {self.config.seed}"
         reporting.plot_curve(rows, self.run_dir / "learning_curve.png", title)
 
 
 def resolve_shards(config: Config, num_devices: int) -> Config:
     """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
+
+    Several seeds are spread over devices first; then what is left of them counts.
 
     Raises:
         ValueError: several shards of a simulator on the host.
@@ -314,6 +340,7 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
         return replace(config, num_shards=1)
     if config.num_shards:
         return config
+    num_devices //= largest_divisor(config.num_seeds, num_devices)
     rows = config.steps_per_update // config.ppo.num_minibatches
     for shards in range(min(num_devices, rows // MIN_ROWS), 1, -1):
         try:

@@ -8,7 +8,7 @@ import csv
 import math
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,9 @@ COLUMNS = (
     "eval/length_mean",
 )
 
+MEMBER_COLUMNS = ("member", "seed")
+"""Which agent a row is of, where many train side by side."""
+
 Row = dict[str, float]
 
 
@@ -72,6 +75,12 @@ def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
     }
 
 
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The mean over rows of each number, over those rows that have it."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
+
+
 class Sink(Protocol):
     """Takes rows."""
 
@@ -87,17 +96,17 @@ class Sink(Protocol):
 class CsvSink:
     """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
 
-    def __init__(self, path: Path, resumed_at: int) -> None:
-        """Opens the file, keeping rows up to environment step `resumed_at`."""
-        kept = [row for row in read_csv(path) if row["global_step"] <= resumed_at]
+    def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
+        """Opens the file, keeping rows up to update `resumed_at`."""
+        kept = [row for row in read_csv(path) if row["update"] <= resumed_at]
         partial = path.with_name(f".{path.name}")
         with partial.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(_cells(row) for row in kept)
         partial.replace(path)
         self._file = path.open("a", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._writer = csv.DictWriter(self._file, columns)
 
     def write(self, row: Row) -> None:
         """Appends a row."""
@@ -121,7 +130,7 @@ def read_csv(path: Path) -> list[Row]:
             for row in csv.DictReader(file):
                 with contextlib.suppress(ValueError):  # a line that a full disk has cut
                     rows.append({key: float(value) for key, value in row.items() if key and value})
-    return [row for row in rows if "global_step" in row]
+    return [row for row in rows if {"global_step", "update"} <= row.keys()]
 
 
 class TensorBoardSink:
@@ -178,6 +187,44 @@ class WandbSink:
     def close(self) -> None:
         """Ends the W&B run."""
         self._run.finish()
+
+
+class PerMember:
+    """A sink for each member."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        """In the members' order."""
+        self._sinks = sinks
+
+    def write(self, row: Row) -> None:
+        """To the sink of the row's member."""
+        self._sinks[int(row["member"])].write(row)
+
+    def close(self) -> None:
+        """Closes them all."""
+        for sink in self._sinks:
+            sink.close()
+
+
+class MeanOfMembers:
+    """Gives a sink the mean over the members of each round of rows."""
+
+    def __init__(self, sink: Sink, num_members: int) -> None:
+        """Of so many rows."""
+        self._sink, self._num_members = sink, num_members
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Collects a row, and passes the mean on when it was the last one."""
+        self._rows.append(row)
+        if len(self._rows) == self._num_members:
+            mean = mean_row(self._rows)
+            self._sink.write({k: x for k, x in mean.items() if k not in MEMBER_COLUMNS})
+            self._rows = []
+
+    def close(self) -> None:
+        """Closes the sink."""
+        self._sink.close()
 
 
 class Console:
@@ -254,14 +301,8 @@ def duration(seconds: float) -> str:
 
 def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
     """Draws the learning curve of a run: training and evaluation return over environment steps."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib.figure import Figure
-
     rows = list(rows)
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = _returns_figure(title)
     for key, label, style in (
         ("charts/episodic_return", "training (stochastic policy)", {"lw": 1.2, "color": "C0"}),
         ("eval/return_mean", "evaluation (deterministic policy)", {"color": "C1", "marker": "."}),
@@ -277,11 +318,77 @@ def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
             axes.fill_between(
                 steps, values - std, values + std, color="C1", alpha=0.2, lw=0, label="± std"
             )
+    _save_figure(figure, axes, path)
+
+
+def confidence(values: np.ndarray) -> np.ndarray:
+    """Half the width of the 95 % confidence interval of the mean over axis 0, by Student's t."""
+    from scipy import stats
+
+    count = len(values)
+    if count < 2:
+        return np.full(values.shape[1:], np.nan)
+    quantile = stats.t.ppf(0.975, count - 1)
+    return quantile * values.std(axis=0, ddof=1) / math.sqrt(count)
+
+
+def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(environment steps [P], values [members, P]) of a number at the P updates that all have."""
+    table: dict[float, dict[float, Row]] = {}
+    for row in rows:
+        if key in row:
+            table.setdefault(row["update"], {})[row["member"]] = row
+    size = max((len(members) for members in table.values()), default=0)
+    points = [members for _, members in sorted(table.items()) if len(members) == size]
+    steps = [np.mean([row["global_step"] for row in members.values()]) for members in points]
+    values = [[members[i][key] for i in sorted(members)] for members in points]
+    return np.array(steps), np.array(values).reshape(len(points), size).T
+
+
+def plot_members(rows: Iterable[Row], path: Path, title: str) -> None:
+    """Draws the returns of a run of many agents: the mean, its 95 % band, and each agent."""
+    rows = list(rows)
+    figure, axes = _returns_figure(title)
+    for key, label, color in (
+        ("charts/episodic_return", "training (stochastic policy)", "C0"),
+        ("eval/return_mean", "evaluation (deterministic policy)", "C1"),
+    ):
+        steps, values = member_curves(rows, key)
+        if not values.size:
+            continue
+        mean, half = values.mean(axis=0), confidence(values)
+        axes.plot(steps, values.T, color=color, lw=0.6, alpha=max(0.08, 0.5 / len(values) ** 0.5))
+        axes.plot(steps, mean, color=color, lw=2, label=f"{label}: mean of {len(values)}")
+        axes.fill_between(
+            steps,
+            mean - half,
+            mean + half,
+            color=color,
+            alpha=0.3,
+            lw=0,
+            label="95 % confidence band",
+        )
+    _save_figure(figure, axes, path)
+
+
+def _returns_figure(title: str):
+    """A figure of returns over environment steps, and its axes."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episodic return (sum of rewards)")
     axes.set_title(title)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
     axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _save_figure(figure, axes, path: Path) -> None:
     if axes.lines:
         axes.legend(loc="best")
     partial = path.with_name(f".{path.name}")

@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -25,6 +25,7 @@ log = logging.getLogger("purejaxppo")
 
 LOCK = ".lock"
 CONFIG = "config.yaml"
+MEMBERS = "members.yaml"
 OURS = (
     "checkpoints",
     "best",
@@ -38,6 +39,7 @@ OURS = (
     ".learning_curve.png",
     "versions.json",
     ".config.yaml",
+    MEMBERS,
     CONFIG,
 )
 """Everything that a run writes; the config goes last when a run is deleted."""
@@ -95,8 +97,13 @@ def _clear(run_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def record_run(config: Config, run_dir: Path) -> None:
-    """Writes what the run is made of: config.yaml, and versions.json for its first command."""
+def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
+    """Writes what the run is made of: config.yaml, and versions.json for its first command.
+
+    `members` are the configs of agents that train side by side; members.yaml lists them.
+    """
+    if members:
+        configio.save_members(run_dir / MEMBERS, config, members)
     partial = run_dir / ".config.yaml"
     partial.write_text(configio.to_yaml(config), encoding="utf-8")
     partial.replace(run_dir / CONFIG)

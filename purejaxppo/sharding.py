@@ -3,7 +3,7 @@
 A run's environments are divided into `num_shards` parts with keys of their own. Each device holds
 one shard or several (then under `vmap`), so that the curve depends on the number of shards and not
 on the number of devices. The functions that a `Shards` maps see one shard and talk to the others
-through `psum` alone.
+through `psum` alone. Agents that train side by side, `members`, are one axis more, outside of it.
 """
 
 import contextlib
@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-DEVICE_AXIS = "device"
+MEMBER_DEVICES = "seed"
+SHARD_DEVICES = "env"
 LOCAL_AXIS = "shard"
+MEMBER_AXIS = "member"
 
 
 def cpu_cores() -> int:
@@ -49,68 +51,101 @@ def use_compilation_cache() -> None:
 
 
 class Shards:
-    """Maps functions of one shard over all shards.
+    """Maps functions of one shard of one agent over all shards, and over all agents if asked for.
+
+    Devices form a mesh ("seed", "env"): agents that train side by side (members) are spread first,
+    since they have nothing to tell each other; the shards of each over the devices that are left.
 
     Args:
         num_shards: logical shards D.
-        devices: to spread them over; the largest number of them that divides D is used.
+        devices: to spread them over; the largest numbers of them that divide members and D are
+            used.
+        num_members: agents M that train side by side; 0: one, without an axis for it.
     """
 
-    def __init__(self, num_shards: int, devices: list[jax.Device] | None = None) -> None:
-        """Lays the shards out."""
+    def __init__(
+        self, num_shards: int, devices: list[jax.Device] | None = None, num_members: int = 0
+    ) -> None:
+        """Lays members and shards out."""
         devices = devices or []
-        count = max((n for n in range(1, len(devices) + 1) if num_shards % n == 0), default=1)
+        across = largest_divisor(num_members or 1, len(devices))
+        along = largest_divisor(num_shards, len(devices) // across)
+        self.num_members = num_members
         self.num_shards = num_shards
-        self.num_devices = count
-        self.per_device = num_shards // count
+        self.num_devices = across * along
+        self.per_device = num_shards // along
+        self.devices = devices[: self.num_devices]
         self.mesh = None
-        if count > 1:
+        if self.num_devices > 1:
             self.mesh = jax.make_mesh(
-                (count,), (DEVICE_AXIS,), axis_types=(AxisType.Auto,), devices=devices[:count]
+                (across, along),
+                (MEMBER_DEVICES, SHARD_DEVICES),
+                axis_types=(AxisType.Auto, AxisType.Auto),
+                devices=self.devices,
             )
-        names = [DEVICE_AXIS] * (count > 1) + [LOCAL_AXIS] * (self.per_device > 1)
+        names = [SHARD_DEVICES] * (along > 1) + [LOCAL_AXIS] * (self.per_device > 1)
         self.axes = tuple(names)
 
     def psum(self, x: Any) -> Any:
         """Sum over all shards of a pytree, inside a mapped function."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
-    def map(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
-        """Runs `function` on every shard.
+    def any_member(self, x: Any) -> Any:
+        """Whether a bool [] holds for any agent on this device, inside a mapped function."""
+        return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members else x
 
-        `in_axes` and `out_axes` are prefix pytrees of 0 (local: a leading axis D, which the
-        function does not see) and None (the same for all shards).
+    def map(
+        self, function: Callable, in_axes: Any, out_axes: Any, members: tuple[Any, Any] = (0, 0)
+    ) -> Callable:
+        """Runs `function` on every shard, and for every member where there are members.
+
+        `in_axes` and `out_axes` are prefix pytrees of 0 (local: an axis D, which the function does
+        not see) and None (the same for all shards). `members` says the same of members' arguments
+        and results: a tuple with an entry per argument, or one for all; a member axis M leads.
         """
+        in_members, out_members = members
+        if not isinstance(in_members, tuple):
+            in_members = (in_members,) * len(in_axes)
         if self.per_device > 1:
             inner = jax.vmap(function, in_axes, out_axes, axis_name=LOCAL_AXIS)
         else:
             inner = _squeezed(function, in_axes, out_axes)
+        if self.num_members:
+            inner = jax.vmap(inner, in_members, out_members, axis_name=MEMBER_AXIS)
         if self.mesh is not None:
             inner = jax.shard_map(
                 inner,
                 mesh=self.mesh,
-                in_specs=_specs(in_axes),
-                out_specs=_specs(out_axes),
+                in_specs=tuple(map(self._specs, in_axes, in_members)),
+                out_specs=self._specs(out_axes, out_members),
                 check_vma=False,
             )
         return functools.wraps(function)(inner)
 
-    def shardings(self, axes: Any) -> Any:
+    def shardings(self, axes: Any, members: int | None = 0) -> Any:
         """Where arrays of such axes live, as a prefix pytree of shardings (None: one device)."""
         if self.mesh is None:
             return None
         mesh = self.mesh
+        specs = self._specs(axes, members)
         return jax.tree.map(
-            lambda axis: NamedSharding(mesh, _spec(axis)), axes, is_leaf=lambda x: x is None
+            lambda spec: NamedSharding(mesh, spec),
+            specs,
+            is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
 
+    def _specs(self, axes: Any, members: int | None) -> Any:
+        leading = () if members is None or not self.num_members else (MEMBER_DEVICES,)
 
-def _spec(axis: int | None) -> PartitionSpec:
-    return PartitionSpec() if axis is None else PartitionSpec(DEVICE_AXIS)
+        def spec(axis: int | None) -> PartitionSpec:
+            return PartitionSpec(*leading, *(() if axis is None else (SHARD_DEVICES,)))
+
+        return jax.tree.map(spec, axes, is_leaf=lambda x: x is None)
 
 
-def _specs(axes: Any) -> Any:
-    return jax.tree.map(_spec, axes, is_leaf=lambda x: x is None)
+def largest_divisor(n: int, limit: int) -> int:
+    """The largest divisor of n that is not above a limit; 1 if the limit is 0."""
+    return max((k for k in range(1, limit + 1) if n % k == 0), default=1)
 
 
 def _squeezed(function: Callable, in_axes: Any, out_axes: Any) -> Callable:

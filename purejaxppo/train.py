@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import tyro
@@ -19,6 +20,7 @@ from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
+from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
@@ -110,7 +112,7 @@ def train(command: Command) -> int:
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
-    run_dir = Path(config.run_dir or f"runs/{Path(command.config).stem}-s{config.seed}")
+    run_dir = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
     notes: list[str] = []
     if not command.clobber:
         config, notes = continue_config(config, run_dir)
@@ -119,8 +121,8 @@ def train(command: Command) -> int:
     programs, run_kind = programs_of(config, devices)
     with run_folder(run_dir, clobber=command.clobber):
         if not (run_dir / CONFIG).is_file():
-            record_run(config, run_dir)  # before there is anything else: so it is known as a run
-        console = reporting.Console(config.num_updates * config.steps_per_update)
+            record_run(config, run_dir, programs.members)  # first: so it is known as a run
+        console = reporting.Console(config.num_updates * programs.steps_per_update)
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
@@ -130,8 +132,16 @@ def train(command: Command) -> int:
         return execute(run)
 
 
-def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, type[Run]]:
+def run_name(name: str, config: Config) -> str:
+    """hopper-s0, or hopper-s0x32 for 32 seeds from 0 on."""
+    seeds = f"x{config.num_seeds}" if config.num_seeds > 1 else ""
+    return f"{Path(name).stem}-s{config.seed}{seeds}"
+
+
+def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, Any]:
     """What a run compiles, and the loop that drives it."""
+    if config.num_seeds > 1:
+        return MemberPrograms(config, devices, seeds_of(config)), MembersRun
     if config.asynchronous:
         return AsynchronousPrograms(config, devices), AsynchronousRun
     return Programs(config, devices), Run
@@ -205,10 +215,11 @@ def execute(run: Run) -> int:
     set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
+    seeds = f"{config.num_seeds} seeds of " if config.num_seeds > 1 else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     console.say(
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
-        f"{config.env.num_envs} environments in {shards}, into {run_dir}"
+        f"{seeds}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     started = time.perf_counter()
     state = run.programs.init()
@@ -216,7 +227,8 @@ def execute(run: Run) -> int:
         state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-    record_run(config, run_dir)  # the save fits it: only now may it replace what is there
+    # The save fits it: only now may it replace what is there.
+    record_run(config, run_dir, run.programs.members)
     init_seconds = time.perf_counter() - started
     run.open_sinks()
     run.programs.compile(state)
@@ -236,17 +248,22 @@ def execute(run: Run) -> int:
 def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
     """Says how the run ended; the exit code is 0, or 128 + the signal that ended it."""
     p, console = run.progress, run.console
-    speed = reporting.short(p.env_steps / max(p.train_seconds, 1e-9))
+    total = sum(p.member_steps) or p.env_steps
+    speed = reporting.short(total / max(p.train_seconds, 1e-9))
+    each = f" of each of {len(p.member_steps)} seeds" if p.member_steps else ""
     if interrupt.signal and p.update < run.intervals.total:
         console.say(
-            f"{interrupt.signal}: saved at {p.env_steps:,} steps in {run.run_dir}; "
+            f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in {run.run_dir}; "
             f"the same command resumes"
         )
         return 128 + int(signal.Signals[interrupt.signal])
     console.say(
-        f"run {reporting.duration(seconds)}: {p.env_steps:,} steps, {speed} steps/s in training"
+        f"run {reporting.duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in "
+        f"training"
     )
-    if p.best_return is not None:
+    if p.member_steps and p.best_return is not None:
+        console.say(f"best evaluation {p.best_return:.1f}, the mean of each seed's best")
+    elif p.best_return is not None:
         console.say(f"best evaluation {p.best_return:.1f} at {p.best_env_steps:,} steps")
     console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
     console.say(f"evaluate: python -m purejaxppo.evaluate --run {run.run_dir}")

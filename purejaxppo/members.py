@@ -1,0 +1,156 @@
+"""Many agents that train side by side in one program: seeds, hyperparameters, or both.
+
+Every array of a run's state gains a leading axis of members, every tunable number becomes one per
+member, and `Shards` spreads members over devices. What is structure is the same for all.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import configio, reporting
+from purejaxppo.agents import ppo
+from purejaxppo.config import Config
+from purejaxppo.loop import Programs, Run, evaluation_key
+from purejaxppo.types import Metrics, TrainState
+
+
+def seeds_of(config: Config) -> list[Config]:
+    """The members of a run of `config.num_seeds` seeds: `seed`, `seed` + 1 and so on."""
+    return [
+        dataclasses.replace(config, seed=config.seed + i, num_seeds=1)
+        for i in range(config.num_seeds)
+    ]
+
+
+class MemberPrograms(Programs):
+    """The compiled functions of agents that train side by side.
+
+    Raises:
+        ValueError: the run is one that cannot be vmapped.
+
+    Args:
+        config: of the run, with `num_shards` resolved.
+        devices: to run on.
+        members: each agent's own config; they differ in seeds and tunable numbers alone.
+    """
+
+    def __init__(
+        self, config: Config, devices: list[jax.Device], members: Sequence[Config]
+    ) -> None:
+        """Builds the learner; nothing is compiled yet."""
+        for name in ("asynchronous", "env.double_buffer"):
+            if configio.flatten(config)[name]:
+                raise ValueError(
+                    f"{name} is for one agent at a time, and these are {len(members)} in one "
+                    f"program: switch it off, or train them one after another"
+                )
+        super().__init__(config, devices, len(members))
+        self.members = list(members)
+        seeds = [member.seed for member in members]
+        self.key = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        self.hp = stack([ppo.make_hyperparams(m.ppo, config.num_updates) for m in members])
+        self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
+
+    def eval_key(self, update: int):
+        """Each member's key of the evaluation after `update` updates, as if it trained alone."""
+        return jax.vmap(lambda key: evaluation_key(key, update))(self.key)
+
+
+class MembersRun(Run):
+    """A run of many agents in its folder: every number of a row is one of each of them."""
+
+    programs: MemberPrograms
+
+    def __init__(self, programs: MemberPrograms, run_dir: Path, console: reporting.Console) -> None:
+        """Opens the folder's saves."""
+        super().__init__(programs, run_dir, console)
+        self.members = programs.members
+        size = len(self.members)
+        self.progress.member_steps = [0] * size
+        self.progress.member_best = [None] * size
+        self.progress.member_best_steps = [0] * size
+
+    def _count(self, metrics: Metrics) -> int:
+        p, steps = self.progress, np.asarray(metrics.env_steps)
+        p.member_steps = [old + int(new) for old, new in zip(p.member_steps, steps, strict=True)]
+        p.env_steps = sum(p.member_steps) // len(p.member_steps)
+        return int(steps.sum())
+
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        return [
+            {
+                "member": i,
+                "seed": member.seed,
+                "global_step": self.progress.member_steps[i],
+                "charts/learning_rate": self._learning_rate(member),
+                **reporting.metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics)),
+            }
+            for i, member in enumerate(self.members)
+        ]
+
+    def _evaluate(self, state: TrainState) -> list[reporting.Row]:
+        p = self.progress
+        returns, lengths = jax.device_get(
+            self.programs.evaluate(state.agent, self.programs.eval_key(p.update))
+        )
+        rows = [reporting.eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
+        scores = [row["eval/return_mean"] for row in rows]
+        better = [
+            best is None or score > best for score, best in zip(scores, p.member_best, strict=True)
+        ]
+        for i in np.flatnonzero(better):
+            p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
+        best_so_far = state.agent if self.best is None else self.best
+        self.best = self.programs.keep_better(np.asarray(better), best_so_far, state.agent)
+        best = [score for score in p.member_best if score is not None]
+        p.best_return, p.best_env_steps = float(np.mean(best)), p.env_steps
+        return rows
+
+    def restore(self, template: TrainState) -> TrainState:
+        """Continues from the last save; simulators on the host start afresh."""
+        state = super().restore(template)
+        if self.progress.best_return is not None:
+            self.best = self.checkpoints.restore_best(template.agent)
+        return state
+
+    def open_sinks(self) -> None:
+        """Starts the files that rows go to: W&B gets the mean over members."""
+        config, p = self.config.logging, self.progress
+        columns = (*reporting.MEMBER_COLUMNS, *reporting.COLUMNS)
+        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, columns))
+        if config.tensorboard:
+            folders = [f"member_{i}_seed_{m.seed}" for i, m in enumerate(self.members)]
+            self.sinks.append(
+                reporting.PerMember(
+                    [
+                        reporting.TensorBoardSink(self.run_dir / "tensorboard" / folder, steps)
+                        for folder, steps in zip(folders, p.member_steps, strict=True)
+                    ]
+                )
+            )
+        if config.wandb_project:
+            self.sinks.append(reporting.MeanOfMembers(self._wandb(), len(self.members)))
+
+    def _draw(self, rows: list[reporting.Row]) -> None:
+        title = f"{self.config.env.name}, {len(self.members)} seeds from {self.config.seed}"
+        reporting.plot_members(rows, self.run_dir / "learning_curve.png", title)
+
+
+def keep_better(better, best: Any, new: Any) -> Any:
+    """Per member, `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
+
+    def choose(old, new):
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, best, new)
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Trees of arrays as one tree with a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -1,0 +1,267 @@
+"""Agents that train side by side are those that train alone, wherever they live."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import purejaxppo.evaluate as evaluate_command
+import purejaxppo.train as train_command
+from purejaxppo import configio, restore
+from purejaxppo.config import EvalConfig
+from purejaxppo.evaluation import evaluate
+from purejaxppo.loop import Programs
+from purejaxppo.members import MemberPrograms, keep_better, seeds_of
+from purejaxppo.reporting import confidence, member_curves, read_csv
+from purejaxppo.sharding import Shards
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}
+eval: {num_episodes: 3}
+num_shards: 1
+total_timesteps: 1024
+"""
+
+
+def small(make_config, **overrides):
+    return make_config(
+        **{
+            "env": {"name": "gymnax/CartPole-v1", "num_envs": 8},
+            "ppo": {"rollout_length": 16, "learning_rate": 1e-3, "normalize_reward": True},
+            **overrides,
+        }
+    )
+
+
+def trained(programs, updates=4):
+    """(parameters as one vector per agent, returns of their episodes) after some updates."""
+    state = programs.init()
+    programs.compile(state)
+    agents, _ = programs.train_chunk(state, programs.hp, np.int32(updates))
+    agents = agents.agent
+    leading = max(len(programs.members), 1)
+    leaves = [np.asarray(x).reshape(leading, -1) for x in jax.tree.leaves(agents.params)]
+    returns = programs.evaluate(agents, programs.eval_key(updates))[0]
+    return np.concatenate(leaves, axis=1), np.asarray(returns).reshape(leading, -1)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_each_of_many_seeds_is_the_seed_alone(make_config, devices):
+    config = small(make_config, num_seeds=4, eval={"num_episodes": 3})
+    together, returns = trained(MemberPrograms(config, jax.devices()[:devices], seeds_of(config)))
+    for i in (0, 3):
+        alone = replace(config, seed=i, num_seeds=1)
+        params, scores = trained(Programs(alone, jax.devices()[:1]))
+        # Batched products add in another order, and Adam divides by small numbers.
+        np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(returns[i], scores[0])
+    assert np.abs(together[0] - together[1]).max() > 0.1
+
+
+def test_each_setting_of_a_grid_is_the_setting_alone(make_config):
+    config = small(make_config)
+    rates = (1e-4, 1e-2)
+    members = [replace(config, ppo=replace(config.ppo, learning_rate=rate)) for rate in rates]
+    together, _ = trained(MemberPrograms(config, jax.devices()[:1], members))
+    for i, member in enumerate(members):
+        params, _ = trained(Programs(member, jax.devices()[:1]))
+        np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
+    assert np.abs(together[0] - together[1]).max() > 1e-3
+
+
+def test_seeds_alone_have_nothing_to_tell_each_other(make_config):
+    config = small(make_config, num_seeds=2)
+    programs = MemberPrograms(config, jax.devices()[:2], seeds_of(config))
+    programs.compile(programs.init())
+    assert programs.shards.num_devices == 2
+    assert collectives(programs.train_chunk.as_text()) == 0
+
+
+def test_shards_of_one_agent_talk(make_config):
+    programs = Programs(small(make_config, num_shards=2), jax.devices()[:2])
+    programs.compile(programs.init())
+    assert collectives(programs.train_chunk.as_text()) > 0
+
+
+def collectives(hlo):
+    kinds = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+    return sum(hlo.count(kind) for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "num_members", "devices", "across", "along"),
+    [(1, 4, 2, 2, 1), (2, 3, 2, 1, 2), (2, 2, 2, 2, 1), (1, 3, 2, 1, 1), (2, 0, 2, 1, 2)],
+)
+def test_members_are_spread_first(num_shards, num_members, devices, across, along):
+    shards = Shards(num_shards, jax.devices("cpu")[:devices], num_members)
+    assert shards.num_devices == across * along
+    if shards.mesh is not None:
+        assert dict(shards.mesh.shape) == {"seed": across, "env": along}
+
+
+FOUR_DEVICES = """
+import sys
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 4)
+from purejaxppo import load_config
+from purejaxppo.members import MemberPrograms, seeds_of
+name, width = sys.argv[1], sys.argv[2]
+config = load_config(width, {"env.name": name})
+def params(count):
+    programs = MemberPrograms(config, jax.devices()[:count], seeds_of(config))
+    assert programs.shards.num_devices == count
+    if count == 4:
+        assert dict(programs.shards.mesh.shape) == {"seed": 2, "env": 2}
+    state = programs.init()
+    programs.compile(state)
+    state, metrics = programs.train_chunk(state, programs.hp, np.int32(3))
+    programs.evaluate(state.agent, programs.eval_key(3))
+    leaves = jax.tree.leaves(jax.device_get((state.agent.params, metrics)))
+    return np.concatenate([np.ravel(x).astype(float) for x in leaves])
+one, four = params(1), params(4)
+np.testing.assert_allclose(four, one, rtol=1e-3, atol=1e-4)
+print("equal", one.size)
+"""
+
+
+@pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "brax/inverted_pendulum"])
+def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
+    config = tmp_path / "four.yaml"
+    config.write_text(CARTPOLE.replace("num_shards: 1", "num_shards: 2\nnum_seeds: 2"))
+    run = subprocess.run(
+        [sys.executable, "-c", FOUR_DEVICES, name, str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path.parent / "xla")},
+    )
+    assert run.stdout.startswith("equal"), run.stderr
+
+
+def test_the_better_agent_is_kept_for_each():
+    old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
+    new = {"a": np.ones((3, 2)), "b": np.ones(3)}
+    kept = keep_better(np.array([True, False, True]), old, new)
+    np.testing.assert_array_equal(kept["a"], [[1, 1], [0, 0], [1, 1]])
+    np.testing.assert_array_equal(kept["b"], [1, 0, 1])
+
+
+def test_the_band_is_students():
+    # mean 2, sample deviation 1, t(0.975, 2 degrees of freedom) = 4.302653
+    np.testing.assert_allclose(confidence(np.array([1.0, 2.0, 3.0])), 4.302653 / 3**0.5, rtol=1e-6)
+    assert np.isnan(confidence(np.array([1.0])))
+
+
+def test_curves_have_the_points_that_all_members_have():
+    rows = [
+        {"member": m, "update": u, "global_step": 10.0 * u + m, "x": u + 10.0 * m}
+        for u in (1, 2, 3)
+        for m in (0, 1)
+        if (u, m) != (2, 1)
+    ]
+    steps, values = member_curves(rows, "x")
+    np.testing.assert_array_equal(steps, [10.5, 30.5])
+    np.testing.assert_array_equal(values, [[1, 3], [11, 13]])
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
+    path = tmp_path / "small.yaml"
+    path.write_text(CARTPOLE)
+    return path
+
+
+def train(config_file, *flags):
+    return train_command.main(["--config", str(config_file), *map(str, flags)])
+
+
+def test_a_run_of_seeds_keeps_each_ones_curve_and_best(config_file, capsys):
+    assert train(config_file, "--num_seeds", 3, "--seed", 5) == 0
+    run = Path("runs/small-s5x3")
+    assert "3 seeds of 8 environments" in capsys.readouterr().out
+    rows = read_csv(run / "metrics.csv")
+    assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6), (2, 7)}
+    assert (run / "learning_curve.png").stat().st_size > 10_000
+    assert len(list((run / "tensorboard").iterdir())) == 3
+    agents = restore(run)
+    assert [member.seed for member in agents.members] == [5, 6, 7]
+    together = evaluate(agents, 4)
+    assert together.returns.shape == (3, 4)
+    one = agents.member(1)
+    np.testing.assert_array_equal(evaluate(one, 4).returns, together.returns[1])
+    capsys.readouterr()
+    assert evaluate_command.main(["--run", str(run), "--episodes", "4", "--index", "1"]) == 0
+    assert str(evaluate(one, 4)) in capsys.readouterr().out
+
+
+def test_each_best_agent_is_that_of_its_own_best_evaluation(config_file):
+    assert train(config_file, "--num_seeds", 2, "--eval.interval", 128) == 0
+    run = Path("runs/small-s0x2")
+    scores = {}
+    for row in read_csv(run / "metrics.csv"):
+        if "eval/return_mean" in row:
+            scores.setdefault(row["member"], []).append(row["eval/return_mean"])
+    config = configio.load_config(run / "config.yaml")
+    programs = MemberPrograms(config, jax.devices()[:1], seeds_of(config))
+    programs.compile(programs.init())
+    best = restore(run).state
+    for member, history in scores.items():
+        update = 1 + int(np.argmax(history))
+        returns, _ = programs.evaluate(best, programs.eval_key(update))
+        assert returns[int(member)].mean() == pytest.approx(max(history))
+
+
+def test_a_run_of_seeds_resumes_exactly(config_file):
+    flags = ("--num_seeds", 2, "--ppo.learning_rate_schedule", "constant", "--run_dir")
+    assert train(config_file, *flags, "straight") == 0
+    assert train(config_file, *flags, "parts", "--total_timesteps", 512) == 0
+    assert train(config_file, *flags, "parts") == 0
+    for which in ("last", "best"):
+        parts, straight = (restore(run, which).state for run in ("parts", "straight"))
+        jax.tree.map(np.testing.assert_array_equal, parts.params, straight.params)
+
+
+def test_more_seeds_than_a_run_has_are_refused(config_file, capsys):
+    assert train(config_file, "--num_seeds", 2, "--total_timesteps", 128) == 0
+    capsys.readouterr()
+    for flags, said in (
+        (["--index", "2"], "index = 2: there is 0 to 1"),
+        (["--index", "-2"], "index = -2: there is 0 to 1"),
+        (["--render", "x.gif"], "name one with --index, 0 to 1"),
+    ):
+        assert evaluate_command.main(["--run", "runs/small-s0x2", *flags]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--num_seeds", "0"], "num_seeds = 0 is too small; it must be at least 1"),
+        (["--num_seeds", "2", "--seed", str(2**31 - 2)], ""),
+        (["--num_seeds", "3", "--seed", str(2**31 - 2)], "seed = 2147483646 is too large"),
+    ],
+)
+def test_seeds_that_cannot_be_are_refused(config_file, capsys, flags, said):
+    flags = [*flags, "--total_timesteps", "128"]
+    assert train(config_file, *flags) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["asynchronous", "env.double_buffer"])
+def test_what_only_one_agent_can_do_is_refused(make_config, field):
+    config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
+    if field == "asynchronous":
+        config = replace(config, asynchronous=True)
+    else:
+        config = replace(config, env=replace(config.env, double_buffer=True))
+    with pytest.raises(ValueError, match=f"{field} is for one agent at a time"):
+        MemberPrograms(config, jax.devices()[:1], seeds_of(config))
