@@ -1,5 +1,6 @@
 """Command lines: tyro reads them and writes their help; what it refuses is said in one sentence."""
 
+import argparse
 import contextlib
 import dataclasses
 import difflib
@@ -13,7 +14,7 @@ import tyro
 import yaml
 
 from purejaxppo.config import Config
-from purejaxppo.configio import Loader, apply_overrides, convert, flatten, from_dict
+from purejaxppo.configio import Loader, apply_overrides, convert, flatten, from_dict, load_config
 
 C = TypeVar("C")
 
@@ -48,6 +49,29 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
     for key, value in pairs.items():
         command = put(command, key, value)
     return command
+
+
+def parse_over_config(command: type[C], args: Sequence[str], *, prog: str, description: str) -> C:
+    """A command line over the config file that its --config names.
+
+    `command` is a dataclass of a config's fields and others, `config` among them.
+
+    Raises:
+        ValueError: one sentence about the file or the first flag that is wrong.
+        SystemExit: --help.
+    """
+    args = list(args)
+    default: Any = command()
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    peek.add_argument("--config", default=default.config)
+    try:
+        name = peek.parse_known_args(args)[0].config
+    except argparse.ArgumentError as error:
+        raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
+    config = load_config(name)
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
+    default = dataclasses.replace(default, **fields, config=name)
+    return parse(default, args, prog=prog, description=description)
 
 
 def pair_flags(cls: type) -> list[str]:

@@ -212,13 +212,18 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The resolved config, every field of it, as YAML that `load_config` reads back."""
+    return dump(dataclasses.asdict(config))
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML, tuples as lists."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items()}
-        return list(value) if isinstance(value, tuple) else value
+        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
-    return yaml.safe_dump(plain(dataclasses.asdict(config)), sort_keys=False)
+    return yaml.safe_dump(plain(data), sort_keys=False)
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
@@ -228,7 +233,7 @@ def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
         {key: value for key, value in flatten(member).items() if value != common[key]}
         for member in members
     ]
-    path.write_text(yaml.safe_dump(differing, sort_keys=False), encoding="utf-8")
+    path.write_text(dump(differing), encoding="utf-8")
 
 
 def load_members(path: Path, config: Config) -> list[Config]:

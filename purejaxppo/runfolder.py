@@ -46,12 +46,13 @@ OURS = (
 
 
 @contextlib.contextmanager
-def run_folder(run_dir: Path, *, clobber: bool) -> Iterator[None]:
+def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
     """The run's folder, made if need be, and locked against a second process.
 
     Args:
         run_dir: the folder.
         clobber: delete what an earlier run left there, and nothing else.
+        ours: everything that the command writes there.
 
     Raises:
         ValueError: it cannot be made, holds something else than a run, or is in use.
@@ -59,7 +60,7 @@ def run_folder(run_dir: Path, *, clobber: bool) -> Iterator[None]:
     try:
         if run_dir.exists() and not run_dir.is_dir():
             raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
-        known = {*OURS, LOCK}
+        known = {*ours, LOCK}
         foreign = [p.name for p in run_dir.iterdir()] if run_dir.is_dir() else []
         foreign = [name for name in foreign if name not in known and not name.endswith(".log")]
         if foreign:
@@ -73,7 +74,7 @@ def run_folder(run_dir: Path, *, clobber: bool) -> Iterator[None]:
     with lock:
         _lock(lock, run_dir)
         if clobber:
-            _clear(run_dir)
+            _clear(run_dir, ours)
         yield
 
 
@@ -88,8 +89,8 @@ def _lock(lock, run_dir: Path) -> None:
         log.debug("%s cannot be locked: %s", run_dir, error)
 
 
-def _clear(run_dir: Path) -> None:
-    for name in OURS:
+def _clear(run_dir: Path, ours: Sequence[str]) -> None:
+    for name in ours:
         path = run_dir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

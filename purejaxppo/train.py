@@ -1,6 +1,5 @@
 """`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
 
-import argparse
 import dataclasses
 import importlib.util
 import logging
@@ -56,20 +55,8 @@ def parse(args: Sequence[str]) -> Command:
         ValueError: one sentence.
         SystemExit: --help.
     """
-    args = list(args)
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    peek.add_argument("--config", default=Flags.config)
-    try:
-        name = peek.parse_known_args(args)[0].config
-    except argparse.ArgumentError as error:
-        raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
-    config = configio.load_config(name)
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
-    return cli.parse(
-        Command(**fields, config=name),
-        args,
-        prog="python -m purejaxppo.train",
-        description=DESCRIPTION,
+    return cli.parse_over_config(
+        Command, args, prog="python -m purejaxppo.train", description=DESCRIPTION
     )
 
 
@@ -215,11 +202,12 @@ def execute(run: Run) -> int:
     set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
-    seeds = f"{config.num_seeds} seeds of " if config.num_seeds > 1 else ""
+    members = len(run.programs.members)
+    agents = f"{members} agents of " if members else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     console.say(
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
-        f"{seeds}{config.env.num_envs} environments in {shards}, into {run_dir}"
+        f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     started = time.perf_counter()
     state = run.programs.init()
@@ -250,7 +238,7 @@ def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
     p, console = run.progress, run.console
     total = sum(p.member_steps) or p.env_steps
     speed = reporting.short(total / max(p.train_seconds, 1e-9))
-    each = f" of each of {len(p.member_steps)} seeds" if p.member_steps else ""
+    each = f" of each of {len(p.member_steps)} agents" if p.member_steps else ""
     if interrupt.signal and p.update < run.intervals.total:
         console.say(
             f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in {run.run_dir}; "
@@ -262,7 +250,7 @@ def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
         f"training"
     )
     if p.member_steps and p.best_return is not None:
-        console.say(f"best evaluation {p.best_return:.1f}, the mean of each seed's best")
+        console.say(f"best evaluation {p.best_return:.1f}, the mean of each agent's best")
     elif p.best_return is not None:
         console.say(f"best evaluation {p.best_return:.1f} at {p.best_env_steps:,} steps")
     console.say(f"curve: {run.run_dir / 'learning_curve.png'}")

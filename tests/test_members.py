@@ -187,7 +187,7 @@ def train(config_file, *flags):
 def test_a_run_of_seeds_keeps_each_ones_curve_and_best(config_file, capsys):
     assert train(config_file, "--num_seeds", 3, "--seed", 5) == 0
     run = Path("runs/small-s5x3")
-    assert "3 seeds of 8 environments" in capsys.readouterr().out
+    assert "3 agents of 8 environments" in capsys.readouterr().out
     rows = read_csv(run / "metrics.csv")
     assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6), (2, 7)}
     assert (run / "learning_curve.png").stat().st_size > 10_000

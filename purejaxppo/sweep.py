@@ -1,0 +1,215 @@
+"""`python -m purejaxppo.sweep --config cartpole.yaml --grid ppo.gamma=0.98,0.99`: many settings.
+
+Settings of one structure are trained in one program, all seeds of them side by side; a sweep that
+was stopped goes on where it was.
+"""
+
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from purejaxppo import cli, configio, reporting, searches, settings, sweepreport
+from purejaxppo.batches import Group, group_up
+from purejaxppo.config import Config, Scalar
+from purejaxppo.envs.host import SimulatorError
+from purejaxppo.launchers import LAUNCHERS, check
+from purejaxppo.runfolder import run_folder
+from purejaxppo.settings import Setting
+from purejaxppo.sweepreport import Result
+
+DESCRIPTION = """Train many settings.
+
+Those that differ in tunable numbers alone are trained in one program, all seeds of them. Flags
+replace single fields of the config. Running the same command again resumes."""
+SWEEP = "sweep.yaml"
+OURS = ("rounds", "jobs", "results.csv", "sweep.png", ".sweep.png", "best.yaml", SWEEP)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """What to try, and where."""
+
+    config: str = "cartpole.yaml"
+    """A YAML file, or the bare name of a config that comes with the library."""
+    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """A field and its values, as in ppo.gamma=0.98,0.99; once per field: every combination."""
+    ranges: str = ""
+    """A YAML file of ranges to draw from: {uniform: [low, high]}, {log_uniform: [low, high]} or
+    {choice: [a, b]} per field."""
+    random: int = 0
+    """Settings to draw from the ranges."""
+    optuna: int = 0
+    """Settings to try from the ranges, chosen by Optuna after those before them."""
+    optuna_batch: int = 8
+    """Settings that Optuna chooses at a time, to be trained side by side."""
+    objective: Literal["last", "best", "mean"] = "last"
+    """What an agent is worth: the return of its last evaluation, its best, or their mean, which
+    is the area under its curve."""
+    memory_gb: float = 0.0
+    """Memory to fill with agents; 0: four fifths of what is free. More agents than fit are
+    trained one batch after another."""
+    launcher: Literal["local", "ray", "slurm"] = "local"
+    """Where groups of one structure are trained: here, on a Ray cluster, or as SLURM jobs."""
+    launcher_options: dict[str, Scalar] = dataclasses.field(default_factory=dict)
+    """Options of ray.remote or of submitit's executor, as name value pairs."""
+    clobber: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Delete the folder of an earlier sweep of this name and start afresh."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command(Config, Flags):
+    """A config, and what to vary of it."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    try:
+        return sweep(parse(sys.argv[1:] if args is None else args))
+    except (ValueError, OSError, SimulatorError) as error:
+        return reporting.fail(error)
+    except KeyboardInterrupt:
+        return reporting.fail("interrupted; what was saved before is as it was", code=130)
+
+
+def parse(args: Sequence[str]) -> Command:
+    """The command line over its config file.
+
+    Raises:
+        ValueError: one sentence.
+        SystemExit: --help.
+    """
+    return cli.parse_over_config(
+        Command, args, prog="python -m purejaxppo.sweep", description=DESCRIPTION
+    )
+
+
+def sweep(command: Command) -> int:
+    """Trains what `command` says and reports it; the exit code."""
+    config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
+    check(command.launcher)
+    search = search_of(command, config)
+    name = Path(command.config).stem
+    folder = Path(config.run_dir or f"runs/{name}-sweep")
+    with run_folder(folder, clobber=command.clobber, ours=OURS):
+        record(folder, command, config)
+        results: list[Result] = []
+        for index, tried in enumerate(rounds(search, results, folder)):
+            trained = run_round(folder / "rounds" / f"{index:03d}", tried, command, config)
+            if isinstance(trained, int):
+                return trained
+            results += trained
+        sweepreport.report(folder, results, config, command.objective)
+    return 0
+
+
+def search_of(command: Command, config: Config) -> searches.Search:
+    """What to try, checked: every setting that is known beforehand makes a config.
+
+    Raises:
+        ValueError: nothing to vary, or settings that do not go together.
+    """
+    kinds = [("--grid", bool(command.grid)), ("--random", command.random)]
+    kinds += [("--optuna", command.optuna)]
+    given = [flag for flag, value in kinds if value]
+    if len(given) != 1:
+        found = "none is there" if not given else f"{' and '.join(given)} are there"
+        raise ValueError(f"one of --grid, --random and --optuna says what to vary; {found}")
+    for flag, value in kinds[1:]:
+        if value < 0:
+            raise ValueError(f"{flag} {value} must be at least 1")
+    if command.grid:
+        if command.ranges:
+            raise ValueError("--ranges is for --random and --optuna, and this is a --grid")
+        tried = settings.grid_settings(settings.parse_grid(command.grid))
+        return searches.Fixed([checked(config, setting) for setting in tried])
+    if not command.ranges:
+        raise ValueError(f"{given[0]} draws from ranges; name a YAML file of them with --ranges")
+    ranges = settings.load_ranges(Path(command.ranges))
+    if command.random:
+        tried = settings.random_settings(ranges, command.random, config.seed)
+        return searches.Fixed([checked(config, setting) for setting in tried])
+    return searches.Optuna(ranges, command.optuna, command.optuna_batch, config.seed)
+
+
+def checked(config: Config, setting: Setting) -> Setting:
+    """The setting, if it makes a config; ValueError if not."""
+    settings.apply(config, setting)
+    return setting
+
+
+def record(folder: Path, command: Command, config: Config) -> None:
+    """Writes what the sweep is; or compares, if it goes on.
+
+    Raises:
+        ValueError: the folder holds another sweep.
+    """
+    shown = configio.flatten(dataclasses.replace(config, run_dir="", devices=0))
+    for name in ("grid", "ranges", "random", "optuna", "optuna_batch", "objective"):
+        shown[name] = getattr(command, name)
+    if command.ranges:
+        shown["ranges"] = configio.read_yaml(Path(command.ranges))
+    new = json.loads(json.dumps(shown))
+    path = folder / SWEEP
+    if path.is_file():
+        old = configio.read_yaml(path)
+        changed = [key for key in new if old.get(key) != new[key] and key != "objective"]
+        if changed:
+            raise ValueError(
+                f"{folder} was made with {changed[0]} = {old.get(changed[0])}, not "
+                f"{new[changed[0]]}; --run_dir NAME sweeps beside it, --clobber deletes it and "
+                f"starts afresh"
+            )
+    path.write_text(configio.dump(new), encoding="utf-8")
+
+
+def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
+    """Settings to train side by side, round after round; as before where a sweep goes on."""
+    index = 0
+    while True:
+        path = folder / "rounds" / f"{index:03d}" / "settings.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        tried = search.next([(r.setting, r.score) for r in results], known)
+        if not tried:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}")
+        partial.write_text(json.dumps(tried), encoding="utf-8")
+        partial.replace(path)
+        yield tried
+        index += 1
+
+
+def run_round(
+    folder: Path, tried: Sequence[Setting], command: Command, config: Config
+) -> list[Result] | int:
+    """Trains settings and scores them; or the exit code, if it did not come to its end."""
+    configs = [settings.apply(config, setting) for setting in tried]
+    members = [
+        dataclasses.replace(c, seed=c.seed + i, num_seeds=1, num_shards=1)
+        for c in configs
+        for i in range(config.num_seeds)
+    ]
+    groups = [
+        Group(str(folder / f"group-{i:03d}"), tuple(group), command.memory_gb * 1e9)
+        for i, group in enumerate(group_up(members))
+    ]
+    plural = "s" * (len(groups) > 1)
+    print(
+        f"{len(tried)} settings x {config.num_seeds} seeds in {len(groups)} program{plural}",
+        flush=True,
+    )
+    codes = LAUNCHERS[command.launcher](groups, folder, command.launcher_options)
+    if any(codes):
+        return next(filter(None, codes))
+    return sweepreport.score(groups, tried, configs, command.objective)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""What came out of a sweep: a score per setting, a table, a picture, and the best as a config."""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo import configio, reporting
+from purejaxppo.batches import PLAN, Group
+from purejaxppo.config import Config
+from purejaxppo.reporting import Row
+from purejaxppo.settings import Setting, structure
+
+SHOWN = 20
+"""Settings in the table on the terminal."""
+
+
+class Result(NamedTuple):
+    """What a setting came to."""
+
+    setting: Setting
+    config: Config
+    scores: tuple[float, ...]
+    """Of each seed; NaN where no episode was evaluated."""
+    places: tuple[tuple[str, int], ...]
+    """The run folder and the index in it, of each seed."""
+
+    @property
+    def score(self) -> float:
+        """The mean over seeds."""
+        return float(np.mean(self.scores))
+
+
+def score(
+    groups: Sequence[Group], tried: Sequence[Setting], configs: Sequence[Config], objective: str
+) -> list[Result]:
+    """The results of settings whose agents were trained in `groups`."""
+    found: dict[Any, tuple[float, tuple[str, int]]] = {}
+    for group in groups:
+        sizes = json.loads((Path(group.folder) / PLAN).read_text(encoding="utf-8"))
+        places = [
+            (str(Path(group.folder) / f"batch-{batch:03d}"), index)
+            for batch, size in enumerate(sizes)
+            for index in range(size)
+        ]
+        curves = {folder: read_members(folder) for folder, _ in places}
+        for member, (folder, index) in zip(group.members, places, strict=False):
+            worth = value(curves[folder].get(index, []), objective)
+            found[identity(member)] = (worth, (folder, index))
+    results = []
+    for setting, config in zip(tried, configs, strict=True):
+        seeds = [dataclasses.replace(config, seed=config.seed + i) for i in range(config.num_seeds)]
+        scores, where = zip(*(found[identity(seed)] for seed in seeds), strict=True)
+        results.append(Result(dict(setting), config, scores, where))
+    return results
+
+
+def identity(config: Config) -> Any:
+    """What tells one agent of a sweep from another."""
+    config = dataclasses.replace(config, num_seeds=1, num_shards=1)
+    return structure(config), configio.flatten(config.ppo).items().__repr__(), config.seed
+
+
+def read_members(folder: str) -> dict[int, list[Row]]:
+    """The rows of a run of many agents, by agent."""
+    rows: dict[int, list[Row]] = {}
+    for row in reporting.read_csv(Path(folder) / "metrics.csv"):
+        rows.setdefault(int(row["member"]), []).append(row)
+    return rows
+
+
+def value(rows: Sequence[Row], objective: str) -> float:
+    """What an agent is worth by its rows; without evaluations, by its training returns."""
+    for key in ("eval/return_mean", "charts/episodic_return"):
+        returns = [row[key] for row in rows if key in row]
+        if returns:
+            return {"last": returns[-1], "best": max(returns), "mean": float(np.mean(returns))}[
+                objective
+            ]
+    return math.nan
+
+
+def report(folder: Path, results: Sequence[Result], config: Config, objective: str) -> None:
+    """Writes results.csv, sweep.png and best.yaml, and prints the best settings."""
+    ranked = sorted(results, key=lambda r: -math.inf if math.isnan(r.score) else r.score)[::-1]
+    keys = list(dict.fromkeys(key for result in results for key in result.setting))
+    write_table(folder / "results.csv", ranked, keys)
+    what = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
+    plot(folder / "sweep.png", results, keys, what)
+    best = dataclasses.replace(ranked[0].config, run_dir="", num_seeds=1)
+    named = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
+    comment = f"# the best of {len(results)} settings of {config.env.name}: {named}\n"
+    (folder / "best.yaml").write_text(comment + configio.to_yaml(best), encoding="utf-8")
+    print_table(ranked, keys, what)
+    print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
+    print(f"best: python -m purejaxppo.train --config {folder / 'best.yaml'}")
+    run, index = ranked[0].places[int(np.argmax(ranked[0].scores))]
+    print(f"its best seed: python -m purejaxppo.evaluate --run {run} --index {index}")
+
+
+def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
+    """One line per setting, the best first, with each seed's score and where it is."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        names = ["return_mean", "return_std", "return_ci95", "seeds", "returns", "runs", "indices"]
+        writer.writerow(["rank", *keys, *names])
+        for rank, result in enumerate(ranked, 1):
+            scores = np.array(result.scores)
+            spread = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
+            numbers = [result.score, spread, float(reporting.confidence(scores))]
+            writer.writerow(
+                [rank, *(show(result.setting[key]) for key in keys)]
+                + [f"{x:.6g}" for x in numbers]
+                + [len(scores), " ".join(f"{x:.6g}" for x in scores)]
+                + [" ".join(run for run, _ in result.places)]
+                + [" ".join(str(index) for _, index in result.places)]
+            )
+
+
+def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> None:
+    """The best settings on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("rank", justify="right")
+    for key in keys:
+        table.add_column(key, justify="right", overflow="fold")
+    table.add_column("return", justify="right")
+    table.add_column("± 95 %", justify="right")
+    for rank, result in enumerate(ranked[:SHOWN], 1):
+        half = float(reporting.confidence(np.array(result.scores)))
+        cells = [show(result.setting[key]) for key in keys]
+        table.add_row(
+            str(rank), *cells, f"{result.score:.1f}", "" if math.isnan(half) else f"{half:.1f}"
+        )
+    console = Console()
+    console.print(table)
+    if len(ranked) > SHOWN:
+        console.print(f"and {len(ranked) - SHOWN} more")
+
+
+def show(value: Any) -> str:
+    """A setting's value, short."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
+    """One key: a line with its band; a full grid of two: a heat map; else parallel axes."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
+    levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
+    full = math.prod(map(len, levels)) == len(results)
+    wide = len(keys) > 2
+    figure = Figure(figsize=(max(7, 1.5 * len(keys)) if wide else 7, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    if len(keys) == 1:
+        line(axes, results, keys[0])
+    elif len(keys) == 2 and full:
+        heat_map(figure, axes, results, keys, levels)
+    else:
+        parallel_axes(figure, axes, results, keys)
+    axes.set_title(title)
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, dpi=130, format="png")
+    partial.replace(path)
+
+
+def line(axes, results: Sequence[Result], key: str) -> None:
+    """The score over one setting, with the confidence of the mean."""
+    given = [r.setting[key] for r in results]
+    numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in given)
+    order = np.argsort(given) if numeric else np.arange(len(given))
+    x = np.array(given)[order] if numeric else np.arange(len(given))
+    means = np.array([results[i].score for i in order])
+    half = np.array([float(reporting.confidence(np.array(results[i].scores))) for i in order])
+    axes.errorbar(x, means, yerr=np.nan_to_num(half), marker="o", capsize=3)
+    if numeric and is_log(x):
+        axes.set_xscale("log")
+    elif not numeric:
+        axes.set_xticks(x, [show(value) for value in given])
+    axes.set_xlabel(key)
+    axes.set_ylabel("return (95 % confidence band)")
+    axes.grid(alpha=0.3)
+
+
+def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[str]]) -> None:
+    """The score over two settings."""
+    table = np.full((len(levels[0]), len(levels[1])), np.nan)
+    for r in results:
+        row, column = (
+            level.index(show(r.setting[k])) for k, level in zip(keys, levels, strict=True)
+        )
+        table[row, column] = r.score
+    image = axes.imshow(table, aspect="auto", origin="lower", cmap="viridis")
+    axes.set_yticks(range(len(levels[0])), levels[0])
+    axes.set_xticks(range(len(levels[1])), levels[1])
+    axes.set_ylabel(keys[0])
+    axes.set_xlabel(keys[1])
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2 if np.isfinite(table).any() else 0.0
+    for (row, column), mean in np.ndenumerate(table):
+        color = "white" if mean < middle else "black"
+        axes.text(column, row, f"{mean:.4g}", ha="center", va="center", color=color)
+    figure.colorbar(image, ax=axes, label="return")
+
+
+def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) -> None:
+    """A line per setting over all that varies, coloured by its score; the best on top."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scores = np.array([r.score for r in results])
+    known = scores[np.isfinite(scores)]
+    norm = Normalize(*((known.min(), known.max()) if known.size else (0, 1)))
+    colors = ScalarMappable(norm, "viridis")
+    columns = [heights([r.setting[key] for r in results]) for key in keys]
+    for i in np.argsort(np.nan_to_num(scores, nan=-np.inf)):
+        best = i == int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        axes.plot(
+            range(len(keys)),
+            [column[0][i] for column in columns],
+            color=colors.to_rgba(scores[i]) if np.isfinite(scores[i]) else "0.8",
+            lw=3 if best else 1,
+            alpha=1 if best else 0.6,
+        )
+    for x, (_, marks) in enumerate(columns):
+        axes.axvline(x, color="0.3", lw=0.8)
+        for height, text in marks:
+            axes.text(x, height, f" {text}", fontsize=8, va="center")
+    axes.set_xticks(range(len(keys)), keys, rotation=15, ha="right")
+    axes.set_yticks([])
+    axes.set_xlim(-0.1, len(keys) - 0.6)
+    figure.colorbar(colors, ax=axes, label="return")
+
+
+def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Where values lie on an axis from 0 to 1, and its marks."""
+    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
+        x = np.asarray(values, float)
+        scaled = np.log(x) if is_log(x) else x
+        low, span = scaled.min(), max(np.ptp(scaled), 1e-12)
+        ends = [(0.0, show(float(x.min()))), (1.0, show(float(x.max())))]
+        return list((scaled - low) / span), ends
+    levels = list(dict.fromkeys(map(show, values)))
+    places = {level: i / max(len(levels) - 1, 1) for i, level in enumerate(levels)}
+    return [places[show(x)] for x in values], [(y, level) for level, y in places.items()]
+
+
+def is_log(x: np.ndarray) -> bool:
+    """Whether positive numbers span so much that a logarithmic axis shows them better."""
+    return bool(np.min(x) > 0 and np.max(x) / np.min(x) > 20)
