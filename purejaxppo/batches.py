@@ -7,7 +7,7 @@ each seed, are cut into batches where they do not fit into memory together.
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,18 +158,29 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def train_batch(folder: Path, members: Sequence[Config], devices: list[jax.Device]) -> int:
-    """Trains a batch in its folder, or what is left of it; the exit code."""
+def train_batch(
+    folder: Path,
+    members: Sequence[Config],
+    devices: list[jax.Device],
+    make: Callable[[Config, Path, reporting.Console], MembersRun] | None = None,
+) -> int:
+    """Trains a batch in its folder, or what is left of it; the exit code.
+
+    `make` makes the run, if it is not a plain one: (config, folder, console) -> run.
+    """
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
     config = resolve_shards(config, len(devices))
     with run_folder(folder, clobber=False):
         old = configio.load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
         if structure(old) != structure(config):
             raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
-        programs = MemberPrograms(config, devices, members)
-        console = reporting.Console(config.num_updates * programs.steps_per_update)
-        run = MembersRun(programs, folder, console)
-        if train.finished(run, []):
-            run.checkpoints.close()
+        console = reporting.Console(len(members) * config.num_updates * config.steps_per_update)
+        if make is None:
+            run = MembersRun(MemberPrograms(config, devices, members), folder, console)
+        else:
+            run = make(config, folder, console)
+        if run.finished:
+            console.say(f"{folder} is trained")
+            run.close()
             return 0
         return train.execute(run)

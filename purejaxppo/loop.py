@@ -288,6 +288,13 @@ class Run:
         return state if self.restorable else state.replace(rollout=None)
 
     @property
+    def finished(self) -> bool:
+        """Whether the last save is that of the run's end."""
+        if self.checkpoints.latest() is None:
+            return False
+        return self.checkpoints.progress().update >= self.config.num_updates
+
+    @property
     def restorable(self) -> bool:
         """Whether resuming continues the environments, too, and not only the agent."""
         return self.programs.learner.env.spec.restorable

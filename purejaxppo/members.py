@@ -76,6 +76,11 @@ class MembersRun(Run):
         self.progress.member_best = [None] * size
         self.progress.member_best_steps = [0] * size
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of metrics.csv."""
+        return (*reporting.MEMBER_COLUMNS, *reporting.COLUMNS)
+
     def _count(self, metrics: Metrics) -> int:
         p, steps = self.progress, np.asarray(metrics.env_steps)
         p.member_steps = [old + int(new) for old, new in zip(p.member_steps, steps, strict=True)]
@@ -122,8 +127,7 @@ class MembersRun(Run):
     def open_sinks(self) -> None:
         """Starts the files that rows go to: W&B gets the mean over members."""
         config, p = self.config.logging, self.progress
-        columns = (*reporting.MEMBER_COLUMNS, *reporting.COLUMNS)
-        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, columns))
+        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, self.columns))
         if config.tensorboard:
             folders = [f"member_{i}_seed_{m.seed}" for i, m in enumerate(self.members)]
             self.sinks.append(

@@ -7,6 +7,7 @@ was stopped goes on where it was.
 import dataclasses
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Literal
 
 import tyro
 
-from purejaxppo import cli, configio, reporting, searches, settings, sweepreport
+from purejaxppo import batches, cli, configio, reporting, searches, settings, sweepreport, train
 from purejaxppo.batches import Group, group_up
 from purejaxppo.config import Config, Scalar
 from purejaxppo.envs.host import SimulatorError
 from purejaxppo.launchers import LAUNCHERS, check
+from purejaxppo.population import PopulationPrograms, PopulationRun, Rules, rules_of
 from purejaxppo.runfolder import run_folder
 from purejaxppo.settings import Setting
 from purejaxppo.sweepreport import Result
@@ -28,7 +30,18 @@ DESCRIPTION = """Train many settings.
 Those that differ in tunable numbers alone are trained in one program, all seeds of them. Flags
 replace single fields of the config. Running the same command again resumes."""
 SWEEP = "sweep.yaml"
-OURS = ("rounds", "jobs", "results.csv", "sweep.png", ".sweep.png", "best.yaml", SWEEP)
+WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
+"""Flags that do not change what comes out."""
+OURS = (
+    "rounds",
+    "jobs",
+    "population",
+    "results.csv",
+    "sweep.png",
+    ".sweep.png",
+    "best.yaml",
+    SWEEP,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +61,15 @@ class Flags:
     """Settings to try from the ranges, chosen by Optuna after those before them."""
     optuna_batch: int = 8
     """Settings that Optuna chooses at a time, to be trained side by side."""
+    population: int = 0
+    """Agents of one population that starts with settings drawn from the ranges and evolves while
+    it trains: population-based training (Jaderberg et al. 2017)."""
+    population_interval: int = 0
+    """Environment steps of each agent between selections; 0: a twentieth of total_timesteps."""
+    population_share: float = 0.25
+    """Of the population that each selection replaces by copies of as many of the best."""
+    population_factor: float = 1.25
+    """Numbers of a copied agent are multiplied by this, divided by it, or kept."""
     objective: Literal["last", "best", "mean"] = "last"
     """What an agent is worth: the return of its last evaluation, its best, or their mean, which
     is the area under its curve."""
@@ -94,11 +116,15 @@ def sweep(command: Command) -> int:
     """Trains what `command` says and reports it; the exit code."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     check(command.launcher)
-    search = search_of(command, config)
+    one_of(command)
+    search = None if command.population else search_of(command, config)
     name = Path(command.config).stem
     folder = Path(config.run_dir or f"runs/{name}-sweep")
     with run_folder(folder, clobber=command.clobber, ours=OURS):
         record(folder, command, config)
+        if command.population:
+            return run_population(folder, command, config)
+        assert search is not None
         results: list[Result] = []
         for index, tried in enumerate(rounds(search, results, folder)):
             trained = run_round(folder / "rounds" / f"{index:03d}", tried, command, config)
@@ -113,29 +139,33 @@ def search_of(command: Command, config: Config) -> searches.Search:
     """What to try, checked: every setting that is known beforehand makes a config.
 
     Raises:
-        ValueError: nothing to vary, or settings that do not go together.
+        ValueError: settings that do not go together.
     """
-    kinds = [("--grid", bool(command.grid)), ("--random", command.random)]
-    kinds += [("--optuna", command.optuna)]
-    given = [flag for flag, value in kinds if value]
-    if len(given) != 1:
-        found = "none is there" if not given else f"{' and '.join(given)} are there"
-        raise ValueError(f"one of --grid, --random and --optuna says what to vary; {found}")
-    for flag, value in kinds[1:]:
-        if value < 0:
-            raise ValueError(f"{flag} {value} must be at least 1")
     if command.grid:
-        if command.ranges:
-            raise ValueError("--ranges is for --random and --optuna, and this is a --grid")
         tried = settings.grid_settings(settings.parse_grid(command.grid))
         return searches.Fixed([checked(config, setting) for setting in tried])
-    if not command.ranges:
-        raise ValueError(f"{given[0]} draws from ranges; name a YAML file of them with --ranges")
     ranges = settings.load_ranges(Path(command.ranges))
     if command.random:
         tried = settings.random_settings(ranges, command.random, config.seed)
         return searches.Fixed([checked(config, setting) for setting in tried])
     return searches.Optuna(ranges, command.optuna, command.optuna_batch, config.seed)
+
+
+def one_of(command: Command) -> None:
+    """Raises ValueError unless one thing says what to vary, and has what it needs."""
+    kinds = {"--grid": len(command.grid), "--random": command.random}
+    kinds |= {"--optuna": command.optuna, "--population": command.population}
+    given = [flag for flag, value in kinds.items() if value]
+    if len(given) != 1:
+        found = "none is there" if not given else f"{' and '.join(given)} are there"
+        raise ValueError(f"one of {', '.join(kinds)} says what to vary; {found}")
+    (kind,) = given
+    if kinds[kind] < 1:
+        raise ValueError(f"{kind} {kinds[kind]} must be at least 1")
+    if kind == "--grid" and command.ranges:
+        raise ValueError("--ranges is for what draws from ranges, and this is a --grid")
+    if kind != "--grid" and not command.ranges:
+        raise ValueError(f"{kind} draws from ranges; name a YAML file of them with --ranges")
 
 
 def checked(config: Config, setting: Setting) -> Setting:
@@ -151,8 +181,9 @@ def record(folder: Path, command: Command, config: Config) -> None:
         ValueError: the folder holds another sweep.
     """
     shown = configio.flatten(dataclasses.replace(config, run_dir="", devices=0))
-    for name in ("grid", "ranges", "random", "optuna", "optuna_batch", "objective"):
-        shown[name] = getattr(command, name)
+    for field in dataclasses.fields(Flags):
+        if field.name not in WHERE:
+            shown[field.name] = getattr(command, field.name)
     if command.ranges:
         shown["ranges"] = configio.read_yaml(Path(command.ranges))
     new = json.loads(json.dumps(shown))
@@ -209,6 +240,59 @@ def run_round(
     if any(codes):
         return next(filter(None, codes))
     return sweepreport.score(groups, tried, configs, command.objective)
+
+
+def run_population(folder: Path, command: Command, config: Config) -> int:
+    """Trains a population and reports it; the exit code."""
+    rules = population_rules(command, config)
+    ranges = settings.load_ranges(Path(command.ranges))
+    drawn = settings.random_settings(ranges, command.population, config.seed)
+    members = [
+        dataclasses.replace(
+            settings.apply(config, setting), seed=config.seed + i, num_seeds=1, num_shards=1
+        )
+        for i, setting in enumerate(drawn)
+    ]
+    devices = train.start_jax(config)
+    print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
+    run_dir = folder / "population"
+
+    def make(config: Config, run_dir: Path, console: reporting.Console) -> PopulationRun:
+        programs = PopulationPrograms(config, devices, members, rules)
+        return PopulationRun(programs, run_dir, console)
+
+    code = batches.train_batch(run_dir, members, devices, make)
+    if not code:
+        sweepreport.report_population(folder, members, rules, command.objective)
+    return code
+
+
+def population_rules(command: Command, config: Config) -> Rules:
+    """How the population evolves.
+
+    Raises:
+        ValueError: a number is out of its range, or a range is of structure.
+    """
+    if command.launcher != "local":
+        raise ValueError("--population is one program on one machine: leave --launcher at local")
+    if config.num_seeds > 1:
+        raise ValueError("--population gives each agent a seed of its own: leave num_seeds at 1")
+    for flag, value, low, high in (
+        ("population", command.population, 2, math.inf),
+        ("population_share", command.population_share, 0.0, 0.5),
+        ("population_factor", command.population_factor, 1.0, math.inf),
+        ("population_interval", command.population_interval, 0, math.inf),
+    ):
+        if not low <= value <= high:
+            raise ValueError(f"--{flag} {value} is not between {low} and {high}")
+    steps = command.population_interval or config.total_timesteps / 20
+    interval = max(1, round(steps / config.steps_per_update))
+    return rules_of(
+        settings.load_ranges(Path(command.ranges)),
+        interval,
+        command.population_share,
+        command.population_factor,
+    )
 
 
 if __name__ == "__main__":

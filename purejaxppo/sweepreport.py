@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from purejaxppo import configio, reporting
 from purejaxppo.batches import PLAN, Group
 from purejaxppo.config import Config
+from purejaxppo.population import Rules, final_numbers
 from purejaxppo.reporting import Row
 from purejaxppo.settings import Setting, structure
 
@@ -87,20 +88,90 @@ def value(rows: Sequence[Row], objective: str) -> float:
 
 def report(folder: Path, results: Sequence[Result], config: Config, objective: str) -> None:
     """Writes results.csv, sweep.png and best.yaml, and prints the best settings."""
-    ranked = sorted(results, key=lambda r: -math.inf if math.isnan(r.score) else r.score)[::-1]
+    ranked = rank(results)
     keys = list(dict.fromkeys(key for result in results for key in result.setting))
     write_table(folder / "results.csv", ranked, keys)
     what = f"{config.env.name}: {objective} return, mean of {config.num_seeds} seeds"
     plot(folder / "sweep.png", results, keys, what)
-    best = dataclasses.replace(ranked[0].config, run_dir="", num_seeds=1)
     named = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
-    comment = f"# the best of {len(results)} settings of {config.env.name}: {named}\n"
-    (folder / "best.yaml").write_text(comment + configio.to_yaml(best), encoding="utf-8")
+    about = f"the best of {len(results)} settings of {config.env.name}: {named}"
+    write_best(folder / "best.yaml", ranked[0], about)
     print_table(ranked, keys, what)
+    print_where(folder, ranked[0])
+
+
+def report_population(
+    folder: Path, members: Sequence[Config], rules: Rules, objective: str
+) -> None:
+    """As `report`, for a population, whose numbers changed on the way."""
+    run = str(folder / "population")
+    curves = read_members(run)
+    results = []
+    for index, member in enumerate(members):
+        numbers = final_numbers(curves[index], rules)
+        config = configio.from_dict(
+            configio.apply_overrides(dataclasses.asdict(member), numbers), "population"
+        )
+        results.append(Result(numbers, config, (value(curves[index], objective),), ((run, index),)))
+    ranked = rank(results)
+    keys = list(results[0].setting)
+    title = f"{members[0].env.name}: a population of {len(members)}, {objective} return"
+    write_table(folder / "results.csv", ranked, keys)
+    plot_population(folder / "sweep.png", curves, rules, title)
+    write_best(folder / "best.yaml", ranked[0], f"the best of {title}; its numbers at the end")
+    print_table(ranked, keys, title)
+    print_where(folder, ranked[0])
+
+
+def rank(results: Sequence[Result]) -> list[Result]:
+    """The best first, those without a score last."""
+    return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
+
+
+def write_best(path: Path, best: Result, about: str) -> None:
+    """A result's config as YAML that `train` takes."""
+    config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
+    path.write_text(f"# {about}\n" + configio.to_yaml(config), encoding="utf-8")
+
+
+def print_where(folder: Path, best: Result) -> None:
+    """Where everything is."""
     print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
     print(f"best: python -m purejaxppo.train --config {folder / 'best.yaml'}")
-    run, index = ranked[0].places[int(np.argmax(ranked[0].scores))]
+    run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
     print(f"its best seed: python -m purejaxppo.evaluate --run {run} --index {index}")
+
+
+def plot_population(
+    path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
+) -> None:
+    """Each member's return and numbers over environment steps; the best at the end on top."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
+    if not any(keys[0] in row for rows in curves.values() for row in rows):
+        keys[0] = "charts/episodic_return"
+    figure = Figure(figsize=(7, 2.4 * len(keys)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(keys), sharex=True))
+    best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
+    for axes, key in zip(panels, keys, strict=True):
+        for index, rows in curves.items():
+            shown = [(row["global_step"], row[key]) for row in rows if key in row]
+            style = {"color": "C1", "lw": 2, "zorder": 3} if index == best else {"color": "0.6"}
+            axes.plot(*np.array(shown).reshape(-1, 2).T, **{"lw": 0.8, **style})
+        low = min((row[key] for rows in curves.values() for row in rows if key in row), default=0)
+        if key.startswith("population/") and low > 0:
+            axes.set_yscale("log")
+        axes.set_ylabel("return" if key == keys[0] else key.removeprefix("population/"))
+        axes.grid(alpha=0.3)
+    panels[0].set_title(title)
+    panels[-1].set_xlabel("environment steps of each agent")
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, dpi=130, format="png")
+    partial.replace(path)
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:

@@ -182,11 +182,9 @@ def start_jax(config: Config) -> list[jax.Device]:
 
 def finished(run: Run, notes: list[str]) -> bool:
     """Whether the run has nothing left to do; says so, and what would have changed."""
-    if run.checkpoints.latest() is None:
+    if not run.finished:
         return False
     saved = run.checkpoints.progress()
-    if saved.update < run.config.num_updates:
-        return False
     best = "" if saved.best_return is None else f", best evaluation {saved.best_return:.1f}"
     changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." * bool(notes)
     run.console.say(
