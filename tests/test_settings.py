@@ -1,0 +1,130 @@
+"""What a sweep tries, and what it refuses to try."""
+
+import numpy as np
+import pytest
+
+from purejaxppo.config import Config
+from purejaxppo.settings import (
+    Choice,
+    LogUniform,
+    Uniform,
+    apply,
+    grid_settings,
+    load_ranges,
+    parse_grid,
+    random_settings,
+    structure,
+)
+
+
+def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
+    grid = parse_grid(["ppo.gamma=0.9,0.99", "network.hidden=[8],[16, 16]"])
+    assert grid_settings(grid) == [
+        {"ppo.gamma": 0.9, "network.hidden": (8,)},
+        {"ppo.gamma": 0.9, "network.hidden": (16, 16)},
+        {"ppo.gamma": 0.99, "network.hidden": (8,)},
+        {"ppo.gamma": 0.99, "network.hidden": (16, 16)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["ppo.gamma"], "--grid ppo.gamma: expected a field and values"),
+        (["ppo.gamma="], "expected a field and values"),
+        (["ppo.gama=0.9"], "unknown field; did you mean 'ppo.gamma'?"),
+        (["gamma=0.9"], "did you mean 'ppo.gamma'?"),
+        (["ppo.gamma=high"], "--grid ppo.gamma: ppo.gamma = 'high' is a word"),
+        (["ppo.gamma=2"], "ppo.gamma = 2.0 is not between 0 and 1"),
+        (["ppo.gamma=0.9,0.9"], "a value is there twice"),
+        (["ppo.gamma=0.9", "ppo.gamma=0.8"], "--grid ppo.gamma is given twice"),
+        (["ppo.gamma=[0.9"], "not a list such as 1,2,3"),
+        (["seed=1,2"], "--num_seeds says how many seeds"),
+        (["eval.num_episodes=1,2"], "is not a setting that learning depends on"),
+        (["network.activation=tanh,sin"], "'sin' is none of tanh, relu"),
+    ],
+)
+def test_an_impossible_grid_is_refused_in_a_sentence(texts, said):
+    with pytest.raises(ValueError, match="grid") as error:
+        parse_grid(texts)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_setting_must_fit_the_config():
+    with pytest.raises(ValueError, match=r"setting ppo.num_minibatches = 7: .* does not split"):
+        apply(Config(), {"ppo.num_minibatches": 7})
+
+
+def test_sizes_that_only_fit_together_are_checked_together():
+    setting = {"ppo.num_minibatches": 7, "env.num_envs": 14}
+    (only,) = grid_settings(parse_grid(["ppo.num_minibatches=7", "env.num_envs=14"]))
+    assert only == setting
+    assert apply(Config(), only).ppo.num_minibatches == 7
+
+
+def test_draws_stay_in_their_ranges_and_follow_their_laws():
+    ranges = {
+        "ppo.learning_rate": LogUniform(1e-5, 1e-1),
+        "ppo.ent_coef": Uniform(0.0, 0.5),
+        "ppo.num_epochs": Uniform(1, 4, whole=True),
+        "env.num_envs": LogUniform(8, 64, whole=True),
+        "network.activation": Choice(("tanh", "relu")),
+    }
+    drawn = random_settings(ranges, 4000, seed=0)
+    assert drawn == random_settings(ranges, 4000, seed=0)
+    assert drawn[:5] != random_settings(ranges, 5, seed=1)
+    rates = np.log10([d["ppo.learning_rate"] for d in drawn])
+    assert -5 <= rates.min() and rates.max() <= -1
+    # A uniform over [-5, -1]: mean -3, standard deviation 4 / sqrt(12).
+    np.testing.assert_allclose([rates.mean(), rates.std()], [-3, 4 / 12**0.5], atol=0.06)
+    np.testing.assert_allclose(np.mean([d["ppo.ent_coef"] for d in drawn]), 0.25, atol=0.01)
+    epochs = [d["ppo.num_epochs"] for d in drawn]
+    np.testing.assert_allclose(np.bincount(epochs)[1:], [1000] * 4, atol=120)
+    assert {type(d["env.num_envs"]) for d in drawn} == {int}
+    assert {8, 64} <= {d["env.num_envs"] for d in drawn} <= set(range(8, 65))
+    assert {d["network.activation"] for d in drawn} == {"tanh", "relu"}
+
+
+def test_ranges_are_read_from_a_file(tmp_path):
+    path = tmp_path / "ranges.yaml"
+    path.write_text(
+        "ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}\n"
+        "ppo.num_epochs: {uniform: [1, 10]}\n"
+        "network.hidden: {choice: [[16], [32, 32]]}\n"
+    )
+    assert load_ranges(path) == {
+        "ppo.learning_rate": LogUniform(1e-5, 1e-2),
+        "ppo.num_epochs": Uniform(1, 10, whole=True),
+        "network.hidden": Choice(((16,), (32, 32))),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ppo.gamma: [0.9, 0.99]", "is no range; expected one of"),
+        ("ppo.gamma: {normal: [0.9, 0.99]}", "is no range; expected one of"),
+        ("ppo.gamma: {uniform: [0.99, 0.9]}", "low must be below high"),
+        ("ppo.gamma: {uniform: [0.9]}", "uniform needs two numbers"),
+        ("ppo.gamma: {uniform: 0.9}", "uniform needs a list of values"),
+        ("ppo.gamma: {log_uniform: [0.0, 0.9]}", "it must start above 0"),
+        ("network.activation: {uniform: [tanh, relu]}", "uniform needs two numbers"),
+        ("ppo.gammma: {uniform: [0.9, 0.99]}", "did you mean 'ppo.gamma'?"),
+        ("", "names no field to vary"),
+    ],
+)
+def test_a_wrong_range_is_refused_in_a_sentence(tmp_path, text, said):
+    path = tmp_path / "ranges.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"ranges\.yaml") as error:
+        load_ranges(path)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_tunable_numbers_and_seeds_share_a_structure_and_sizes_do_not():
+    base = Config()
+    assert structure(base) == structure(apply(base, {"ppo.gamma": 0.5, "ppo.learning_rate": 1.0}))
+    assert structure(base) == structure(apply(base, {"seed": 3}))
+    assert structure(base) != structure(apply(base, {"network.hidden": [8]}))

@@ -1,0 +1,357 @@
+"""Sweeps as a user makes them: grouped, cut to memory, stopped, resumed, sent elsewhere."""
+
+import csv
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import purejaxppo.sweep as sweep_command
+import purejaxppo.train as train_command
+from purejaxppo import batches, configio, restore, searches, sweepreport
+from purejaxppo.batches import Group, cut, group_up
+from purejaxppo.evaluation import evaluate
+from purejaxppo.settings import Choice, LogUniform, Uniform, apply
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [8]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 1, learning_rate: 3e-3}
+eval: {num_episodes: 2}
+logging: {tensorboard: false}
+num_shards: 1
+total_timesteps: 512
+"""
+RATES = "ppo.learning_rate=1e-3,1e-2"
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "small.yaml"
+    path.write_text(CARTPOLE)
+    return path
+
+
+def sweep(config_file, *flags):
+    return sweep_command.main(["--config", str(config_file), *map(str, flags)])
+
+
+def table(folder):
+    with (Path(folder) / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "width", "sizes"),
+    [
+        (10, 100, 2, [10]),
+        (9, 100, 2, [10]),
+        (10, 4, 2, [4, 4, 2]),
+        (10, 5, 2, [4, 4, 2]),
+        (12, 5, 1, [4, 4, 4]),
+        (7, 1, 1, [1] * 7),
+        (3, 1, 2, [2, 2]),
+    ],
+)
+def test_agents_are_cut_into_few_and_equal_batches(count, limit, width, sizes):
+    assert cut(count, limit, width) == sizes
+
+
+@pytest.mark.parametrize("count", range(1, 30))
+def test_every_agent_has_a_place_and_no_batch_is_too_large(count):
+    for limit in (1, 3, 8, 100):
+        for width in (1, 2, 4):
+            sizes = cut(count, limit, width)
+            assert all(0 < size <= max(limit, width) and size % width == 0 for size in sizes)
+            assert count <= sum(sizes) < count + width
+
+
+def test_settings_are_grouped_by_structure(make_config):
+    base = make_config()
+    configs = [
+        apply(base, {"ppo.gamma": gamma, "ppo.num_epochs": epochs})
+        for gamma in (0.9, 0.99)
+        for epochs in (1, 2)
+    ]
+    groups = group_up(configs)
+    assert [[c.ppo.num_epochs for c in group] for group in groups] == [[1, 1], [2, 2]]
+    assert [[c.ppo.gamma for c in group] for group in groups] == [[0.9, 0.99]] * 2
+
+
+def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(config_file, capsys):
+    flags = ("--grid", RATES, "--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2)
+    assert sweep(config_file, *flags) == 0
+    out = capsys.readouterr().out
+    assert "4 settings x 2 seeds in 1 program\n" in out
+    assert "8 agents of 8 environments" in out
+    rows = table("runs/small-sweep")
+    assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
+    means = [float(row["return_mean"]) for row in rows]
+    assert means == sorted(means, reverse=True)
+    assert Path("runs/small-sweep/sweep.png").stat().st_size > 10_000
+    row = rows[2]
+    alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
+    alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
+    assert train_command.main(["--config", str(config_file), *alone]) == 0
+    curve = [r for r in sweepreport.reporting.read_csv(Path("alone/metrics.csv"))]
+    assert float(row["returns"].split()[1]) == pytest.approx(
+        [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
+    )
+    run, index = row["runs"].split()[1], int(row["indices"].split()[1])
+    agent = restore(run, "last").member(index)
+    assert agent.config.seed == 1
+    assert agent.config.ppo.gamma == float(row["ppo.gamma"])
+    for x, y in zip(
+        jax.tree.leaves(agent.state.params),
+        jax.tree.leaves(restore("alone", "last").state.params),
+        strict=True,
+    ):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+
+
+def test_the_best_setting_is_a_config_that_train_takes(config_file):
+    assert sweep(config_file, "--grid", RATES, "--grid", "network.hidden=[8],[4,4]") == 0
+    best = table("runs/small-sweep")[0]
+    config = configio.load_config("runs/small-sweep/best.yaml")
+    assert f"{config.ppo.learning_rate:.4g}" == best["ppo.learning_rate"]
+    assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
+    flags = ["--config", "runs/small-sweep/best.yaml", "--run_dir", "again"]
+    assert train_command.main(flags) == 0
+
+
+def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, capsys):
+    flags = ("--grid", "ppo.learning_rate=1e-4,1e-3,1e-2", "--num_seeds", 2, "--run_dir")
+    assert sweep(config_file, *flags, "all") == 0
+    members = [
+        apply(configio.load_config(config_file), {"ppo.learning_rate": rate, "seed": seed})
+        for rate in (1e-4, 1e-3, 1e-2)
+        for seed in (0, 1)
+    ]
+    needed = batches.measure(members, 2, jax.devices())
+    assert needed < batches.measure(members, 4, jax.devices())
+    assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
+    assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2, 2]
+    strip = ["rank", "ppo.learning_rate", "returns"]
+    assert [[r[k] for k in strip] for r in table("cut")] == [
+        [r[k] for k in strip] for r in table("all")
+    ]
+    capsys.readouterr()
+    assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
+    assert "give more with --memory_gb" in capsys.readouterr().err
+
+
+def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
+    longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
+    flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
+    command = [sys.executable, "-m", "purejaxppo.sweep", *flags, "--run_dir", "killed"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        saves = Path("killed/rounds/000/group-000/batch-000/checkpoints")
+        for _ in range(600):
+            if saves.is_dir() and any(path.name.isdigit() for path in saves.iterdir()):
+                break
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "resuming at" in again.stdout
+    assert sweep_command.main([*flags, "--run_dir", "whole"]) == 0
+    assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
+
+
+def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
+    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "2000000"]
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "steps/s" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, rest
+    assert "the same command resumes" in rest
+    assert "Traceback" not in rest
+
+
+def test_another_sweep_in_the_same_folder_is_refused(config_file, capsys):
+    assert sweep(config_file, "--grid", RATES) == 0
+    before = table("runs/small-sweep")
+    capsys.readouterr()
+    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99") == 2
+    error = capsys.readouterr().err
+    assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2']" in error
+    assert "--clobber deletes it" in error
+    assert table("runs/small-sweep") == before
+    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--clobber") == 0
+    assert "ppo.gamma" in table("runs/small-sweep")[0]
+
+
+RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [0.8, 0.99]}\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "one of --grid, --random, --optuna, --population says what to vary; none is there"),
+        (("--grid", RATES, "--random", 3), "--grid and --random are there"),
+        (("--random", 3), "name a YAML file of them with --ranges"),
+        (("--random", 3, "--ranges", "no.yaml"), "--ranges no.yaml: no such file"),
+        (("--random", -3, "--ranges", "ranges.yaml"), "--random -3 must be at least 1"),
+        (("--grid", RATES, "--ranges", "ranges.yaml"), "this is a --grid"),
+        (("--grid", "ppo.num_minibatches=3"), "does not split into ppo.num_minibatches = 3"),
+        (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0 is too small"),
+        (("--grid", RATES, "--devices", 64), "devices = 64, but JAX sees"),
+        (("--grid", RATES, "--launcher", "cloud"), "none of local, ray, slurm"),
+        (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
+        (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
+        (("--population", 1, "--ranges", "ranges.yaml"), "--population 1 is not between 2"),
+        (
+            ("--population", 4, "--ranges", "ranges.yaml", "--population_share", 0.7),
+            "--population_share 0.7 is not between 0.0 and 0.5",
+        ),
+        (("--population", 4, "--ranges", "sizes.yaml"), "is part of its structure"),
+        (
+            ("--optuna", 4, "--ranges", "ranges.yaml", "--optuna_batch", 0),
+            "--optuna_batch 0 must be at least 1",
+        ),
+    ],
+)
+def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said):
+    Path("ranges.yaml").write_text(RANGES)
+    Path("sizes.yaml").write_text("ppo.num_epochs: {uniform: [1, 4]}\n")
+    assert sweep(config_file, *flags) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_scores_are_the_last_the_best_and_the_mean_evaluation():
+    rows = [{"eval/return_mean": x} for x in (1.0, 4.0, 3.0)] + [{"charts/episodic_return": 9.0}]
+    assert [sweepreport.value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
+    assert sweepreport.value(rows[3:], "last") == 9
+    assert np.isnan(sweepreport.value([], "last"))
+
+
+def results_of(settings, scores, make_config):
+    return [
+        sweepreport.Result(setting, make_config(), tuple(score), (("run", i),) * len(score))
+        for i, (setting, score) in enumerate(zip(settings, scores, strict=True))
+    ]
+
+
+def test_settings_without_a_score_rank_last(make_config):
+    settings = [{"ppo.gamma": x} for x in (0.1, 0.2, 0.3)]
+    results = results_of(settings, [[1.0, 2.0], [np.nan, 5.0], [4.0, 4.0]], make_config)
+    ranked = sweepreport.rank(results)
+    assert [r.setting["ppo.gamma"] for r in ranked] == [0.3, 0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [{"ppo.learning_rate": x} for x in (1e-4, 1e-2, 1e-3)],
+        [{"network.activation": x} for x in ("tanh", "relu")],
+        [{"ppo.gamma": x, "network.hidden": y} for x in (0.9, 0.99) for y in ((8,), (4, 4))],
+        [{"ppo.gamma": x, "ppo.gae_lambda": 1 - x, "ppo.num_epochs": 3} for x in (0.1, 0.5, 0.7)],
+    ],
+)
+def test_every_kind_of_sweep_has_its_picture(tmp_path, make_config, settings):
+    scores = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
+    results = results_of(settings, scores, make_config)
+    sweepreport.plot(tmp_path / "x.png", results, list(settings[0]), "title")
+    assert (tmp_path / "x.png").stat().st_size > 8_000
+
+
+optuna = pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="needs optuna")
+
+
+@optuna
+def test_optuna_finds_what_is_better_and_asks_the_same_again():
+    ranges = {
+        "ppo.learning_rate": LogUniform(1e-5, 1e-1),
+        "ppo.num_epochs": Uniform(1, 10, whole=True),
+        "network.hidden": Choice(((8,), (16, 16))),
+    }
+
+    def worth(setting):
+        return -abs(np.log10(setting["ppo.learning_rate"]) + 3) + (len(setting["network.hidden"]))
+
+    def study(known=None):
+        search, scored, rounds = searches.Optuna(ranges, 40, 10, seed=0), [], []
+        while tried := search.next(scored, known.pop(0) if known else None):
+            assert all(isinstance(s["ppo.num_epochs"], int) for s in tried)
+            rounds.append(tried)
+            scored += [(s, worth(s)) for s in tried]
+        return rounds, [score for _, score in scored]
+
+    rounds, scores = study()
+    assert [len(tried) for tried in rounds] == [10] * 4
+    assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 0.3
+    again, _ = study(known=json.loads(json.dumps(rounds[:2])))
+    assert again[:2] == rounds[:2]
+
+
+@optuna
+def test_an_adaptive_sweep_goes_on_where_it_was(config_file, capsys):
+    Path("ranges.yaml").write_text(RANGES)
+    flags = ("--optuna", 4, "--optuna_batch", 2, "--ranges", "ranges.yaml")
+    assert sweep(config_file, *flags, "--run_dir", "whole") == 0
+    assert sweep(config_file, *flags, "--run_dir", "parts") == 0
+    second = Path("parts/rounds/001")
+    (second / "group-000" / "batch-000" / "config.yaml").unlink()  # as if killed before it began
+    import shutil
+
+    shutil.rmtree(second / "group-000")
+    capsys.readouterr()
+    assert sweep(config_file, *flags, "--run_dir", "parts") == 0
+    assert "batch-000 is trained" in capsys.readouterr().out
+    assert [r["returns"] for r in table("parts")] == [r["returns"] for r in table("whole")]
+    assert len(table("whole")) == 4
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
+    from purejaxppo import launchers
+
+    config = configio.load_config(config_file)
+    marker = tmp_path / "died"
+    monkeypatch.setenv("DIES_ONCE", str(marker))
+    monkeypatch.setattr(launchers, "train_group", dies_once)
+    groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
+    options = {"cluster": "local", "timeout_min": 5}
+    assert launchers.on_slurm(groups, tmp_path, options) == [0, 0]
+    assert marker.exists()
+    assert evaluate(restore(tmp_path / "g1" / "batch-000").member(0), 1).returns.shape == (1,)
+
+
+def dies_once(group):
+    """Trains a group, but kills its process the first time that anybody calls it."""
+    import os
+
+    marker = Path(os.environ["DIES_ONCE"])
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batches.train_group(group)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_slurm_is_asked_for_where_there_is_none(config_file, capsys):
+    assert sweep(config_file, "--grid", RATES, "--launcher", "slurm") == 2
+    error = capsys.readouterr().err
+    assert "--launcher slurm" in error
+    assert "Traceback" not in error
