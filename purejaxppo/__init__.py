@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from purejaxppo.config import Config
     from purejaxppo.configio import load_config
     from purejaxppo.evaluation import Agent, Evaluation, evaluate
-    from purejaxppo.pure import Curves, TrainResult, make_train
+    from purejaxppo.pure import Curves, TrainResult, hyperparams, make_train
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "Evaluation",
     "TrainResult",
     "evaluate",
+    "hyperparams",
     "load_config",
     "make_train",
     "restore",
@@ -40,6 +41,7 @@ _MODULES = {
     "Evaluation": "evaluation",
     "TrainResult": "pure",
     "evaluate": "evaluation",
+    "hyperparams": "pure",
     "load_config": "configio",
     "make_train": "pure",
     "restore": "checkpoint",

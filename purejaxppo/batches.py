@@ -116,6 +116,16 @@ def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
 
 def measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
     """Bytes that so many agents take: their largest program, and a copy of them to be saved."""
+    known = structure(members[0]), size, len(devices)
+    if known not in _MEASURED:
+        _MEASURED[known] = _measure(members, size, devices)
+    return _MEASURED[known]
+
+
+_MEASURED: dict[Any, float] = {}
+
+
+def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
     filled = [members[i % len(members)] for i in range(size)]
     config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
     programs = MemberPrograms(config, devices, filled)

@@ -4,6 +4,7 @@ A group is a plain value and its runs are folders on a file system that all mach
 worker that dies costs what it had not saved: its group is run again and resumes.
 """
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ def on_ray(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
         ray.init(log_to_driver=True, include_dashboard=False)
     cores = groups[0].members[0].devices or cpu_cores()
     task = ray.remote(train_group).options(**{"num_cpus": cores, "max_retries": RETRIES, **options})
-    pending = [task.remote(group) for group in groups]
+    pending = [task.remote(group) for group in map(absolute, groups)]
     try:
         return ray.get(pending)
     except ray.exceptions.RayTaskError as error:
@@ -84,7 +85,7 @@ def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) 
     executor.update_parameters(**parameters)
     left, codes = list(range(len(groups))), [1] * len(groups)
     for _ in range(RETRIES + 1):
-        jobs = {index: executor.submit(train_group, groups[index]) for index in left}
+        jobs = {i: executor.submit(train_group, absolute(groups[i])) for i in left}
         try:
             left = [index for index, job in jobs.items() if not _collect(job, codes, index)]
         except BaseException:
@@ -97,6 +98,11 @@ def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) 
         f"{len(left)} jobs died {RETRIES + 1} times; their logs are in {folder / 'jobs'}, and the "
         f"same command resumes"
     )
+
+
+def absolute(group: Group) -> Group:
+    """The same group for a process that may work in another folder."""
+    return dataclasses.replace(group, folder=str(Path(group.folder).resolve()))
 
 
 def _collect(job: Any, codes: list[int], index: int) -> bool:

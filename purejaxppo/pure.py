@@ -1,15 +1,16 @@
 """Training as one pure function of a key, to be jitted and vmapped by the user."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config import Config
+from purejaxppo.agents.ppo import make_hyperparams
+from purejaxppo.config import TUNABLE, Config
 from purejaxppo.learner import Learner
-from purejaxppo.types import AgentState, Losses, Metrics
+from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics
 
 
 class Curves(NamedTuple):
@@ -33,11 +34,35 @@ class TrainResult(NamedTuple):
         return jax.tree.map(lambda x: x[index], self)
 
 
-def make_train(config: Config, *, num_points: int = 100) -> Callable[[jax.Array], TrainResult]:
-    """A pure function key -> TrainResult that trains for `config.total_timesteps`.
+def hyperparams(config: Config, **changes: Any) -> Hyperparams:
+    """The config's tunable floats as arrays, an argument of what `make_train` returns.
 
-    `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program. Its memory
-    does not depend on total_timesteps: metrics are reduced to `num_points` numbers each.
+    `changes` replace some of them by arrays [S], by the names of ppo's fields; then all have that
+    leading axis, to be vmapped over: `hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))`.
+
+    Raises:
+        ValueError: a name that is not a tunable float, or arrays of different lengths.
+    """
+    hp = make_hyperparams(config.ppo, config.num_updates)
+    unknown = [name for name in changes if f"ppo.{name}" not in TUNABLE]
+    if unknown:
+        known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
+        raise ValueError(f"{unknown[0]} is not a tunable float; these are: {known}")
+    arrays = {name: jnp.asarray(value, jnp.float32) for name, value in changes.items()}
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"arrays to vmap over must have one shape, and these have {shapes}")
+    shape = next(iter(shapes.values()), ())
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)._replace(**arrays)
+
+
+def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainResult]:
+    """A pure function (key, hyperparams) -> TrainResult that trains for `config.total_timesteps`.
+
+    `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program, and
+    `jax.jit(jax.vmap(make_train(config)))(keys, hyperparams(config, gamma=gammas))` a setting per
+    key; without the second argument the config's own numbers are used. Its memory does not depend
+    on total_timesteps: metrics are reduced to `num_points` numbers each.
 
     With a simulator on the host it is not pure: EnvPool's environments go on from where the last
     call left their generators. Its pools live until `train.close()`, after which no program that
@@ -54,14 +79,14 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[[jax.Array]
     if config.asynchronous:
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
     learner = Learner(config)
-    hp = learner.hyperparams()
+    own = learner.hyperparams()
     updates = config.num_updates
     points = min(num_points, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
 
-    def train(key) -> TrainResult:
+    def train(key, hyperparams: Hyperparams = own) -> TrainResult:
         def point(state, num_updates):
-            return learner.train_chunk(state, hp, num_updates)
+            return learner.train_chunk(state, hyperparams, num_updates)
 
         state, metrics = jax.lax.scan(
             point, learner.init(key, learner.shard_ids()), jnp.asarray(np.diff(bounds))

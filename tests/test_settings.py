@@ -75,7 +75,7 @@ def test_draws_stay_in_their_ranges_and_follow_their_laws():
     assert drawn == random_settings(ranges, 4000, seed=0)
     assert drawn[:5] != random_settings(ranges, 5, seed=1)
     rates = np.log10([d["ppo.learning_rate"] for d in drawn])
-    assert -5 <= rates.min() and rates.max() <= -1
+    assert rates.min() >= -5 and rates.max() <= -1
     # A uniform over [-5, -1]: mean -3, standard deviation 4 / sqrt(12).
     np.testing.assert_allclose([rates.mean(), rates.std()], [-3, 4 / 12**0.5], atol=0.06)
     np.testing.assert_allclose(np.mean([d["ppo.ent_coef"] for d in drawn]), 0.25, atol=0.01)

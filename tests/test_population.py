@@ -1,0 +1,204 @@
+"""Populations: who is copied, what is perturbed, and that it pays."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purejaxppo.sweep as sweep_command
+from purejaxppo import hyperparams, make_train, restore
+from purejaxppo.agents.ppo import make_hyperparams
+from purejaxppo.config import PPOConfig
+from purejaxppo.population import PopulationPrograms, Rules, perturb, rules_of, select
+from purejaxppo.reporting import read_csv
+from purejaxppo.settings import Choice, LogUniform, Uniform
+
+RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)
+
+
+def test_the_worst_go_on_from_the_best(key):
+    score = jnp.array([5.0, 1.0, 7.0, 2.0, 6.0, 3.0, 8.0, 4.0])
+    source = np.asarray(select(key, score, 0.25))
+    np.testing.assert_array_equal(source[[0, 2, 4, 5, 6, 7]], [0, 2, 4, 5, 6, 7])
+    assert set(source[[1, 3]]) <= {2, 6}
+
+
+def test_both_of_the_best_are_drawn(key):
+    score = jnp.arange(8.0)
+    drawn = [int(select(jax.random.fold_in(key, i), score, 0.25)[0]) for i in range(200)]
+    assert 60 < drawn.count(6) < 140
+    assert drawn.count(6) + drawn.count(7) == 200
+
+
+def test_who_finished_no_episode_is_among_the_worst(key):
+    score = jnp.array([1.0, jnp.nan, 2.0, 3.0])
+    np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
+
+
+def test_at_least_one_and_at_most_half_are_replaced(key):
+    for share, replaced in ((0.0, 1), (0.5, 2), (0.25, 1)):
+        source = np.asarray(select(key, jnp.arange(4.0), share))
+        assert (source != np.arange(4)).sum() == replaced
+
+
+def test_copied_numbers_are_perturbed_within_their_bounds(key):
+    size = 3000
+    hp = make_hyperparams(PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9), 10)
+    hp = jax.tree.map(lambda x: jnp.full(size, x), hp)
+    copied = jnp.arange(size) < size // 2
+    new = perturb(key, hp, copied, RULES)
+    np.testing.assert_array_equal(new.gamma, hp.gamma)
+    np.testing.assert_array_equal(new.learning_rate[size // 2 :], hp.learning_rate[size // 2 :])
+    rates, counts = np.unique(np.asarray(new.learning_rate[: size // 2]), return_counts=True)
+    np.testing.assert_allclose(rates, [1e-3 / 1.25, 1e-3, 1e-3 * 1.25], rtol=1e-6)
+    np.testing.assert_allclose(counts, [500] * 3, atol=80)
+    coefs = np.unique(np.asarray(new.ent_coef[: size // 2]))
+    np.testing.assert_allclose(coefs, [0.072, 0.09, 0.1], rtol=1e-6)  # 0.1125 is out of bounds
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"ppo.num_epochs": Uniform(1, 4, whole=True)}, "is part of its structure"),
+        ({"ppo.gamma": Choice((0.9, 0.99))}, "give it a uniform or log_uniform range"),
+    ],
+)
+def test_only_ranges_of_tunable_numbers_evolve(ranges, said):
+    with pytest.raises(ValueError, match=said):
+        rules_of(ranges, 1, 0.25, 1.25)
+    assert rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
+        ("gamma", 0.9, 0.99),
+    )
+
+
+def population(make_config, rates, devices):
+    config = make_config(
+        env={"name": "gymnax/CartPole-v1", "num_envs": 8},
+        ppo={"rollout_length": 64},
+        eval={"num_episodes": 0},
+        total_timesteps=100_000,
+    )
+    members = [
+        replace(config, seed=i, ppo=replace(config.ppo, learning_rate=rate))
+        for i, rate in enumerate(rates)
+    ]
+    return PopulationPrograms(config, jax.devices()[:devices], members, RULES)
+
+
+def test_a_selection_copies_agents_inside_the_program(make_config):
+    rates = (1e-4, 1e-3, 1e-3, 1e-2)
+    programs = population(make_config, rates, 2)
+    state = programs.init()
+    programs.compile(state)
+    # The episodes so far say who is best, and these two updates do not outweigh them.
+    known = state.population._replace(
+        return_sum=jnp.array([9e9, 0.0, 5e8, 6e8]), episodes=jnp.full(4, 10**6, jnp.int32)
+    )
+    known = jax.device_put(known, programs.shards.shardings(None))
+    state, metrics = programs.train_chunk(state.replace(population=known), programs.hp, np.int32(2))
+    state = jax.device_get(state.replace(key=jax.random.key_data(state.key)))
+    kernels = state.agent.params["actor"]["kernel"]
+    np.testing.assert_array_equal(kernels[1], kernels[0])
+    assert np.abs(kernels[2] - kernels[0]).max() > 1e-4
+    np.testing.assert_array_equal(state.opt_state.mu[1], state.opt_state.mu[0])
+    assert not np.array_equal(state.key[1], state.key[0])
+    assert not np.array_equal(state.rollout.obs[1], state.rollout.obs[0])
+    np.testing.assert_array_equal(state.population.parent, [0, 0, 2, 3])
+    np.testing.assert_array_equal(state.population.episodes, 0)
+    rate = state.population.hp.learning_rate
+    np.testing.assert_allclose(rate[[0, 2, 3]], np.array(rates)[[0, 2, 3]], rtol=1e-6)
+    assert min(abs(np.log(rate[1] / rates[0]) / np.log(1.25) - k) for k in (0, 1)) < 1e-5
+    assert metrics.updates.tolist() == [2] * 4
+
+
+def test_between_selections_members_train_as_they_would_alone(make_config):
+    rates = (1e-3, 1e-2)
+    programs = population(make_config, rates, 1)
+    state = programs.init()
+    programs.compile(state)
+    state, _ = programs.train_chunk(state, programs.hp, np.int32(1))
+    for i, member in enumerate(programs.members):
+        train = make_train(replace(member, total_timesteps=8 * 64, num_shards=1))
+        hp = programs.learner.hyperparams()._replace(learning_rate=jnp.float32(rates[i]))
+        alone = jax.jit(train)(jax.random.key(i), hp).agent.params
+        ours = jax.tree.map(lambda x, i=i: x[i], state.agent.params)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), ours, alone
+        )
+
+
+def test_numbers_can_be_vmapped_in_python(make_config, key):
+    config = make_config(total_timesteps=48)
+    train = jax.jit(jax.vmap(make_train(config)))
+    keys = jnp.stack([key, key])
+    hp = hyperparams(config, learning_rate=[0.0, 1e-2], gamma=[0.9, 0.9])
+    result = train(keys, hp)
+    first = jax.jit(
+        make_train(replace(config, ppo=replace(config.ppo, learning_rate=1e-2, gamma=0.9)))
+    )
+    alone = first(key).agent.params
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x[1], y, rtol=1e-4, atol=1e-6),
+        result.agent.params,
+        alone,
+    )
+    assert not np.allclose(result.agent.params["actor"]["kernel"][0], alone["actor"]["kernel"])
+    with pytest.raises(ValueError, match="num_epochs is not a tunable float; these are: clip_eps"):
+        hyperparams(config, num_epochs=[1, 2])
+    with pytest.raises(ValueError, match="must have one shape"):
+        hyperparams(config, gamma=[0.9], ent_coef=[0.0, 0.1])
+
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 64, num_minibatches: 4, learning_rate_schedule: constant}
+eval: {num_episodes: 4}
+logging: {tensorboard: false}
+total_timesteps: 30000
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
+    (tmp_path / "small.yaml").write_text(CARTPOLE)
+    (tmp_path / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
+    return tmp_path
+
+
+def sweep(*flags):
+    command = ["--config", "small.yaml", "--population", "8", "--ranges", "ranges.yaml", *flags]
+    return sweep_command.main(command)
+
+
+def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, capsys):
+    assert sweep("--run_dir", "whole") == 0
+    assert "selected every" in capsys.readouterr().out
+    rows = read_csv(Path("whole/population/metrics.csv"))
+    rates = [
+        np.median([r["population/learning_rate"] for r in rows if r["update"] == update])
+        for update in (1, max(r["update"] for r in rows))
+    ]
+    assert rates[1] > 3 * rates[0]
+    assert {r["member"] for r in rows if r["population/parent"] != r["member"]}
+    assert Path("whole/sweep.png").stat().st_size > 10_000
+    assert "ppo.learning_rate" in Path("whole/results.csv").read_text()
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", "--config", "small.yaml"]
+    command += ["--population", "8", "--ranges", "ranges.yaml", "--run_dir", "parts"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if "steps/s" in line:
+            process.terminate()
+            break
+    process.communicate(timeout=120)
+    assert process.returncode in (143, 0)
+    assert sweep("--run_dir", "parts") == 0
+    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
