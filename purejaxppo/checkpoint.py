@@ -51,6 +51,10 @@ class Checkpoints:
         """Environment steps of the last save, None if there is none."""
         return self._last.latest_step()
 
+    def finished(self) -> int | None:
+        """Environment steps of the last save that is complete on disk, None if there is none."""
+        return max(_steps(Path(self._last.directory)), default=None)
+
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())

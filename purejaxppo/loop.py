@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo import reporting
+from purejaxppo import hosts, reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -50,6 +50,14 @@ class Interrupt:
         del frame
         self.signal = signal.Signals(number).name
         self.restore()
+
+    def anywhere(self) -> bool:
+        """Whether a process was interrupted, this one or another: the same answer for all."""
+        number = int(signal.Signals[self.signal]) if self.signal else 0
+        (number,) = map(int, hosts.maximum(number))
+        if number:
+            self.signal = signal.Signals(number).name
+        return bool(number)
 
     def restore(self) -> None:
         """Gives the signals back."""
@@ -128,9 +136,9 @@ class Programs:
                 shards=evaluation_shards(self.config, episodes, self.devices),
                 seed=self.config.seed,
             )
-            self.evaluate = (
-                jax.jit(self.evaluator.evaluate).lower(state.agent, self.eval_key(0)).compile()
-            )
+            out = self.evaluator.shards.shardings((None, None))
+            evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
+            self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
 
     def compile_training(self, state: TrainState) -> None:
@@ -179,7 +187,7 @@ class Run:
         p, every = self.progress, self.intervals
         self._saved_at = time.perf_counter()
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
-        while p.update < every.total and not interrupt.signal:
+        while p.update < every.total and not interrupt.anywhere():
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
             with self._host_failures(state):
@@ -188,7 +196,7 @@ class Run:
                 )
                 metrics = jax.device_get(metrics)
             state = after
-            seconds = time.perf_counter() - started
+            (seconds,) = hosts.maximum(time.perf_counter() - started)
             chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
             speed = int(metrics.env_steps) / seconds
             p.update += updates
@@ -235,7 +243,8 @@ class Run:
                 sink.write(row)
             log.debug("%s", row)
             self._pending = None
-        late = time.perf_counter() - self._saved_at > self.config.checkpoint.max_seconds
+        (age,) = hosts.maximum(time.perf_counter() - self._saved_at)
+        late = age > self.config.checkpoint.max_seconds
         if every.due(every.save, p.update) or late:
             self._save(state)
 
@@ -278,6 +287,8 @@ class Run:
 
     def open_sinks(self) -> None:
         """Starts the files that rows go to."""
+        if not hosts.is_main():
+            return
         config, at = self.config.logging, self.progress.env_steps
         self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", at))
         if config.tensorboard:
@@ -294,6 +305,8 @@ class Run:
         self.programs.close()
         for sink in self.sinks:
             sink.close()
+        if not hosts.is_main():
+            return
         rows = reporting.read_csv(self.run_dir / "metrics.csv")
         title = f"{self.config.env.name}, seed {self.config.seed}"
         reporting.plot_curve(rows, self.run_dir / "learning_curve.png", title)
@@ -303,9 +316,16 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
     """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
 
     Raises:
-        ValueError: several shards of a simulator on the host.
+        ValueError: several shards or processes of a simulator on the host, or environments that do
+            not divide among the processes.
     """
+    count = jax.process_count()
     if registry.on_host(config.env):
+        if count > 1:
+            raise ValueError(
+                f"{config.env.name} runs on the host, and trains in one process, not {count}; with "
+                f"threads or workers of its own it takes all cores of its machine"
+            )
         if config.num_shards > 1:
             raise ValueError(
                 f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
@@ -315,9 +335,10 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
     if config.num_shards:
         return config
     rows = config.steps_per_update // config.ppo.num_minibatches
-    for shards in range(min(num_devices, rows // MIN_ROWS), 1, -1):
+    most = min(num_devices, rows // MIN_ROWS)
+    for shards in range(most - most % count, 1, -count):
         try:
             return replace(config, num_shards=shards)
         except ValueError:
             continue
-    return replace(config, num_shards=1)
+    return replace(config, num_shards=count)

@@ -1,19 +1,22 @@
 """`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 import tyro
 
-from purejaxppo import cli, configio, reporting
+from purejaxppo import cli, configio, hosts, reporting
 from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -40,6 +43,14 @@ class Flags:
     """Print every environment that can be trained, and end."""
     list_configs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the configs that come with the library, and end."""
+    coordinator: str = ""
+    """HOST:PORT at which process 0 of several can be reached; empty: as mpirun or srun says."""
+    num_processes: int = 0
+    """How many processes train together; 0: as many as mpirun or srun started, else one."""
+    process_id: int = -1
+    """This process's number, from 0; -1: as mpirun or srun says."""
+    wait_seconds: float = 120.0
+    """How long processes wait for each other when they start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +85,49 @@ def parse(args: Sequence[str]) -> Command:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     logging.getLogger("absl").setLevel(logging.ERROR)
+    words = sys.argv[1:] if args is None else args
     try:
-        command = parse(sys.argv[1:] if args is None else args)
+        place, command = start(words)
         if command.list_envs:
             return list_envs()
         if command.list_configs:
             return list_configs()
-        return train(command)
+        code = train(command, place)
+    except hosts.Agreed as error:
+        code = 2 if error.quiet else reporting.fail(error)
     except (ValueError, OSError, SimulatorError) as error:
-        return reporting.fail(error)
+        return hosts.leave(reporting.fail(error))
     except KeyboardInterrupt:
-        return reporting.fail("interrupted; what was saved before is as it was", code=130)
+        said = "interrupted; what was saved before is as it was"
+        return hosts.leave(reporting.fail(said, code=130))
+    except Exception:
+        if not hosts.several():
+            raise
+        traceback.print_exc()
+        hosts.leave(1)
+    hosts.finish()
+    return code
+
+
+def start(words: Sequence[str]) -> tuple[hosts.Place, Command]:
+    """Reads the command line, and meets the other processes if there are any."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    kinds = {"coordinator": str, "num_processes": int, "process_id": int, "wait_seconds": float}
+    for name, kind in kinds.items():
+        flags = {f"--{name}", f"--{name.replace('_', '-')}"}
+        peek.add_argument(*sorted(flags), dest=name, type=kind, default=getattr(Flags, name))
+    try:
+        flags = peek.parse_known_args(list(words))[0]
+    except argparse.ArgumentError:  # `parse` says it better
+        flags = peek.parse_args([])
+
+    def find(place: hosts.Place) -> hosts.Place:
+        return hosts.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
+
+    def prepare() -> Command:
+        return dataclasses.replace(parse(words), process_id=-1)
+
+    return hosts.start(hosts.launched(os.environ), find, prepare, seconds=flags.wait_seconds)
 
 
 def list_envs() -> int:
@@ -105,22 +148,22 @@ def list_configs() -> int:
     return 0
 
 
-def train(command: Command) -> int:
+def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
     """Trains what `command` says, in its run folder, from scratch or from the last save."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
     run_dir = Path(config.run_dir or f"runs/{Path(command.config).stem}-s{config.seed}")
     notes: list[str] = []
-    if not command.clobber:
-        config, notes = continue_config(config, run_dir)
-    devices = start_jax(config)
-    config = resolve_shards(config, len(devices))
-    programs, run_kind = programs_of(config, devices)
-    with run_folder(run_dir, clobber=command.clobber):
-        if not (run_dir / CONFIG).is_file():
-            record_run(config, run_dir)  # before there is anything else: so it is known as a run
-        console = reporting.Console(config.num_updates * config.steps_per_update)
+    with hosts.together():
+        if not command.clobber:
+            config, notes = continue_config(config, run_dir)
+        devices = start_jax(config, place)
+        config = resolve_shards(config, len(devices))
+        programs, run_kind = programs_of(config, hosts.spread(devices, config.num_shards))
+    with writing(config, run_dir, clobber=command.clobber):
+        steps = config.num_updates * config.steps_per_update
+        console = reporting.Console(steps, quiet=not hosts.is_main())
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
@@ -128,6 +171,25 @@ def train(command: Command) -> int:
         for note in notes:
             console.say(note)
         return execute(run)
+
+
+@contextlib.contextmanager
+def writing(config: Config, run_dir: Path, *, clobber: bool) -> Iterator[None]:
+    """The run's folder, held by process 0 and seen by all.
+
+    Raises:
+        ValueError: as `run_folder`, or a process does not see it.
+    """
+    with contextlib.ExitStack() as stack:
+        with hosts.together():
+            if hosts.is_main():
+                stack.enter_context(run_folder(run_dir, clobber=clobber))
+                if not (run_dir / CONFIG).is_file():
+                    record_run(config, run_dir)  # before all else: so it is known as a run
+        with hosts.together():
+            if not (run_dir / CONFIG).is_file():
+                raise ValueError(f"{run_dir} must be in a file system that all processes share")
+        yield
 
 
 def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, type[Run]]:
@@ -169,18 +231,18 @@ def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def start_jax(config: Config) -> list[jax.Device]:
-    """Sets JAX up before its first use, and returns the devices to train on.
+def start_jax(config: Config, place: hosts.Place = hosts.ALONE) -> list[jax.Device]:
+    """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
         ValueError: fewer devices than asked for.
     """
     use_compilation_cache()
-    use_cpu_cores(config.devices)
-    devices = jax.devices()
-    if config.devices > len(devices):
-        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices)}")
-    return devices[: config.devices or None]
+    use_cpu_cores(config.devices or place.cores)
+    devices = hosts.devices()
+    if config.devices > len(devices[0]):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices[0])}")
+    return [device for own in devices for device in own[: config.devices or None]]
 
 
 def finished(run: Run, notes: list[str]) -> bool:
@@ -202,21 +264,25 @@ def finished(run: Run, notes: list[str]) -> bool:
 def execute(run: Run) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    set_up_log(config, run_dir)
+    if hosts.is_main():
+        set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
+    apart = f" in {jax.process_count()} processes" * hosts.several()
     console.say(
-        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
+        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     started = time.perf_counter()
     state = run.programs.init()
     if run.checkpoints.latest() is not None:
-        state = run.restore(state)
+        with hosts.together():
+            state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-    record_run(config, run_dir)  # the save fits it: only now may it replace what is there
+    if hosts.is_main():
+        record_run(config, run_dir)  # the save fits it: only now may it replace what is there
     init_seconds = time.perf_counter() - started
     run.open_sinks()
     run.programs.compile(state)
@@ -225,12 +291,35 @@ def execute(run: Run) -> int:
     console.start()
     started = time.perf_counter()
     try:
-        run.train(state, interrupt)
+        with all_present(run):
+            run.train(state, interrupt)
     finally:
         console.stop()
         run.close()
         interrupt.restore()
     return conclude(run, interrupt, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def all_present(run: Run) -> Iterator[None]:
+    """Where another process is lost inside: says so and ends, since all else would wait for it."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not hosts.several() or hosts.out_of_memory(error):
+            raise
+        run.console.stop()
+        saved = run.checkpoints.finished()
+        state = (
+            f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
+            if saved
+            else "nothing had been saved yet, and the same command starts again"
+        )
+        code = reporting.fail(
+            f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
+            f"{run.progress.env_steps:,} steps into {run.run_dir} ({hosts.reason(error)}): {state}"
+        )
+        hosts.leave(code)
 
 
 def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
