@@ -113,9 +113,13 @@ class Checkpoints:
 
 
 def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
+    # Processes that save together meet under names of prefix and step; two managers save at once.
+    apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
     return ocp.CheckpointManager(
         folder.resolve(),
-        options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+        options=ocp.CheckpointManagerOptions(
+            max_to_keep=keep, create=True, multiprocessing_options=apart
+        ),
         item_names=("agent", "train", "progress"),
     )
 

@@ -254,14 +254,14 @@ def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
                 f"another one with --coordinator HOST:PORT"
             ) from error
         stack.enter_context(server)
-        streams, error = [], ""
-        while len(members) < count and not error:
+        streams, wrong = [], ""
+        while len(members) < count and not wrong:
             server.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
                 connection = stack.enter_context(server.accept()[0])
             except TimeoutError:
                 missing = ", ".join(str(i) for i in range(count) if i not in members)
-                error = f"of {count} processes these have not come to port {port}: {missing}"
+                wrong = f"of {count} processes these have not come to port {port}: {missing}"
                 break
             connection.settimeout(10)
             stream = stack.enter_context(connection.makefile("rw", encoding="utf-8"))
@@ -270,12 +270,12 @@ def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
                 index = other["index"]
                 streams.append(stream)
                 if index in members or other["count"] != count:
-                    error = (
+                    wrong = (
                         f"a process came as {index} of {other['count']} to {len(members)} of "
                         f"{count}: each needs a --process_id of its own, all the same count"
                     )
                 members[index] = other
-        answer = {"error": error} if error else _outcome([members[i] for i in range(count)])
+        answer = {"error": wrong} if wrong else _outcome([members[i] for i in range(count)])
         for stream in streams:
             with contextlib.suppress(OSError):
                 print(json.dumps(answer), file=stream, flush=True)
@@ -437,7 +437,24 @@ def devices() -> list[list[jax.Device]]:
             f"the processes see different numbers of devices ({', '.join(map(str, counts))}); "
             f"--devices {min(counts)} uses as many of each"
         )
+    if several():
+        with _silent_stdout():
+            maximum(0)
     return own
+
+
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Every process's first collective greets on stdout, from C++."""
+    sys.stdout.flush()
+    kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nothing)
 
 
 def reason(error: Exception) -> str:
@@ -445,9 +462,9 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).splitlines()[0].split())[:200]
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Whether a failure is this process's own."""
-    return "RESOURCE_EXHAUSTED" in str(error)
+def is_loss(error: Exception) -> bool:
+    """Whether a failure can be that of another process."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 def finish() -> None:

@@ -114,8 +114,8 @@ def start(words: Sequence[str]) -> tuple[hosts.Place, Command]:
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     kinds = {"coordinator": str, "num_processes": int, "process_id": int, "wait_seconds": float}
     for name, kind in kinds.items():
-        flags = {f"--{name}", f"--{name.replace('_', '-')}"}
-        peek.add_argument(*sorted(flags), dest=name, type=kind, default=getattr(Flags, name))
+        spellings = sorted({f"--{name}", f"--{name.replace('_', '-')}"})
+        peek.add_argument(*spellings, dest=name, type=kind, default=getattr(Flags, name))
     try:
         flags = peek.parse_known_args(list(words))[0]
     except argparse.ArgumentError:  # `parse` says it better
@@ -163,7 +163,8 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
         programs, run_kind = programs_of(config, hosts.spread(devices, config.num_shards))
     with writing(config, run_dir, clobber=command.clobber):
         steps = config.num_updates * config.steps_per_update
-        console = reporting.Console(steps, quiet=not hosts.is_main())
+        # mpirun hands its processes terminals, even if its own output goes to a file.
+        console = reporting.Console(steps, quiet=not hosts.is_main(), lines=hosts.several())
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
@@ -305,10 +306,13 @@ def all_present(run: Run) -> Iterator[None]:
     """Where another process is lost inside: says so and ends, since all else would wait for it."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        if not hosts.several() or hosts.out_of_memory(error):
+    except Exception as error:
+        if not hosts.several():
             raise
         run.console.stop()
+        if not hosts.is_loss(error):
+            traceback.print_exc()
+            hosts.leave(1)
         saved = run.checkpoints.finished()
         state = (
             f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
