@@ -458,13 +458,22 @@ def _silent_stdout() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """What JAX says of a failure, in one line without the addresses of its own code."""
-    return " ".join(str(error).splitlines()[0].split())[:200]
+    """What JAX says of a failure, in one line and without the places in its own code."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\[\S+\.cc:\d+\] ?|^[A-Z_]+: ", "", line)[:200]
 
 
 def is_loss(error: Exception) -> bool:
-    """Whether a failure can be that of another process."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error)
+    """Whether a failure is that of talking to another process: JAX has no type for it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        runtime = isinstance(cause, jax.errors.JaxRuntimeError)
+        if runtime and "RESOURCE_EXHAUSTED" not in str(cause):
+            return True
+        if re.search(r"\b(gloo|nccl)\b", str(cause), re.IGNORECASE):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def finish() -> None:

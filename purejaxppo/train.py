@@ -24,11 +24,13 @@ from purejaxppo.envs.host import SimulatorError
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+from purejaxppo.types import TrainState
 
 DESCRIPTION = """Train PPO.
 
 The config is read first, flags replace single fields of it. Running the same command again
 resumes; Ctrl-C saves and ends."""
+INTERRUPTED = "interrupted; what was saved before is as it was"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +100,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, SimulatorError) as error:
         return hosts.leave(reporting.fail(error))
     except KeyboardInterrupt:
-        said = "interrupted; what was saved before is as it was"
-        return hosts.leave(reporting.fail(said, code=130))
+        return hosts.leave(reporting.fail(INTERRUPTED, code=130))
     except Exception:
         if not hosts.several():
             raise
@@ -275,19 +276,8 @@ def execute(run: Run) -> int:
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
-    started = time.perf_counter()
-    state = run.programs.init()
-    if run.checkpoints.latest() is not None:
-        with hosts.together():
-            state = run.restore(state)
-        afresh = "" if run.restorable else ", with the simulator started afresh"
-        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-    if hosts.is_main():
-        record_run(config, run_dir)  # the save fits it: only now may it replace what is there
-    init_seconds = time.perf_counter() - started
-    run.open_sinks()
-    run.programs.compile(state)
-    console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
+    with all_present(run):
+        state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
@@ -301,29 +291,60 @@ def execute(run: Run) -> int:
     return conclude(run, interrupt, time.perf_counter() - started)
 
 
+def prepare(run: Run) -> TrainState:
+    """The state to train from, and everything compiled and open."""
+    config, console = run.config, run.console
+    started = time.perf_counter()
+    state = run.programs.init()
+    if run.checkpoints.latest() is not None:
+        with hosts.together():
+            state = run.restore(state)
+        afresh = "" if run.restorable else ", with the simulator started afresh"
+        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+    if hosts.is_main():
+        record_run(config, run.run_dir)  # the save fits it: only now may it replace what is there
+    init_seconds = time.perf_counter() - started
+    run.open_sinks()
+    run.programs.compile(state)
+    console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
+    return state
+
+
 @contextlib.contextmanager
 def all_present(run: Run) -> Iterator[None]:
-    """Where another process is lost inside: says so and ends, since all else would wait for it."""
+    """Among several processes, one that fails inside says why and ends: all else would wait."""
     try:
         yield
-    except Exception as error:
+    except hosts.Agreed:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
         if not hosts.several():
             raise
         run.console.stop()
-        if not hosts.is_loss(error):
+        if isinstance(error, KeyboardInterrupt):
+            code = reporting.fail(INTERRUPTED, code=130)
+        elif hosts.is_loss(error):
+            code = reporting.fail(loss(run, error))
+        elif isinstance(error, ValueError | OSError):
+            code = reporting.fail(f"process {jax.process_index()}: {error}")
+        else:
             traceback.print_exc()
-            hosts.leave(1)
-        saved = run.checkpoints.finished()
-        state = (
-            f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
-            if saved
-            else "nothing had been saved yet, and the same command starts again"
-        )
-        code = reporting.fail(
-            f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
-            f"{run.progress.env_steps:,} steps into {run.run_dir} ({hosts.reason(error)}): {state}"
-        )
+            code = 1
         hosts.leave(code)
+
+
+def loss(run: Run, error: Exception) -> str:
+    """What is said when another process has ended, or cannot be reached any more."""
+    saved = run.checkpoints.finished()
+    state = (
+        f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
+        if saved
+        else "nothing had been saved yet, and the same command starts again"
+    )
+    return (
+        f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
+        f"{run.progress.env_steps:,} steps into {run.run_dir} ({hosts.reason(error)}): {state}"
+    )
 
 
 def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:

@@ -253,7 +253,7 @@ def test_processes_that_do_not_come_are_waited_for_so_long_and_named(index, said
 
 
 def test_an_unknown_host_is_named_at_once(capsys):
-    place = "--coordinator no.such.host.invalid:99 --num_processes 2 --process_id 1".split()
+    place = ["--coordinator", "no.such.host.invalid:9", "--num_processes", "2", "--process_id", "1"]
     assert train_command.main(["--config", "small.yaml", *place]) == 2
     assert "no host no.such.host.invalid is known" in capsys.readouterr().err
 
