@@ -23,7 +23,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
-from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
 from purejaxppo.types import TrainState
 
 DESCRIPTION = """Train PPO.
@@ -240,7 +240,9 @@ def start_jax(config: Config, place: hosts.Place = hosts.ALONE) -> list[jax.Devi
         ValueError: fewer devices than asked for.
     """
     use_compilation_cache()
-    use_cpu_cores(config.devices or place.cores)
+    # One process alone may pretend to have more cores than it has.
+    most = config.devices if place == hosts.ALONE else min(config.devices, cpu_cores())
+    use_cpu_cores(most or place.cores)
     devices = hosts.devices()
     if config.devices > len(devices[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices[0])}")

@@ -198,8 +198,8 @@ def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
 WRONG = [
     (["--devices", "4096"], "devices = 4096, but JAX sees"),
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
-    (["--env.num_envs", "5", "--num_shards", "5"], "does not split into"),
-    (["--num_shards", "0", "--env.num_envs", "6", "--ppo.num_minibatches", "4"], "try env.num"),
+    (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
+    (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
     (["--env.name", "gymnasium/CartPole-v1"], "trains in one process, not 2"),
 ]
 
