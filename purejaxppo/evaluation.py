@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo import hosts
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -168,8 +169,12 @@ class Evaluator:
 
 
 def evaluation_shards(config: Config, episodes: int, devices: list[jax.Device]) -> Shards:
-    """Over how many devices to divide episodes: all, if there are so many; one for the host's."""
-    spread = episodes >= len(devices) and not registry.on_host(config.env)
+    """Over how many devices to divide episodes: all, if there are so many; one for the host's.
+
+    With several processes all, in any case: each of them has to take part.
+    """
+    enough = episodes >= len(devices) or hosts.several()
+    spread = enough and not registry.on_host(config.env)
     return Shards(len(devices) if spread else 1, devices)
 
 
