@@ -67,7 +67,7 @@ def both(*flags):
     return [by_hand(i, 2, *flags, port=port) for i in range(2)]
 
 
-def ends(processes, seconds=100):
+def ends(processes, seconds=200):
     """(exit code, stdout, stderr) of each."""
     try:
         told = [process.communicate(timeout=seconds) for process in processes]
