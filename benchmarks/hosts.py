@@ -92,7 +92,10 @@ def work(contender: Contender, index: int, port: int, seconds: float) -> None:
         other = subprocess.Popen([sys.executable, *command, str(port)], stdout=sys.stderr)
     hosts.start(hosts.ALONE, lambda _: place, lambda: None, seconds=60)
     ours.start(contender.devices)
-    train(index, seconds)
+    try:
+        train(index, seconds)
+    except BrokenPipeError:  # the parent is gone
+        hosts.leave(1)
     hosts.finish()
     if other is not None:
         other.wait()
