@@ -312,6 +312,32 @@ def slow(rows: Rows) -> list[str]:
     return lines
 
 
+def processes(rows: Rows) -> list[str]:
+    """Steps/s of one run in one process and in several, a table per device."""
+    lines = []
+    for (device, cores), runs in group(rows, "device", "cores").items():
+        alone = [run["steps_per_second"] for run in runs if run["contender"] == "one-device"]
+        sizes = ", ".join(f"{key} {value}" for key, value in runs[0]["sizes"].items())
+        lines += [
+            "",
+            "### Many processes",
+            "",
+            f"`python benchmarks/hosts.py` ([many processes](hosts.md)): {sizes}; {cores} x "
+            f"{device}, {len(runs[0]['rounds'])} rounds:",
+            "",
+            "| | steps/s, median | range | of one device |",
+            "| --- | --- | --- | --- |",
+        ]
+        for run in runs:
+            value = run["steps_per_second"]
+            ratio = f"{value / alone[0]:.2f}" if alone else ""
+            lines.append(
+                f"| {run['about']} | {value:,.0f} "
+                f"| {min(run['rounds']):,} to {max(run['rounds']):,} | {ratio} |"
+            )
+    return lines
+
+
 def document() -> str:
     """The whole page."""
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
@@ -352,6 +378,7 @@ def document() -> str:
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),
+        *processes(read("hosts.jsonl")),
         "",
         "## Memory",
         "",

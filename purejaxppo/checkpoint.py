@@ -56,6 +56,10 @@ class Checkpoints:
         """Environment steps of the last save, None if there is none."""
         return self._last.latest_step()
 
+    def finished(self) -> int | None:
+        """Environment steps of the last save that is complete on disk, None if there is none."""
+        return max(_steps(Path(self._last.directory)), default=None)
+
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
         args = ocp.args.Composite(progress=ocp.args.JsonRestore())
@@ -125,9 +129,13 @@ class Checkpoints:
 
 
 def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
+    # Processes that save together meet under names of prefix and step; two managers save at once.
+    apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
     return ocp.CheckpointManager(
         folder.resolve(),
-        options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+        options=ocp.CheckpointManagerOptions(
+            max_to_keep=keep, create=True, multiprocessing_options=apart
+        ),
         item_names=("agent", "best", "train", "progress"),
     )
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo import hosts
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -213,11 +214,15 @@ class Evaluator:
 def evaluation_shards(
     config: Config, episodes: int, devices: list[jax.Device], num_members: int = 0
 ) -> Shards:
-    """Over how many devices to divide members and episodes; one for simulators on the host."""
+    """Over how many devices to divide members and episodes; one for simulators on the host.
+
+    With several processes over all, in any case: each of them has to take part.
+    """
     if registry.on_host(config.env):
         return Shards(1, num_members=num_members)
     left = len(devices) // Shards(1, devices, num_members).num_devices
-    return Shards(left if episodes >= left else 1, devices, num_members)
+    enough = episodes >= left or hosts.several()
+    return Shards(left if enough else 1, devices, num_members)
 
 
 def evaluate(

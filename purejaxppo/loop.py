@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo import configio, reporting
+from purejaxppo import configio, hosts, reporting
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -50,6 +50,14 @@ class Interrupt:
         del frame
         self.signal = signal.Signals(number).name
         self.restore()
+
+    def anywhere(self) -> bool:
+        """Whether a process was interrupted, this one or another: the same answer for all."""
+        number = int(signal.Signals[self.signal]) if self.signal else 0
+        (number,) = map(int, hosts.maximum(number))
+        if number:
+            self.signal = signal.Signals(number).name
+        return bool(number)
 
     def restore(self) -> None:
         """Gives the signals back."""
@@ -132,18 +140,22 @@ class Programs:
                 ),
                 seed=self.config.seed,
             )
-            self.evaluate = (
-                jax.jit(self.evaluator.evaluate).lower(state.agent, self.eval_key(0)).compile()
-            )
+            out = self.read_by_all(self.evaluator.shards)
+            evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
+            self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
 
     def compile_training(self, state: TrainState) -> None:
         """Compiles chunks of updates."""
-        out = self.shards.shardings((STATE_AXES, None))
+        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
         # A host simulator can fail in the middle of a chunk: then the state before it is saved.
         donate = (0,) if self.learner.env.spec.restorable else ()
         train = jax.jit(self.learner.train_chunk, donate_argnums=donate, out_shardings=out)
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+
+    def read_by_all(self, shards: Shards) -> Any:
+        """Where numbers live that each process reads: members' on all devices, if need be."""
+        return shards.everywhere() if hosts.several() else shards.shardings(None)
 
     @property
     def steps_per_update(self) -> int:
@@ -194,7 +206,7 @@ class Run:
         p, every = self.progress, self.intervals
         self._saved_at = time.perf_counter()
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
-        while p.update < every.total and not interrupt.signal:
+        while p.update < every.total and not interrupt.anywhere():
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
             with self._host_failures(state):
@@ -203,7 +215,7 @@ class Run:
                 )
                 metrics = jax.device_get(metrics)
             state = after
-            seconds = time.perf_counter() - started
+            (seconds,) = hosts.maximum(time.perf_counter() - started)
             chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
             speed = self._count(metrics) / seconds
             p.update += updates
@@ -245,7 +257,8 @@ class Run:
                     sink.write(row | common)
                 log.debug("%s", row | common)
             self._pending = None
-        late = time.perf_counter() - self._saved_at > self.config.checkpoint.max_seconds
+        (age,) = hosts.maximum(time.perf_counter() - self._saved_at)
+        late = age > self.config.checkpoint.max_seconds
         if every.due(every.save, p.update) or late:
             self._save(state)
 
@@ -306,6 +319,8 @@ class Run:
 
     def open_sinks(self) -> None:
         """Starts the files that rows go to."""
+        if not hosts.is_main():
+            return
         config, at = self.config.logging, self.progress.env_steps
         self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", self.progress.update))
         if config.tensorboard:
@@ -323,7 +338,8 @@ class Run:
         self.programs.close()
         for sink in self.sinks:
             sink.close()
-        self._draw(reporting.read_csv(self.run_dir / "metrics.csv"))
+        if hosts.is_main():
+            self._draw(reporting.read_csv(self.run_dir / "metrics.csv"))
 
     def _draw(self, rows: list[reporting.Row]) -> None:
         title = f"{self.config.env.name}, seed {self.config.seed}"
@@ -336,9 +352,16 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
     Several seeds are spread over devices first; then what is left of them counts.
 
     Raises:
-        ValueError: several shards of a simulator on the host.
+        ValueError: several shards or processes of a simulator on the host, or environments that do
+            not divide among the processes.
     """
+    count = jax.process_count()
     if registry.on_host(config.env):
+        if count > 1:
+            raise ValueError(
+                f"{config.env.name} runs on the host, and trains in one process, not {count}; with "
+                f"threads or workers of its own it takes all cores of its machine"
+            )
         if config.num_shards > 1:
             raise ValueError(
                 f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
@@ -349,9 +372,10 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
         return config
     num_devices //= largest_divisor(config.num_seeds, num_devices)
     rows = config.steps_per_update // config.ppo.num_minibatches
-    for shards in range(min(num_devices, rows // MIN_ROWS), 1, -1):
+    most = min(num_devices, rows // MIN_ROWS)
+    for shards in range(most - most % count, 1, -count):
         try:
             return replace(config, num_shards=shards)
         except ValueError:
             continue
-    return replace(config, num_shards=1)
+    return replace(config, num_shards=count)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import configio, reporting
+from purejaxppo import configio, hosts, reporting
 from purejaxppo.agents import ppo
 from purejaxppo.config import Config
 from purejaxppo.loop import Programs, Run, evaluation_key
@@ -126,6 +126,8 @@ class MembersRun(Run):
 
     def open_sinks(self) -> None:
         """Starts the files that rows go to: W&B gets the mean over members."""
+        if not hosts.is_main():
+            return
         config, p = self.config.logging, self.progress
         self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, self.columns))
         if config.tensorboard:

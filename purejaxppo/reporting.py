@@ -232,12 +232,12 @@ class Console:
 
     LINES = 20
 
-    def __init__(self, total: int) -> None:
-        """A run of `total` steps."""
+    def __init__(self, total: int, *, quiet: bool = False, lines: bool = False) -> None:
+        """A run of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal either."""
         from rich.console import Console as RichConsole
 
-        self._console = RichConsole(highlight=False, soft_wrap=True)
-        self._live = self._console.is_terminal
+        self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
+        self._live = self._console.is_terminal and not quiet and not lines
         self._total, self._next_line = total, 0.0
         self._return = math.nan
         self._bar = None

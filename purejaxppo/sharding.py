@@ -134,6 +134,10 @@ class Shards:
             is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
 
+    def everywhere(self) -> Any:
+        """The sharding of arrays that every device has whole (None: one device)."""
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
+
     def _specs(self, axes: Any, members: int | None) -> Any:
         leading = () if members is None or not self.num_members else (MEMBER_DEVICES,)
 

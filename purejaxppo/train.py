@@ -1,19 +1,23 @@
 """`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
 
+import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import tyro
 
-from purejaxppo import cli, configio, reporting
+from purejaxppo import cli, configio, hosts, reporting
 from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -21,12 +25,14 @@ from purejaxppo.envs.host import SimulatorError
 from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
-from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
+from purejaxppo.types import TrainState
 
 DESCRIPTION = """Train PPO.
 
 The config is read first, flags replace single fields of it. Running the same command again
 resumes; Ctrl-C saves and ends."""
+INTERRUPTED = "interrupted; what was saved before is as it was"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +47,14 @@ class Flags:
     """Print every environment that can be trained, and end."""
     list_configs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the configs that come with the library, and end."""
+    coordinator: str = ""
+    """HOST:PORT at which process 0 of several can be reached; empty: as mpirun or srun says."""
+    num_processes: int = 0
+    """How many processes train together; 0: as many as mpirun or srun started, else one."""
+    process_id: int = -1
+    """This process's number, from 0; -1: as mpirun or srun says."""
+    wait_seconds: float = 120.0
+    """How long processes wait for each other when they start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +77,48 @@ def parse(args: Sequence[str]) -> Command:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     logging.getLogger("absl").setLevel(logging.ERROR)
+    words = sys.argv[1:] if args is None else args
     try:
-        command = parse(sys.argv[1:] if args is None else args)
+        place, command = start(words)
         if command.list_envs:
             return list_envs()
         if command.list_configs:
             return list_configs()
-        return train(command)
+        code = train(command, place)
+    except hosts.Agreed as error:
+        code = 2 if error.quiet else reporting.fail(error)
     except (ValueError, OSError, SimulatorError) as error:
-        return reporting.fail(error)
+        return hosts.leave(reporting.fail(error))
     except KeyboardInterrupt:
-        return reporting.fail("interrupted; what was saved before is as it was", code=130)
+        return hosts.leave(reporting.fail(INTERRUPTED, code=130))
+    except Exception:
+        if not hosts.several():
+            raise
+        traceback.print_exc()
+        hosts.leave(1)
+    hosts.finish()
+    return code
+
+
+def start(words: Sequence[str]) -> tuple[hosts.Place, Command]:
+    """Reads the command line, and meets the other processes if there are any."""
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    kinds = {"coordinator": str, "num_processes": int, "process_id": int, "wait_seconds": float}
+    for name, kind in kinds.items():
+        spellings = sorted({f"--{name}", f"--{name.replace('_', '-')}"})
+        peek.add_argument(*spellings, dest=name, type=kind, default=getattr(Flags, name))
+    try:
+        flags = peek.parse_known_args(list(words))[0]
+    except argparse.ArgumentError:  # `parse` says it better
+        flags = peek.parse_args([])
+
+    def find(place: hosts.Place) -> hosts.Place:
+        return hosts.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
+
+    def prepare() -> Command:
+        return dataclasses.replace(parse(words), process_id=-1)
+
+    return hosts.start(hosts.launched(os.environ), find, prepare, seconds=flags.wait_seconds)
 
 
 def list_envs() -> int:
@@ -94,22 +139,23 @@ def list_configs() -> int:
     return 0
 
 
-def train(command: Command) -> int:
+def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
     """Trains what `command` says, in its run folder, from scratch or from the last save."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
     run_dir = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
     notes: list[str] = []
-    if not command.clobber:
-        config, notes = continue_config(config, run_dir)
-    devices = start_jax(config)
-    config = resolve_shards(config, len(devices))
-    programs, run_kind = programs_of(config, devices)
-    with run_folder(run_dir, clobber=command.clobber):
-        if not (run_dir / CONFIG).is_file():
-            record_run(config, run_dir, programs.members)  # first: so it is known as a run
-        console = reporting.Console(config.num_updates * programs.steps_per_update)
+    with hosts.together():
+        if not command.clobber:
+            config, notes = continue_config(config, run_dir)
+        devices = start_jax(config, place)
+        config = resolve_shards(config, len(devices))
+        programs, run_kind = programs_of(config, spread(devices, config))
+    with writing(config, run_dir, programs.members, clobber=command.clobber):
+        steps = config.num_updates * programs.steps_per_update
+        # mpirun hands its processes terminals, even if its own output goes to a file.
+        console = reporting.Console(steps, quiet=not hosts.is_main(), lines=hosts.several())
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
@@ -123,6 +169,33 @@ def run_name(name: str, config: Config) -> str:
     """hopper-s0, or hopper-s0x32 for 32 seeds from 0 on."""
     seeds = f"x{config.num_seeds}" if config.num_seeds > 1 else ""
     return f"{Path(name).stem}-s{config.seed}{seeds}"
+
+
+def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
+    """The devices that seeds, or else shards, are divided over: of every process equally many."""
+    seeds = config.num_seeds
+    return hosts.spread(devices, seeds if seeds % len(devices) == 0 else config.num_shards)
+
+
+@contextlib.contextmanager
+def writing(
+    config: Config, run_dir: Path, members: Sequence[Config], *, clobber: bool
+) -> Iterator[None]:
+    """The run's folder, held by process 0 and seen by all.
+
+    Raises:
+        ValueError: as `run_folder`, or a process does not see it.
+    """
+    with contextlib.ExitStack() as stack:
+        with hosts.together():
+            if hosts.is_main():
+                stack.enter_context(run_folder(run_dir, clobber=clobber))
+                if not (run_dir / CONFIG).is_file():
+                    record_run(config, run_dir, members)  # before all else: so it is a run
+        with hosts.together():
+            if not (run_dir / CONFIG).is_file():
+                raise ValueError(f"{run_dir} must be in a file system that all processes share")
+        yield
 
 
 def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, Any]:
@@ -166,18 +239,20 @@ def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def start_jax(config: Config) -> list[jax.Device]:
-    """Sets JAX up before its first use, and returns the devices to train on.
+def start_jax(config: Config, place: hosts.Place = hosts.ALONE) -> list[jax.Device]:
+    """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
         ValueError: fewer devices than asked for.
     """
     use_compilation_cache()
-    use_cpu_cores(config.devices)
-    devices = jax.devices()
-    if config.devices > len(devices):
-        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices)}")
-    return devices[: config.devices or None]
+    # One process alone may pretend to have more cores than it has.
+    most = config.devices if place == hosts.ALONE else min(config.devices, cpu_cores())
+    use_cpu_cores(most or place.cores)
+    devices = hosts.devices()
+    if config.devices > len(devices[0]):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices[0])}")
+    return [device for own in devices for device in own[: config.devices or None]]
 
 
 def finished(run: Run, notes: list[str]) -> bool:
@@ -197,38 +272,88 @@ def finished(run: Run, notes: list[str]) -> bool:
 def execute(run: Run) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    set_up_log(config, run_dir)
+    if hosts.is_main():
+        set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
     members = len(run.programs.members)
     agents = f"{members} agents of " if members else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
+    apart = f" in {jax.process_count()} processes" * hosts.several()
     console.say(
-        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}), "
+        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
-    started = time.perf_counter()
-    state = run.programs.init()
-    if run.checkpoints.latest() is not None:
-        state = run.restore(state)
-        afresh = "" if run.restorable else ", with the simulator started afresh"
-        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-    # The save fits it: only now may it replace what is there.
-    record_run(config, run_dir, run.programs.members)
-    init_seconds = time.perf_counter() - started
-    run.open_sinks()
-    run.programs.compile(state)
-    console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
+    with all_present(run):
+        state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
     try:
-        run.train(state, interrupt)
+        with all_present(run):
+            run.train(state, interrupt)
     finally:
         console.stop()
         run.close()
         interrupt.restore()
     return conclude(run, interrupt, time.perf_counter() - started)
+
+
+def prepare(run: Run) -> TrainState:
+    """The state to train from, and everything compiled and open."""
+    config, console = run.config, run.console
+    started = time.perf_counter()
+    state = run.programs.init()
+    if run.checkpoints.latest() is not None:
+        with hosts.together():
+            state = run.restore(state)
+        afresh = "" if run.restorable else ", with the simulator started afresh"
+        console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+    if hosts.is_main():
+        # The save fits it: only now may it replace what is there.
+        record_run(config, run.run_dir, run.programs.members)
+    init_seconds = time.perf_counter() - started
+    run.open_sinks()
+    run.programs.compile(state)
+    console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
+    return state
+
+
+@contextlib.contextmanager
+def all_present(run: Run) -> Iterator[None]:
+    """Among several processes, one that fails inside says why and ends: all else would wait."""
+    try:
+        yield
+    except hosts.Agreed:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if not hosts.several():
+            raise
+        run.console.stop()
+        if isinstance(error, KeyboardInterrupt):
+            code = reporting.fail(INTERRUPTED, code=130)
+        elif hosts.is_loss(error):
+            code = reporting.fail(loss(run, error))
+        elif isinstance(error, ValueError | OSError):
+            code = reporting.fail(f"process {jax.process_index()}: {error}")
+        else:
+            traceback.print_exc()
+            code = 1
+        hosts.leave(code)
+
+
+def loss(run: Run, error: Exception) -> str:
+    """What is said when another process has ended, or cannot be reached any more."""
+    saved = run.checkpoints.finished()
+    state = (
+        f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
+        if saved
+        else "nothing had been saved yet, and the same command starts again"
+    )
+    return (
+        f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
+        f"{run.progress.env_steps:,} steps into {run.run_dir} ({hosts.reason(error)}): {state}"
+    )
 
 
 def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:

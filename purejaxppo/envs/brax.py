@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs import mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box
 
@@ -44,7 +45,10 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Brax System, piplines and environments are not")
-            env = _envs().get_environment(name, backend=backend, **config.options)
+            envs = _envs()
+            if backend == "mjx":
+                mjx.use_own_devices()
+            env = envs.get_environment(name, backend=backend, **config.options)
     except (TypeError, NotImplementedError) as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error
     return BraxTask(env)

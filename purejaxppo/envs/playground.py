@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs import mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box, Dict, Space
 
@@ -50,6 +51,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
             )
     if name not in registry.dm_control_suite.ALL_ENVS:
         _need_menagerie(name)
+    mjx.use_own_devices()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             env = registry.load(name, config_overrides={"impl": backend, **config.options})

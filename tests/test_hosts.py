@@ -1,0 +1,338 @@
+"""Two processes on one machine: one curve, one voice, and what happens when one of them ends."""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import purejaxppo.train as train_command
+from purejaxppo import hosts, restore
+from purejaxppo.evaluation import evaluate
+from purejaxppo.reporting import read_csv
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, learning_rate_schedule: constant}
+eval: {num_episodes: 4}
+num_shards: 2
+total_timesteps: 2048
+"""
+LONG = ["--total_timesteps", "100_000_000", "--eval.num_episodes", "0"]
+TIMES = ("seconds", "charts/SPS")
+COMMAND = [sys.executable, "-m", "purejaxppo.train", "--config", "small.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
+    for name in os.environ:
+        if name.startswith(("OMPI_", "SLURM_")):
+            monkeypatch.delenv(name)
+    Path("small.yaml").write_text(CARTPOLE)
+    return tmp_path
+
+
+def free_port():
+    with socket.create_server(("", 0)) as server:
+        return server.getsockname()[1]
+
+
+def by_hand(index, count, *flags, port):
+    place = f"--coordinator 127.0.0.1:{port} --num_processes {count} --process_id {index}".split()
+    return begin([*COMMAND, *place, *flags])
+
+
+def begin(command, **environ):
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", **environ},
+    )
+
+
+def both(*flags):
+    port = free_port()
+    return [by_hand(i, 2, *flags, port=port) for i in range(2)]
+
+
+def ends(processes, seconds=200):
+    """(exit code, stdout, stderr) of each."""
+    try:
+        told = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
+
+
+def alone(*flags):
+    assert train_command.main(["--config", "small.yaml", *flags]) == 0
+
+
+def rows(run):
+    """What a run logged, without what depends on the clock."""
+    kept = read_csv(Path(run, "metrics.csv"))
+    assert kept
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in kept]
+
+
+def mpirun(*flags):
+    found = shutil.which("mpirun")
+    if found is None:
+        pytest.skip("mpirun is not installed (Debian: apt install openmpi-bin)")
+    root = getpass.getuser() == "root"
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return begin(
+        [found, "-n", "2", "--oversubscribe", *COMMAND, *flags], **(allowed if root else {})
+    )
+
+
+def slurm(*flags):
+    """What srun -n 2 would start on this machine."""
+    step = {
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+    }
+    return [
+        begin([*COMMAND, *flags], **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i))
+        for i in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory):
+    """The rows of the same run in one process with two devices."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        alone("--run_dir", "one")
+        return rows("one")
+
+
+def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks(curve):
+    (code, out, err), other = ends(both("--run_dir", "two"))
+    assert (code, err) == (0, "")
+    assert "on 2 x cpu (cpu) in 2 processes" in out
+    assert other == (0, "", "")
+    assert rows("two") == curve  # bit for bit: a sum of two numbers has no order
+    assert Path("two/learning_curve.png").is_file()
+    assert evaluate(restore("two"), 3).returns.shape == (3,)
+
+
+def test_mpirun_is_noticed_and_one_process_goes_on_with_the_run_of_two(curve):
+    ((code, out, err),) = ends([mpirun("--run_dir", "two", "--total_timesteps", "1024")])
+    assert code == 0, (out, err)
+    assert out.count("in 2 processes") == 1
+    alone("--run_dir", "two")
+    drop = "eval/"  # at other times than in a run of twice the length
+    assert [{k: v for k, v in row.items() if drop not in k} for row in rows("two")] == [
+        {k: v for k, v in row.items() if drop not in k} for row in curve
+    ]
+
+
+def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
+    alone("--run_dir", "two", "--total_timesteps", "1024")
+    (code, out, err), other = ends(slurm("--run_dir", "two"))
+    assert code == 0, (out, err)
+    assert "resuming at" in out
+    assert other == (0, "", "")
+    drop = "eval/"
+    assert [{k: v for k, v in row.items() if drop not in k} for row in rows("two")] == [
+        {k: v for k, v in row.items() if drop not in k} for row in curve
+    ]
+
+
+def wait_for(condition, processes, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline or any(p.poll() is not None for p in processes):
+            for process in processes:
+                process.kill()
+            pytest.fail(f"nothing happened: {ends(processes)}")
+        time.sleep(0.02)
+
+
+def saves(run):
+    return sorted(int(p.name) for p in Path(run, "checkpoints").glob("[0-9]*") if p.name.isdigit())
+
+
+def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
+    flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "128"]
+    flags += ["--logging.interval", "128"]
+    processes = both(*flags)
+    wait_for(lambda: saves("two"), processes)
+    processes[1].kill()
+    (code, out, err), _ = ends(processes, seconds=60)
+    assert code == 2, (out, err)
+    assert err.count("\n") == 1, err
+    saved = saves("two")[-1]
+    assert err.startswith("error: process 0 of 2 has lost another one after ")
+    assert f"the last save, at {saved:,} steps, is whole, and the same command resumes" in err
+    assert restore("two", "last").env_steps == saved
+    processes = both(*flags)
+    wait_for(lambda: saves("two")[-1] > saved, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    for (code, out, err), said in zip(ends(processes), (1, 0), strict=True):
+        assert code == 128 + signal.SIGTERM, (out, err)
+        assert out.count("SIGTERM: saved at") == said
+        assert err == ""
+    updates = [row["update"] for row in read_csv(Path("two/metrics.csv"))]
+    assert updates == list(range(1, len(updates) + 1))
+
+
+WRONG = [
+    (["--devices", "4096"], "devices = 4096, but JAX sees"),
+    (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
+    (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
+    (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
+    (["--env.name", "gymnasium/CartPole-v1"], "trains in one process, not 2"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), WRONG)
+def test_wrong_flags_get_one_sentence_from_process_0_before_any_compile(flags, said):
+    (code, out, err), other = ends(slurm(*flags, "--run_dir", "never"))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert other == (2, "", "")
+    assert not Path("never").exists()
+
+
+PLACES = [
+    (["--process_id", "1"], "--coordinator HOST:PORT and --num_processes missing"),
+    (["--coordinator", "here:1"], "--num_processes and --process_id missing"),
+    (["--num_processes", "2", "--process_id", "2"], "2 processes are numbered from 0 to 1"),
+    (["--coordinator", "here"], "--coordinator here is not of the form HOST:PORT"),
+    (["--coordinator", "here:http"], "is not of the form HOST:PORT"),
+    (["--num_processes", "-2"], "--num_processes is at least 1"),
+    (["--process_id", "first"], "--process_id = 'first' is a word"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), PLACES)
+def test_places_that_cannot_be_get_one_sentence(flags, said, capsys):
+    assert train_command.main(["--config", "small.yaml", "--run_dir", "never", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [(0, "of 2 processes these have not come to port {}: 1"), (1, "cannot reach process 0 at")],
+)
+def test_processes_that_do_not_come_are_waited_for_so_long_and_named(index, said, capsys):
+    port = free_port()
+    place = f"--coordinator 127.0.0.1:{port} --num_processes 2 --process_id {index}".split()
+    started = time.monotonic()
+    code = train_command.main(["--config", "small.yaml", *place, "--wait_seconds", "0.5"])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert said.format(port) in err
+    assert time.monotonic() - started < 5
+
+
+def test_an_unknown_host_is_named_at_once(capsys):
+    place = ["--coordinator", "no.such.host.invalid:9", "--num_processes", "2", "--process_id", "1"]
+    assert train_command.main(["--config", "small.yaml", *place]) == 2
+    assert "no host no.such.host.invalid is known" in capsys.readouterr().err
+
+
+def test_another_command_is_refused_and_the_process_named():
+    port = free_port()
+    processes = [by_hand(i, 2, "--seed", str(i), port=port) for i in range(2)]
+    (code, out, err), other = ends(processes)
+    assert (code, out) == (2, "")
+    assert err == "error: process 1 was given another command or config file than process 0\n"
+    assert other == (2, "", "")
+
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_MCA_orte_hnp_uri": "177995776.0;tcp://192.0.2.2,10.0.0.2:56255;tcp6://[fd00::2]:45193",
+}
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_NODELIST": "gpu[007-9,12],b3",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "1",
+}
+
+
+def test_places_are_read_from_mpirun_and_srun():
+    place = hosts.launched(OPEN_MPI)
+    assert (place.index, place.count, place.by_launcher) == (3, 4, True)
+    assert place.coordinator.startswith("192.0.2.2:")
+    near = hosts.launched({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
+    assert near.coordinator.startswith("127.0.0.1:")
+    place = hosts.launched(SRUN)
+    assert (place.index, place.count, place.coordinator) == (1, 4, "gpu007:61517")
+    assert hosts.first_node("a1,b2") == "a1"
+    assert hosts.first_node("a1") == "a1"
+
+
+def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone():
+    assert hosts.launched({}) == hosts.ALONE
+    assert hosts.launched({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"}) == hosts.ALONE
+    assert hosts.launched({k: v for k, v in SRUN.items() if "STEP" not in k}) == hosts.ALONE
+    assert hosts.place_of(hosts.launched(SRUN), "", 1, -1) == hosts.ALONE
+
+
+def test_flags_add_to_what_a_launcher_says_and_may_not_contradict_it():
+    given = hosts.launched({k: v for k, v in OPEN_MPI.items() if "uri" not in k})
+    with pytest.raises(ValueError, match="add --coordinator HOST:PORT"):
+        hosts.place_of(given, "", 0, -1)
+    assert hosts.place_of(given, "node1:5000", 0, -1).coordinator == "node1:5000"
+    with pytest.raises(ValueError, match="this is process 3 of 4"):
+        hosts.place_of(given, "node1:5000", 4, 0)
+
+
+def member(host="a", cores=(0, 1, 2, 3), gpus=None):
+    return {"host": host, "cores": list(cores), "gpus": gpus}
+
+
+def test_cores_are_shared_where_they_are_shared_and_all_get_as_many():
+    assert hosts.share_of_cores([member(), member("b")]) == 4
+    assert hosts.share_of_cores([member(), member()]) == 2
+    assert hosts.share_of_cores([member(cores=[0, 1]), member(cores=[2, 3])]) == 2
+    assert hosts.share_of_cores([member(cores=[0])] * 3) == 1
+    assert hosts.share_of_cores([member(), member(), member("b")]) == 2
+
+
+def test_processes_on_one_machine_take_one_gpu_each_unless_they_were_given_their_own():
+    assert hosts.own_gpus([member(), member("b")], 1) == []
+    assert hosts.own_gpus([member(), member("b"), member("b")], 2) == [1]
+    assert hosts.own_gpus([member(gpus="0"), member(gpus="0")], 1) == []
+    assert hosts.own_gpus([member(gpus="0"), member(gpus="1")], 1) == []
+    assert hosts.own_gpus([member(gpus="4,5"), member(gpus="4,5")], 1) == [1]
+
+
+def test_one_process_pays_nothing_and_agrees_with_itself():
+    assert hosts.maximum(1.5, 2) == (1.5, 2)
+    assert hosts.is_main()
+    with pytest.raises(ValueError, match="wrong"), hosts.together():
+        raise ValueError("wrong")
+    np.testing.assert_equal(hosts.leave(3), 3)
+    hosts.finish()
