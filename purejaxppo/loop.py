@@ -370,6 +370,8 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
         return replace(config, num_shards=1)
     if config.num_shards:
         return config
+    if config.num_seeds % num_devices == 0:
+        return replace(config, num_shards=1)
     num_devices //= largest_divisor(config.num_seeds, num_devices)
     rows = config.steps_per_update // config.ppo.num_minibatches
     most = min(num_devices, rows // MIN_ROWS)
