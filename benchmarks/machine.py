@@ -2,6 +2,8 @@
 
 import json
 import platform
+import resource
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,12 @@ def software() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {"python": platform.python_version(), "versions": versions}
+
+
+def peak_mb() -> float:
+    """Largest resident size of this process so far, in MB."""
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def _cpu_name() -> str:

@@ -1,7 +1,7 @@
 """Contenders of purejaxppo itself: training, rollouts alone, the simulator in the same loop.
 
 Their sizes are one flat dict: `env` is the environment's name, the other keys are fields of the
-config's parts.
+config's parts, and `num_seeds` and `total_timesteps` of the config.
 """
 
 from dataclasses import fields, replace
@@ -35,26 +35,33 @@ def config_of(sizes: Sizes) -> Any:
         network=part(NetworkConfig),
         ppo=part(PPOConfig),
         eval=EvalConfig(num_episodes=0),
-        total_timesteps=100_000_000,
+        total_timesteps=sizes.get("total_timesteps", 100_000_000),
+        num_seeds=sizes.get("num_seeds", 1),
     )
     return resolve_shards(config, len(jax.devices()))
 
 
+def programs_of(config: Any) -> Any:
+    """What `python -m purejaxppo.train` compiles for a config, seeds or one."""
+    import jax
+
+    from purejaxppo import train
+
+    return train.programs_of(config, jax.devices())[0]
+
+
 def train(sizes: Sizes, seconds: float) -> None:
     """The same compiled programs as `python -m purejaxppo.train`."""
-    import jax
     import numpy as np
 
-    from purejaxppo.loop import Programs
-
-    programs = Programs(config_of(sizes), jax.devices())
+    programs = programs_of(config_of(sizes))
     state = programs.init()
     programs.compile(state)
 
     def run(updates: int) -> int:
         nonlocal state
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
-        return int(metrics.env_steps)
+        return int(np.sum(metrics.env_steps))
 
     turns.rounds(run, seconds)
     programs.close()

@@ -24,13 +24,17 @@ class Result(NamedTuple):
     """What one contender reached."""
 
     speeds: list[float]  # steps/s of each round
-    about: dict[str, Any]  # its Python and its packages
+    about: dict[str, Any]  # its Python, its packages, its peak memory
+
+    def median(self) -> float:
+        """Steps/s."""
+        return statistics.median(self.speeds)
 
     def row(self, **facts: Any) -> dict[str, Any]:
         """What is kept of it; call when all have ended, since describing a machine starts JAX."""
         return {
             **facts,
-            "steps_per_second": statistics.median(self.speeds),
+            "steps_per_second": self.median(),
             "rounds": [round(speed) for speed in self.speeds],
             "date": datetime.date.today().isoformat(),
             **machine.describe(),
@@ -97,12 +101,13 @@ class Worker:
             self.process.wait()
 
 
-def rounds(run: Callable[[int], int], seconds: float) -> None:
+def rounds(run: Callable[[int], int], seconds: float, **facts: Any) -> None:
     """A worker's life: warms up, then reports a speed whenever it is let.
 
     Args:
         run: how many updates to do -> environment steps that they took.
         seconds: of one round, at least one update.
+        facts: what its row keeps besides.
     """
     run(1)
     count, elapsed = 1, timed(run, 1)[1]
@@ -110,7 +115,7 @@ def rounds(run: Callable[[int], int], seconds: float) -> None:
         count *= 2
         elapsed = timed(run, count)[1]
     count = max(1, round(count * seconds / elapsed))
-    ready()
+    ready(**facts)
     for _ in sys.stdin:
         steps, elapsed = timed(run, count)
         print("speed", steps / elapsed, flush=True)
@@ -123,6 +128,7 @@ def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
     return steps, time.perf_counter() - started
 
 
-def ready() -> None:
-    """Says that compiling is over, and with which versions."""
-    print("ready", json.dumps(machine.software()), flush=True)
+def ready(**facts: Any) -> None:
+    """Says that compiling is over, with which versions, and at what memory."""
+    about = {**machine.software(), "peak_mb": round(machine.peak_mb()), **facts}
+    print("ready", json.dumps(about), flush=True)

@@ -355,8 +355,8 @@ def document() -> str:
         "",
         "## Memory",
         "",
-        "`python benchmarks/memory.py`: peak resident memory of whole processes: CartPole, and "
-        "images of 84 x 84 x 4 bytes in rollouts of 128 steps.",
+        "`python benchmarks/memory.py`: peak resident memory of whole processes: CartPole, by the "
+        "environment steps of each seed, and images of 84 x 84 x 4 bytes in rollouts of 128 steps.",
         "",
         *memory(read("memory.jsonl")),
         *windows(read("memory_windows.jsonl")),
