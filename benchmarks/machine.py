@@ -43,10 +43,16 @@ def software() -> dict[str, Any]:
     return {"python": platform.python_version(), "versions": versions}
 
 
-def peak_mb() -> float:
-    """Largest resident size of this process so far, in MB."""
+def peak() -> dict[str, Any]:
+    """Memory of this process at its largest so far, and of its accelerator, in MB."""
+    import jax
+
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+    found = {"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)}
+    held = [stats for stats in (d.memory_stats() for d in jax.local_devices()) if stats]
+    if held:
+        found["device_peak_mb"] = round(sum(s["peak_bytes_in_use"] for s in held) / 2**20)
+    return found
 
 
 def _cpu_name() -> str:

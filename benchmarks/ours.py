@@ -12,11 +12,17 @@ import turns
 Sizes = dict[str, Any]
 
 
-def start(devices: int = 0) -> None:
-    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices."""
+def start(devices: int = 0, *, cache: bool = True) -> None:
+    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices.
+
+    Without the cache every program is compiled: where its seconds and its memory are measured.
+    """
+    import jax
+
     from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
     use_compilation_cache()
+    jax.config.update("jax_enable_compilation_cache", cache)
     use_cpu_cores(devices)
 
 
@@ -50,7 +56,7 @@ def programs_of(config: Any) -> Any:
     return train.programs_of(config, jax.devices())[0]
 
 
-def train(sizes: Sizes, seconds: float) -> None:
+def train(sizes: Sizes, seconds: float, facts: turns.Facts = dict) -> None:
     """The same compiled programs as `python -m purejaxppo.train`."""
     import numpy as np
 
@@ -63,7 +69,7 @@ def train(sizes: Sizes, seconds: float) -> None:
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
         return int(np.sum(metrics.env_steps))
 
-    turns.rounds(run, seconds)
+    turns.rounds(run, seconds, facts)
     programs.close()
 
 

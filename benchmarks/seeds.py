@@ -102,13 +102,7 @@ def show(count: int, steps: int, results: dict[str, turns.Result]) -> None:
 
 def work(name: str, count: int, steps: int, seconds: float) -> None:
     """Worker: compiles afresh, trains once, then trains whenever it is let."""
-    import jax
-
-    from purejaxppo.sharding import use_cpu_cores
-
-    use_cpu_cores(1 if name == "plain" else 0)
-    # A program found in the cache would not be compiled.
-    jax.config.update("jax_enable_compilation_cache", False)
+    ours.start(1 if name == "plain" else 0, cache=False)
     started = time.perf_counter()
     if name.startswith("plain"):
         once = plain(count, steps)
@@ -120,7 +114,7 @@ def work(name: str, count: int, steps: int, seconds: float) -> None:
     def run(trainings: int) -> int:
         return sum(once() for _ in range(trainings))
 
-    turns.rounds(run, seconds, compile_seconds=round(compiled, 2))
+    turns.rounds(run, seconds, lambda: {"compile_seconds": round(compiled, 2), **machine.peak()})
 
 
 def ours_once(sizes: dict[str, Any], count: int, steps: int, *, together: bool) -> Any:

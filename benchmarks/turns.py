@@ -24,7 +24,7 @@ class Result(NamedTuple):
     """What one contender reached."""
 
     speeds: list[float]  # steps/s of each round
-    about: dict[str, Any]  # its Python, its packages, its peak memory
+    about: dict[str, Any]  # its Python, its packages, and what else it told
 
     def median(self) -> float:
         """Steps/s."""
@@ -101,13 +101,16 @@ class Worker:
             self.process.wait()
 
 
-def rounds(run: Callable[[int], int], seconds: float, **facts: Any) -> None:
+Facts = Callable[[], dict[str, Any]]
+
+
+def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> None:
     """A worker's life: warms up, then reports a speed whenever it is let.
 
     Args:
         run: how many updates to do -> environment steps that they took.
         seconds: of one round, at least one update.
-        facts: what its row keeps besides.
+        facts: what its row keeps besides, asked for once it has run.
     """
     run(1)
     count, elapsed = 1, timed(run, 1)[1]
@@ -115,7 +118,7 @@ def rounds(run: Callable[[int], int], seconds: float, **facts: Any) -> None:
         count *= 2
         elapsed = timed(run, count)[1]
     count = max(1, round(count * seconds / elapsed))
-    ready(**facts)
+    ready(facts)
     for _ in sys.stdin:
         steps, elapsed = timed(run, count)
         print("speed", steps / elapsed, flush=True)
@@ -128,7 +131,6 @@ def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
     return steps, time.perf_counter() - started
 
 
-def ready(**facts: Any) -> None:
-    """Says that compiling is over, with which versions, and at what memory."""
-    about = {**machine.software(), "peak_mb": round(machine.peak_mb()), **facts}
-    print("ready", json.dumps(about), flush=True)
+def ready(facts: Facts = dict) -> None:
+    """Says that compiling is over, and with which versions."""
+    print("ready", json.dumps({**machine.software(), **facts()}), flush=True)
