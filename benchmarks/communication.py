@@ -81,6 +81,7 @@ def row(name: str, config: Any) -> dict[str, Any]:
         "bytes": sum(x.times * x.bytes for x in sums),
         "gradient_sums": gradient.times,
         "gradient_bytes": gradient.bytes,
+        "num_envs": config.env.num_envs,
         "steps_per_update": config.steps_per_update,
         "costs": [
             {

@@ -56,8 +56,9 @@ def programs_of(config: Any) -> Any:
     return train.programs_of(config, jax.devices())[0]
 
 
-def train(sizes: Sizes, seconds: float, facts: turns.Facts = dict) -> None:
-    """The same compiled programs as `python -m purejaxppo.train`."""
+def train(sizes: Sizes, seconds: float, *, memory: bool = False) -> None:
+    """The same compiled programs as `python -m purejaxppo.train`; and what memory they take."""
+    import machine
     import numpy as np
 
     programs = programs_of(config_of(sizes))
@@ -69,7 +70,12 @@ def train(sizes: Sizes, seconds: float, facts: turns.Facts = dict) -> None:
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
         return int(np.sum(metrics.env_steps))
 
-    turns.rounds(run, seconds, facts)
+    def peaks() -> dict[str, Any]:
+        own = programs.train_chunk.memory_analysis()  # of one device
+        total = own.argument_size_in_bytes + own.temp_size_in_bytes
+        return {"program_mb": total * programs.shards.num_devices / 2**20, **machine.peak()}
+
+    turns.rounds(run, seconds, peaks if memory else dict)
     programs.close()
 
 

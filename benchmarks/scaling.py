@@ -4,8 +4,9 @@
 
 One size varies at a time, the others stay those of the task. Every case is a process of its own
 that compiles, warms up and then waits; the parent lets one run at a time, round after round, and
-medians are kept. Memory is that of compiling, too. Rows go to benchmarks/results/scaling.jsonl, the picture of them to
-docs/pictures/scaling.png.
+medians are kept. Memory is what the compiled program asks for on all its devices: state, rollout
+and what an update needs besides. Rows go to benchmarks/results/scaling.jsonl, the picture of them
+to docs/pictures/scaling.png.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.worker:
         ours.start(cache=False)
-        ours.train(json.loads(args.worker), args.seconds, machine.peak)
+        ours.train(json.loads(args.worker), args.seconds, memory=True)
         return
     measured = []
     for task in args.tasks:
@@ -58,9 +59,10 @@ def main() -> None:
             for value, own in sizes.items():
                 result = results[str(value)]
                 measured.append((task, axis, value, own, result))
-                micro, peak = 1e6 / result.median(), result.about["peak_mb"]
+                micro, memory = 1e6 / result.median(), result.about["program_mb"]
                 print(
-                    f"{task:9} {axis:10} {value:5}: {micro:8.2f} µs/step, {peak:6,} MB", flush=True
+                    f"{task:9} {axis:10} {value:5}: {micro:8.2f} µs/step, {memory:8.1f} MB",
+                    flush=True,
                 )
     rows = [
         result.row(task=task, axis=axis, value=value, sizes=own)
@@ -89,14 +91,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             own.sort(key=lambda row: row["value"])
             values = [row["value"] for row in own]
             above.loglog(values, [1e6 / row["steps_per_second"] for row in own], "o-", label=task)
-            below.loglog(values, [row["peak_mb"] for row in own], "o-")
+            below.loglog(values, [row["program_mb"] for row in own], "o-")
         below.set_xlabel(LABELS[axis])
         for panel in (above, below):
             panel.set_xscale("log", base=2)
             panel.grid(alpha=0.3, which="both")
             panel.spines[["top", "right"]].set_visible(False)
     panels[0, 0].set_ylabel("microseconds per environment step")
-    panels[1, 0].set_ylabel("peak memory of the process, MB")
+    panels[1, 0].set_ylabel("memory of the program, MB")
     panels[0, 0].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
