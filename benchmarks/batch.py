@@ -196,6 +196,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     right.set_xlabel("learning rate, times the task's")
     for panel in (left, right):
         panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:g}")
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
         panel.spines[["top", "right"]].set_visible(False)

@@ -95,6 +95,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         below.set_xlabel(LABELS[axis])
         for panel in (above, below):
             panel.set_xscale("log", base=2)
+            panel.xaxis.set_major_formatter("{x:g}")
             panel.grid(alpha=0.3, which="both")
             panel.spines[["top", "right"]].set_visible(False)
     panels[0, 0].set_ylabel("microseconds per environment step")

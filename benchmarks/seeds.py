@@ -193,7 +193,13 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         panels[1].loglog(counts, [row["peak_mb"] for row in own], "o-")
     panels[0].set_ylabel(f"seconds for {rows[-1]['steps']:,} steps of each")
     panels[1].set_ylabel("peak memory of the process, MB")
+    panels[1].set_yscale("log", base=2)
+    panels[1].yaxis.set_major_formatter("{x:g}")
+    low, high = panels[1].get_ylim()
+    panels[1].set_ylim(low / 2, high * 2)
     for panel in panels:
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:g}")
         panel.set_xlabel("seeds")
         panel.grid(alpha=0.3, which="both")
         panel.spines[["top", "right"]].set_visible(False)

@@ -9,6 +9,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents import networks
+from purejaxppo.agents.policy import Policy
 from purejaxppo.config import NetworkConfig
 from purejaxppo.configio import compare
 from purejaxppo.evaluation import Evaluator
@@ -70,6 +71,29 @@ def test_what_the_process_is_set_to_changes_nothing(make_config):
     with jax.default_matmul_precision("bfloat16"):
         found = chunk_products(config)
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in found)
+
+
+@pytest.mark.gpu
+def test_an_accelerator_rounds_products_only_if_asked_to(make_config, key):
+    obs = jax.random.normal(key, (256, 64))
+    start, errors = jnp.zeros(256, bool), {}
+    for precision in ("highest", "default"):
+        config = make_config(
+            network={"hidden": (256, 256)},
+            ppo={"normalize_obs": False},
+            matmul_precision=precision,
+        )
+        policy = Policy(config, spaces.Box((64,)), spaces.Box((4,)))
+        agent = policy.init(key)
+        x = np.asarray(obs, np.float64)
+        for name in ("dense_0", "dense_1"):
+            layer = jax.tree.map(np.float64, agent.params["actor_torso"][name])
+            x = np.tanh(x @ layer["kernel"] + layer["bias"])
+        layer = jax.tree.map(np.float64, agent.params["actor"])
+        exact = x @ layer["kernel"] + layer["bias"]
+        found = policy.act_deterministically(agent, key, (), obs, start)[1]
+        errors[precision] = np.abs(found - exact).max() / np.abs(exact).max()
+    assert errors["highest"] < 1e-5 < errors["default"]
 
 
 @pytest.mark.parametrize("observation", [spaces.Box((5,)), IMAGE], ids=["vector", "image"])
