@@ -14,6 +14,7 @@ benchmarks/results/memory_windows.jsonl.
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,8 @@ def peak(arguments: list[str]) -> float:
         check=True,
         capture_output=True,
         text=True,
+        # Compiling takes memory: then all runs shall compile, and not only the first.
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
     )
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return int(out.stdout.split()[-1]) / unit
