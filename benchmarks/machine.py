@@ -2,6 +2,8 @@
 
 import json
 import platform
+import resource
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,18 @@ def software() -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             continue
     return {"python": platform.python_version(), "versions": versions}
+
+
+def peak() -> dict[str, Any]:
+    """Memory of this process at its largest so far, and of its accelerator, in MB."""
+    import jax
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    found = {"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)}
+    held = [stats for stats in (d.memory_stats() for d in jax.local_devices()) if stats]
+    if held:
+        found["device_peak_mb"] = round(sum(s["peak_bytes_in_use"] for s in held) / 2**20)
+    return found
 
 
 def _cpu_name() -> str:

@@ -1,10 +1,10 @@
 """Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
 
-    python benchmarks/memory.py [--tasks cartpole pixels]
+    python benchmarks/memory.py [--tasks cartpole seeds pixels]
 
 Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
-four vmapped seeds; then the command on images, by the number of environments. Rows go to
-benchmarks/results/memory.jsonl.
+four vmapped seeds; then the command with 16 seeds, and on images, by the number of environments.
+Rows go to benchmarks/results/memory.jsonl.
 
 --windows: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
 of 250 values, over rollouts of different lengths: with the series kept, as a learner does, and with
@@ -14,6 +14,7 @@ benchmarks/results/memory_windows.jsonl.
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,7 @@ train = jax.jit(learner.train_chunk, donate_argnums=0)
 jax.block_until_ready(train(state, learner.hyperparams(), 1))
 """
 LENGTHS = (64, 256, 1024)
+SEEDS_OF_FOUR = ["--env.num_envs", "4", "--ppo.rollout_length", "128"]
 PIXELS = [
     "--env.name",
     "dummy/pixels",
@@ -63,7 +65,7 @@ def main() -> None:
     """Measures 1x, 4x and 20x, or windows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps at 1x")
-    parser.add_argument("--tasks", nargs="+", default=["cartpole", "pixels"])
+    parser.add_argument("--tasks", nargs="+", default=["cartpole", "seeds", "pixels"])
     parser.add_argument("--windows", action="store_true", help="lengths of rollouts of windows")
     args = parser.parse_args()
     if args.windows:
@@ -90,6 +92,10 @@ def main() -> None:
             steps = times * args.steps
             measure("train", steps, train(folder, steps, "--config", "cartpole"))
             measure("vmap of 4", steps, ["-c", SEEDS, str(steps)])
+        for times in (1, 20) if "seeds" in args.tasks else ():
+            steps = times * args.steps
+            flags = [*SEEDS_OF_FOUR, "--config", "cartpole", "--num_seeds", "16"]
+            measure("train, 16 seeds", steps, train(folder, steps, *flags))
         for num_envs in (8, 64) if "pixels" in args.tasks else ():
             # Two rollouts of num_envs x 128 images of 84 x 84 x 4 bytes.
             steps = 2 * 128 * num_envs
@@ -134,6 +140,8 @@ def peak(arguments: list[str]) -> float:
         check=True,
         capture_output=True,
         text=True,
+        # Compiling takes memory: then all runs shall compile, and not only the first.
+        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
     )
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return int(out.stdout.split()[-1]) / unit

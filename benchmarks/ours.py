@@ -1,7 +1,7 @@
 """Contenders of purejaxppo itself: training, rollouts alone, the simulator in the same loop.
 
 Their sizes are one flat dict: `env` is the environment's name, the other keys are fields of the
-config's parts.
+config's parts, and `num_seeds` and `total_timesteps` of the config.
 """
 
 from dataclasses import fields, replace
@@ -12,11 +12,17 @@ import turns
 Sizes = dict[str, Any]
 
 
-def start(devices: int = 0) -> None:
-    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices."""
+def start(devices: int = 0, *, cache: bool = True) -> None:
+    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices.
+
+    Without the cache every program is compiled: where its seconds and its memory are measured.
+    """
+    import jax
+
     from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
     use_compilation_cache()
+    jax.config.update("jax_enable_compilation_cache", cache)
     use_cpu_cores(devices)
 
 
@@ -35,28 +41,41 @@ def config_of(sizes: Sizes) -> Any:
         network=part(NetworkConfig),
         ppo=part(PPOConfig),
         eval=EvalConfig(num_episodes=0),
-        total_timesteps=100_000_000,
+        total_timesteps=sizes.get("total_timesteps", 100_000_000),
+        num_seeds=sizes.get("num_seeds", 1),
     )
     return resolve_shards(config, len(jax.devices()))
 
 
-def train(sizes: Sizes, seconds: float) -> None:
-    """The same compiled programs as `python -m purejaxppo.train`."""
+def programs_of(config: Any) -> Any:
+    """What `python -m purejaxppo.train` compiles for a config, seeds or one."""
     import jax
+
+    from purejaxppo import train
+
+    return train.programs_of(config, jax.devices())[0]
+
+
+def train(sizes: Sizes, seconds: float, *, memory: bool = False) -> None:
+    """The same compiled programs as `python -m purejaxppo.train`; and what memory they take."""
+    import machine
     import numpy as np
 
-    from purejaxppo.loop import Programs
-
-    programs = Programs(config_of(sizes), jax.devices())
+    programs = programs_of(config_of(sizes))
     state = programs.init()
     programs.compile(state)
 
     def run(updates: int) -> int:
         nonlocal state
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
-        return int(metrics.env_steps)
+        return int(np.sum(metrics.env_steps))
 
-    turns.rounds(run, seconds)
+    def peaks() -> dict[str, Any]:
+        own = programs.train_chunk.memory_analysis()  # of one device
+        total = own.argument_size_in_bytes + own.temp_size_in_bytes
+        return {"program_mb": total * programs.shards.num_devices / 2**20, **machine.peak()}
+
+    turns.rounds(run, seconds, peaks if memory else dict)
     programs.close()
 
 

@@ -24,13 +24,17 @@ class Result(NamedTuple):
     """What one contender reached."""
 
     speeds: list[float]  # steps/s of each round
-    about: dict[str, Any]  # its Python and its packages
+    about: dict[str, Any]  # its Python, its packages, and what else it told
+
+    def median(self) -> float:
+        """Steps/s."""
+        return statistics.median(self.speeds)
 
     def row(self, **facts: Any) -> dict[str, Any]:
         """What is kept of it; call when all have ended, since describing a machine starts JAX."""
         return {
             **facts,
-            "steps_per_second": statistics.median(self.speeds),
+            "steps_per_second": self.median(),
             "rounds": [round(speed) for speed in self.speeds],
             "date": datetime.date.today().isoformat(),
             **machine.describe(),
@@ -97,12 +101,16 @@ class Worker:
             self.process.wait()
 
 
-def rounds(run: Callable[[int], int], seconds: float) -> None:
+Facts = Callable[[], dict[str, Any]]
+
+
+def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> None:
     """A worker's life: warms up, then reports a speed whenever it is let.
 
     Args:
         run: how many updates to do -> environment steps that they took.
         seconds: of one round, at least one update.
+        facts: what its row keeps besides, asked for once it has run.
     """
     run(1)
     count, elapsed = 1, timed(run, 1)[1]
@@ -110,7 +118,7 @@ def rounds(run: Callable[[int], int], seconds: float) -> None:
         count *= 2
         elapsed = timed(run, count)[1]
     count = max(1, round(count * seconds / elapsed))
-    ready()
+    ready(facts)
     for _ in sys.stdin:
         steps, elapsed = timed(run, count)
         print("speed", steps / elapsed, flush=True)
@@ -123,6 +131,6 @@ def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
     return steps, time.perf_counter() - started
 
 
-def ready() -> None:
+def ready(facts: Facts = dict) -> None:
     """Says that compiling is over, and with which versions."""
-    print("ready", json.dumps(machine.software()), flush=True)
+    print("ready", json.dumps({**machine.software(), **facts()}), flush=True)

@@ -1,9 +1,12 @@
 """Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
 
+In docs/scaling.md it writes what stands between `<!-- NAME -->` and `<!-- end -->`.
+
 python docs/make_results.py
 """
 
 import json
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -13,6 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
 TARGET = ROOT / "docs" / "results.md"
+SCALING = ROOT / "docs" / "scaling.md"
 Rows = list[dict[str, Any]]
 PUBLISHED = {
     "cartpole.yaml": "500 (SB3 zoo)",
@@ -338,6 +342,152 @@ def processes(rows: Rows) -> list[str]:
     return lines
 
 
+def seeds(rows: Rows) -> list[str]:
+    """Many seeds at once, a table per device."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Many seeds",
+        "",
+        "`python benchmarks/seeds.py`: whole trainings of CartPole, 4 environments x 128 steps per "
+        "seed, every contender in a process of its own, in turns. Steps per second are those of "
+        "all seeds together, and seconds leave out compiling; peak memory is the whole process's, "
+        "compiling included. [Drawn](scaling.md#seeds-first).",
+    ]
+    for (device, cores, steps), runs in group(rows, "device", "cores", "steps").items():
+        lines += [
+            "",
+            f"{cores} x {device}, {steps:,} steps of each seed, {len(runs[0]['rounds'])} rounds:",
+            "",
+            "| seeds | contender | steps/s in sum, median | range | seconds | compile s "
+            "| peak memory | of PureJaxRL's plan |",
+            "| --- " * 8 + "|",
+        ]
+        for (count,), own in group(runs, "seeds").items():
+            plain = next((r["steps_per_second"] for r in own if r["contender"] == "plain"), None)
+            for run in own:
+                speed = run["steps_per_second"]
+                lines.append(
+                    f"| {count:,} | {run['about']} | {speed:,.0f} "
+                    f"| {min(run['rounds']):,} to {max(run['rounds']):,} "
+                    f"| {count * steps / speed:.2f} | {run['compile_seconds']:.1f} "
+                    f"| {run.get('device_peak_mb', run['peak_mb']):,} MB "
+                    f"| {'' if plain is None else f'{speed / plain:.2f}'} |"
+                )
+    return lines
+
+
+def scaling(rows: Rows) -> list[str]:
+    """Cost over environments, seeds and widths, a line per task and axis."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Growing sizes",
+        "",
+        "`python benchmarks/scaling.py`: microseconds per environment step of a training, and the "
+        "memory that its program asks for, with one size varied. "
+        "[Drawn](scaling.md#what-grows-with-what).",
+        "",
+        "| task | what varies | value | µs per step | program's memory | device |",
+        "| --- " * 6 + "|",
+    ]
+    lines += [
+        f"| {row['task']} | {row['axis']} | {row['value']:,} "
+        f"| {1e6 / row['steps_per_second']:.2f} | {row['program_mb']:,.1f} MB "
+        f"| {row['cores']} x {row['device']} |"
+        for row in rows
+    ]
+    return lines
+
+
+def batch(rows: Rows) -> list[str]:
+    """Larger batches: the last return at each learning rate, a line per structure."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Large batches",
+        "",
+        "`python benchmarks/batch.py`: returns of deterministic policies at equal environment "
+        "steps, mean ± standard deviation over seeds, by the learning rate over the task's. "
+        "Seconds are those of all these trainings side by side in one program. "
+        "[Drawn, and what follows](scaling.md#large-batches-done-right).",
+    ]
+    for (task, device, cores), runs in group(rows, "task", "device", "cores").items():
+        rates = sorted({run["rate"] for run in runs})
+        base, first = runs[0]["learning_rate"] / runs[0]["rate"], runs[0]
+        lines += [
+            "",
+            f"**{task}**, learning rate {base:g}, {first['curve'][-1][0]:,} steps, "
+            f"{len({run['seed'] for run in runs})} seeds, {cores} x {device}:",
+            "",
+            "| environments | minibatches | gradient steps | seconds | "
+            + " | ".join(f"rate x {rate:g}" for rate in rates)
+            + " |",
+            "| --- " * (4 + len(rates)) + "|",
+        ]
+        for own in group(runs, "factor", "growth").values():
+            sizes = own[0]["sizes"]
+            cells = [
+                mean_and_spread([run["curve"][-1][1] for run in own if run["rate"] == rate])
+                for rate in rates
+            ]
+            lines.append(
+                f"| {sizes['num_envs']:,} | {sizes['num_minibatches']} "
+                f"| {own[0]['gradient_steps']:,} | {own[0]['program_seconds']:.1f} "
+                f"| {' | '.join(cells)} |"
+            )
+    return lines
+
+
+def mean_and_spread(values: list[float]) -> str:
+    """12.3 ± 4.5; without the second where there is one value, nothing where there is none."""
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def communication(rows: Rows) -> list[str]:
+    """Sums over shards per update, counted in the program."""
+    if not rows:
+        return []
+    lines = [
+        "| config | steps per update | sums | gradient sums | bytes of one | bytes of all sums |",
+        "| --- " * 6 + "|",
+    ]
+    lines += [
+        f"| {row['case']} | {row['steps_per_update']:,} | {row['sums']:,} "
+        f"| {row['gradient_sums']:,} | {row['gradient_bytes']:,} | {row['bytes']:,} |"
+        for row in rows
+    ]
+    return lines
+
+
+def costs(rows: Rows) -> list[str]:
+    """What a model says that the sums of an update cost, and the speed that this allows."""
+    if not rows:
+        return []
+    lines = [
+        "| config | devices | latency of a hop | bandwidth | a gradient's sum | sums of an update "
+        "| steps/s at most, environments divided | as many on each device |",
+        "| --- " * 8 + "|",
+    ]
+    for row in rows:
+        for cost in row["costs"]:
+            most = row["steps_per_update"] / cost["seconds"] / 1e6
+            divided = f"{most:,.2f} M" if cost["devices"] <= row["num_envs"] else "too few"
+            lines.append(
+                f"| {row['case']} | {cost['devices']:,}, {cost['about']} "
+                f"| {1e6 * cost['latency']:g} µs | {cost['bandwidth'] / 1e9:g} GB/s "
+                f"| {1e6 * cost['gradient_seconds']:.0f} µs | {1e3 * cost['seconds']:.1f} ms "
+                f"| {divided} | {most * cost['devices']:,.0f} M |"
+            )
+    return lines
+
+
 def document() -> str:
     """The whole page."""
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
@@ -379,11 +529,14 @@ def document() -> str:
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),
         *processes(read("hosts.jsonl")),
+        *seeds(read("seeds.jsonl")),
+        *scaling(read("scaling.jsonl")),
+        *batch(read("batch.jsonl")),
         "",
         "## Memory",
         "",
-        "`python benchmarks/memory.py`: peak resident memory of whole processes: CartPole, and "
-        "images of 84 x 84 x 4 bytes in rollouts of 128 steps.",
+        "`python benchmarks/memory.py`: peak resident memory of whole processes: CartPole, by the "
+        "environment steps of each seed, and images of 84 x 84 x 4 bytes in rollouts of 128 steps.",
         "",
         *memory(read("memory.jsonl")),
         *windows(read("memory_windows.jsonl")),
@@ -394,12 +547,36 @@ def document() -> str:
     return "\n".join(parts)
 
 
+def filled(page: str) -> str:
+    """A page with its blocks written anew."""
+    said = read("communication.jsonl")
+    blocks = {
+        "scaling": picture("scaling", "Time and memory over environments, seeds and widths"),
+        "seeds": picture("seeds", "Seconds and memory over the number of seeds"),
+        "batch": picture("batch", "Returns over environments and over learning rates"),
+        "communication": communication(said),
+        "costs": costs(said),
+    }
+    for name, lines in blocks.items():
+        inside = ["", *lines, ""] if lines else []
+        text = "\n".join([f"<!-- {name} -->", *inside, "<!-- end -->"])
+        page = re.sub(f"<!-- {name} -->.*?<!-- end -->", lambda _, t=text: t, page, flags=re.DOTALL)
+    return page
+
+
+def picture(name: str, about: str) -> list[str]:
+    """The picture of a benchmark, if it has rows."""
+    return [f"![{about}](pictures/{name}.png)"] if read(f"{name}.jsonl") else []
+
+
 def main() -> int:
-    """Writes the page, or with --check says whether it is up to date."""
-    text = document()
-    if "--check" in sys.argv[1:]:
-        return 0 if TARGET.is_file() and TARGET.read_text(encoding="utf-8") == text else 1
-    TARGET.write_text(text, encoding="utf-8")
+    """Writes the pages, or with --check says whether they are up to date."""
+    pages = {TARGET: document(), SCALING: filled(SCALING.read_text(encoding="utf-8"))}
+    for path, text in pages.items():
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if old != text and "--check" in sys.argv[1:]:
+            return 1
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -65,6 +65,10 @@ class NetworkConfig:
     """Whether policy and value have layers of their own or share them."""
     layer_norm: bool = False
     """Layer normalisation after each hidden layer."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What encoder and hidden layers compute in. Under bfloat16 parameters, optimiser, the heads
+    (distribution parameters, values) and losses stay float32. Faster on accelerators with large
+    networks, slower on CPUs."""
     encoder: Literal["auto", "mlp", "cnn_nature", "cnn_impala", "cnn_small"] = "auto"
     """What reads images: Mnih et al. 2015's three convolutions, Espeholt et al. 2018's fifteen in
     residual blocks, or one 3x3 convolution of 16 channels as in MinAtar. auto: by size,
@@ -202,6 +206,10 @@ class Config:
     """Parts that the environments are divided into, each with its own keys; several may share a
     device. Part of the run's identity, so that a run gives the same curve on one device as on
     many. 0: one per device when the run starts."""
+    matmul_precision: Literal["highest", "high", "default"] = "highest"
+    """Of float32 matrix products and convolutions, the simulator's too, in JAX's terms. highest:
+    float32. high: TF32 on NVIDIA GPUs, three passes of bfloat16 on TPUs. default: the fastest,
+    which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
     devices: int = 0
     """Devices to use; 0: all. On a CPU, cores are the devices."""
     run_dir: str = ""

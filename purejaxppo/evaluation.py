@@ -14,6 +14,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.precision import at_matmul_precision
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState
 
@@ -175,6 +176,7 @@ class Evaluator:
         seed: int = 0,
     ) -> None:
         """Makes the environments."""
+        self.config = config
         self.episodes = episodes
         self.shards = shards or Shards(1)
         local = -(-episodes // self.shards.num_shards)
@@ -187,6 +189,7 @@ class Evaluator:
         """Ends what runs on the host."""
         self.env.close()
 
+    @at_matmul_precision
     def _shard(self, agent: AgentState, key, shard_id):
         key = jax.random.fold_in(key, shard_id)
         return run_episodes(
@@ -278,7 +281,10 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
     act = policy.act_deterministically if deterministic else policy.act
     episode = act, policy.network.initial_carry, agent.state, seed
     try:
-        with named_failures(agent.config.env.name, env):
+        with (
+            named_failures(agent.config.env.name, env),
+            jax.default_matmul_precision(agent.config.matmul_precision),
+        ):
             if isinstance(env, HostEnv):
                 states, rewards = film_on_host(env, *episode)
             else:

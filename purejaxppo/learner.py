@@ -13,6 +13,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
+from purejaxppo.precision import at_matmul_precision
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.sharding import Shards
 from purejaxppo.types import (
@@ -80,6 +81,7 @@ class Learner:
         """The config's tunable floats as arrays."""
         return ppo.make_hyperparams(self.config.ppo, self.config.num_updates)
 
+    @at_matmul_precision
     def init_shard(self, key, shard_id) -> TrainState:
         """The state before the first update; `key` is the run's, the same for all shards."""
         agent_key, shard_key = jax.random.split(key)
@@ -113,6 +115,7 @@ class Learner:
         experience = self.collect(state.agent, state.rollout, act_key)
         return self.learn(state, experience, hp)
 
+    @at_matmul_precision
     def collect(self, agent: AgentState, start: RolloutState, key) -> Experience:
         """A rollout of `agent` from `start`."""
         after, transitions, episodes = self._collect(
@@ -125,6 +128,7 @@ class Learner:
         )
         return Experience(after, transitions, episodes, agent.obs_stats)
 
+    @at_matmul_precision
     def learn(
         self, state: TrainState, experience: Experience, hp: Hyperparams
     ) -> tuple[TrainState, Metrics]:
@@ -175,6 +179,7 @@ class Learner:
         reward = jnp.clip(transitions.reward * scale, -config.clip_reward, config.clip_reward)
         return rollout.replace(discounted_return=carried), stats, reward
 
+    @at_matmul_precision
     def estimate(
         self, agent: AgentState, rollout, transitions: Transition, reward, hp
     ) -> ppo.Batch:

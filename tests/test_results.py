@@ -56,6 +56,108 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
 def test_tables_without_rows_are_left_out():
     script = load_script()
     assert script.host([]) == script.anatomy([]) == script.processes([]) == []
+    assert script.seeds([]) == script.scaling([]) == script.batch([]) == []
+    assert script.communication([]) == script.costs([]) == []
+
+
+DEVICE = {"device": "CPU", "cores": 2}
+
+
+def seeds_row(contender, speed, **more):
+    return {
+        "contender": contender,
+        "about": f"about {contender}",
+        "seeds": 4,
+        "steps": 100,
+        "steps_per_second": speed,
+        "rounds": [speed],
+        "compile_seconds": 2.5,
+        "peak_mb": 1500,
+        **DEVICE,
+        **more,
+    }
+
+
+def test_seeds_table_compares_with_purejaxrls_plan_at_the_same_number_of_seeds():
+    rows = [
+        seeds_row("together", 800),
+        seeds_row("plain", 200),
+        seeds_row("together", 900, seeds=8, device_peak_mb=70),
+    ]
+    lines = load_script().seeds(rows)
+    assert "| 4 | about together | 800 | 800 to 800 | 0.50 | 2.5 | 1,500 MB | 4.00 |" in lines
+    assert "| 8 | about together | 900 | 900 to 900 | 0.89 | 2.5 | 70 MB |  |" in lines
+
+
+def test_batch_table_has_a_column_per_learning_rate():
+    def row(growth, rate, seed, score):
+        return {
+            "task": "cartpole",
+            "factor": 4,
+            "growth": growth,
+            "sizes": {"num_envs": 64, "num_minibatches": 4 * growth},
+            "rate": rate,
+            "learning_rate": rate * 1e-3,
+            "seed": seed,
+            "curve": [[50, 1.0], [100, score]],
+            "gradient_steps": 32 * growth,
+            "program_seconds": 1.5,
+            **DEVICE,
+        }
+
+    rows = [row(1, 1, 0, 10.0), row(1, 1, 1, 20.0), row(1, 2, 0, 30.0), row(4, 2, 0, 40.0)]
+    lines = load_script().batch(rows)
+    assert "**cartpole**, learning rate 0.001, 100 steps, 2 seeds, 2 x CPU:" in lines
+    assert "| 64 | 4 | 32 | 1.5 | 15.0 ± 7.1 | 30.0 |" in lines
+    assert "| 64 | 16 | 128 | 1.5 |  | 40.0 |" in lines
+
+
+def test_growing_sizes_are_told_per_step():
+    row = {
+        "task": "cartpole",
+        "axis": "width",
+        "value": 64,
+        "steps_per_second": 500_000,
+        "program_mb": 1.44,
+        **DEVICE,
+    }
+    assert "| cartpole | width | 64 | 2.00 | 1.4 MB | 2 x CPU |" in load_script().scaling([row])
+
+
+def test_communication_bounds_the_speed():
+    row = {
+        "case": "case",
+        "steps_per_update": 1000,
+        "num_envs": 100,
+        "sums": 9,
+        "bytes": 4000,
+        "gradient_sums": 2,
+        "gradient_bytes": 1900,
+        "costs": [
+            {
+                "about": "one node",
+                "devices": 8,
+                "latency": 2e-6,
+                "bandwidth": 3e11,
+                "gradient_seconds": 2e-5,
+                "seconds": 1e-3,
+            }
+        ],
+    }
+    script = load_script()
+    lines = script.communication([row]) + script.costs([row])
+    assert "| case | 1,000 | 9 | 2 | 1,900 | 4,000 |" in lines
+    assert "| case | 8, one node | 2 µs | 300 GB/s | 20 µs | 1.0 ms | 1.00 M | 8 M |" in lines
+
+
+def test_blocks_of_a_page_are_written_anew(tmp_path, monkeypatch):
+    script = load_script()
+    page = "a\n<!-- seeds -->\nold\n<!-- end -->\nb\n"
+    monkeypatch.setattr(script, "ROWS", tmp_path)
+    assert script.filled(page) == "a\n<!-- seeds -->\n<!-- end -->\nb\n"
+    (tmp_path / "seeds.jsonl").write_text("{}\n")
+    assert "(pictures/seeds.png)" in script.filled(page)
+    assert script.filled(script.filled(page)) == script.filled(page)
 
 
 def test_results_page_is_up_to_date():

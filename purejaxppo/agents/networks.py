@@ -57,14 +57,19 @@ def orthogonal(scale: float):
     return init
 
 
-def dense(features: int, scale: float, name: str, initializer: str) -> nn.Dense:
-    """Dense layer with zero biases; `scale` is the gain of orthogonal weights."""
+def dense(
+    features: int, scale: float, name: str, initializer: str, dtype: str = "float32"
+) -> nn.Dense:
+    """Dense layer with zero biases; `scale` is the gain of orthogonal weights.
+
+    It computes in `dtype`; its parameters are float32.
+    """
     kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
-    return nn.Dense(features, kernel_init=kernel, name=name)
+    return nn.Dense(features, dtype=jnp.dtype(dtype), kernel_init=kernel, name=name)
 
 
 class Conv(nn.Module):
-    """A convolution; x is in the layout of the back end's form."""
+    """A convolution, in the type of x; x is in the layout of the back end's form."""
 
     features: int
     kernel: int
@@ -78,6 +83,7 @@ class Conv(nn.Module):
         shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
         kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
         return form.convolve(x, kernel, bias, self.stride, self.padding)
 
 
@@ -99,6 +105,7 @@ class Convolutions(nn.Module):
 
     encoder: str
     channels_first: bool
+    dtype: str = "float32"
 
     @nn.compact
     def __call__(self, x):
@@ -107,7 +114,7 @@ class Convolutions(nn.Module):
         batch = x.shape[:-3]
         is_bytes = x.dtype == jnp.uint8
         x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
-        x = x.astype(jnp.float32)
+        x = x.astype(self.dtype)
         if is_bytes:
             x = x * (1 / 255)
         x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
@@ -173,7 +180,7 @@ class Encoder(nn.Module):
         encoder = image_encoder(space, self.config)
         if encoder:
             first = image_shape(space, self.config.channels)[3]
-            return Convolutions(encoder, first, name=name)(obs)
+            return Convolutions(encoder, first, self.config.compute_dtype, name=name)(obs)
         x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
@@ -208,17 +215,23 @@ class Torso(nn.Module):
     @nn.compact
     def __call__(self, obs):
         """Observation pytree [..., *shape] -> [..., hidden[-1]]."""
-        x = Encoder(self.space, self.config, name="encoder")(obs)
+        config = self.config
+        x = Encoder(self.space, config, name="encoder")(obs)
         for i, width in enumerate(self.hidden):
-            x = dense(width, np.sqrt(2), f"dense_{i}", self.config.initializer)(x)
-            if self.config.layer_norm:
-                x = nn.LayerNorm(name=f"norm_{i}")(x)
-            x = ACTIVATIONS[self.config.activation](x)
+            layer = f"dense_{i}"
+            x = dense(width, np.sqrt(2), layer, config.initializer, config.compute_dtype)(x)
+            if config.layer_norm:
+                x = nn.LayerNorm(dtype=x.dtype, name=f"norm_{i}")(x)
+            x = ACTIVATIONS[config.activation](x)
         return x
 
 
 class ActorCritic(nn.Module):
-    """Distribution parameters and a value, from separate or shared torsos."""
+    """Distribution parameters and a value, from separate or shared torsos.
+
+    The heads are float32 whatever the torsos compute in: bfloat16's 8 bits would round a value of
+    500 to a multiple of 2.
+    """
 
     observation: spaces.Space
     action: spaces.Space

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from purejaxppo.agents import distributions, normalize
 from purejaxppo.agents.networks import make_network, zeros
 from purejaxppo.config import Config
+from purejaxppo.precision import at_matmul_precision
 from purejaxppo.types import AgentState, RunningStats
 
 
@@ -56,6 +57,7 @@ class Policy:
             [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
         )
 
+    @at_matmul_precision
     def act(self, agent: AgentState, key, carry, obs, start):
         """Samples: -> (carry, action, log_prob, env_action), each [N, ...]."""
         obs = self.normalize_obs(agent.obs_stats, obs)
@@ -64,6 +66,7 @@ class Policy:
         log_prob = self.distribution.log_prob(params, action)
         return carry, action, log_prob, self.distribution.to_env(action)
 
+    @at_matmul_precision
     def act_deterministically(self, agent: AgentState, key, carry, obs, start):
         """The distribution's mode: -> (carry, action, log_prob, env_action)."""
         del key
