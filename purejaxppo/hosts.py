@@ -8,6 +8,7 @@ another never joins: `maximum` and `together` are for that. One process alone pa
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -452,6 +453,7 @@ def _silent_stdout() -> Iterator[None]:
     try:
         yield
     finally:
+        ctypes.CDLL(None).fflush(None)  # what C++ has not written yet, into a pipe say
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nothing)

@@ -157,6 +157,16 @@ def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
     ]
 
 
+def test_seeds_are_divided_over_processes():
+    flags = ("--num_seeds", "2", "--num_shards", "1", "--total_timesteps", "1024")
+    alone(*flags, "--run_dir", "one")
+    (code, out, err), other = ends(both(*flags, "--run_dir", "two"))
+    assert code == 0, (out, err)
+    assert "2 agents of 8 environments" in out
+    assert other == (0, "", "")
+    assert rows("two") == rows("one")
+
+
 def wait_for(condition, processes, seconds=100):
     deadline = time.monotonic() + seconds
     while not condition():
