@@ -8,7 +8,6 @@ another never joins: `maximum` and `together` are for that. One process alone pa
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -196,6 +195,7 @@ def start(
         trouble = str(error)
     if place.count > 1:
         members = meet(place, trouble, repr(prepared), seconds)
+        _keep_stdout_to_ourselves()
         jax.distributed.initialize(
             place.coordinator,
             place.count,
@@ -438,25 +438,18 @@ def devices() -> list[list[jax.Device]]:
             f"the processes see different numbers of devices ({', '.join(map(str, counts))}); "
             f"--devices {min(counts)} uses as many of each"
         )
-    if several():
-        with _silent_stdout():
-            maximum(0)
     return own
 
 
-@contextlib.contextmanager
-def _silent_stdout() -> Iterator[None]:
-    """Every process's first collective greets on stdout, from C++."""
+def _keep_stdout_to_ourselves() -> None:
+    """Every process's first collectives greet on stdout, from C++; now only Python writes there."""
     sys.stdout.flush()
-    kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    ours = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
-    try:
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)  # what C++ has not written yet, into a pipe say
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nothing)
+    os.close(nothing)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    sys.stdout = os.fdopen(ours, "w", encoding=encoding, errors=errors, buffering=1)
 
 
 def reason(error: Exception) -> str:
