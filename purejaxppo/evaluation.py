@@ -180,7 +180,8 @@ class Evaluator:
         self.episodes = episodes
         self.shards = shards or Shards(1)
         local = -(-episodes // self.shards.num_shards)
-        self.env = registry.make(config.env, local, seed=seed, evaluation=True)
+        first = hosts.index() * local
+        self.env = registry.make(config.env, local, seed=seed, first=first, evaluation=True)
         self.act = policy.act_deterministically if deterministic else policy.act
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0), ((0, 0, None), 0))
@@ -221,7 +222,7 @@ def evaluation_shards(
 
     With several processes over all, in any case: each of them has to take part.
     """
-    if registry.on_host(config.env):
+    if registry.on_host(config.env) and not hosts.several():
         return Shards(1, num_members=num_members)
     left = len(devices) // Shards(1, devices, num_members).num_devices
     enough = episodes >= left or hosts.several()

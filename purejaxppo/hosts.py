@@ -360,6 +360,11 @@ def is_main() -> bool:
     return not several() or jax.process_index() == 0
 
 
+def index() -> int:
+    """The number of this process among those that train together, 0 if it is alone."""
+    return jax.process_index() if several() else 0
+
+
 def maximum(*numbers: float) -> tuple[float, ...]:
     """The largest of each number over all processes, the same for all (float32 among several)."""
     if not several():

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import double_buffer, memory
+from purejaxppo import double_buffer, hosts, memory
 from purejaxppo.advantages import gae, vtrace
 from purejaxppo.agents import normalize, ppo
 from purejaxppo.agents.policy import Policy
@@ -55,11 +55,12 @@ class Learner:
         self.num_envs = self.config.env.num_envs // self.config.num_shards
         self.env: Env
         env, seed = self.config.env, self.config.seed
+        first = hosts.index() * self.num_envs
         if env.double_buffer:
-            self.env = registry.make_halves(env, self.num_envs, seed=seed)
+            self.env = registry.make_halves(env, self.num_envs, seed=seed, first=first)
             self._collect: Any = double_buffer.collect
         else:
-            self.env = registry.make(env, self.num_envs, seed=seed)
+            self.env = registry.make(env, self.num_envs, seed=seed, first=first)
             self._collect = collect
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)

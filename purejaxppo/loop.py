@@ -352,22 +352,23 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
     Several seeds are spread over devices first; then what is left of them counts.
 
     Raises:
-        ValueError: several shards or processes of a simulator on the host, or environments that do
-            not divide among the processes.
+        ValueError: other shards of a simulator on the host than one per process, or environments
+            that do not divide among the processes.
     """
     count = jax.process_count()
     if registry.on_host(config.env):
-        if count > 1:
-            raise ValueError(
-                f"{config.env.name} runs on the host, and trains in one process, not {count}; with "
-                f"threads or workers of its own it takes all cores of its machine"
-            )
-        if config.num_shards > 1:
+        if config.num_shards not in (0, count):
             raise ValueError(
                 f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
-                f"shard with threads of its own; leave num_shards at 0"
+                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
+                f"or leave num_shards at 0 for a new run"
             )
-        return replace(config, num_shards=1)
+        if count > 1 and config.num_seeds > 1:
+            raise ValueError(
+                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
+                f"one seed in {count} processes; train seeds in processes of their own"
+            )
+        return replace(config, num_shards=count)
     if config.num_shards:
         return config
     if config.num_seeds % num_devices == 0:

@@ -167,6 +167,26 @@ def test_seeds_are_divided_over_processes():
     assert rows("two") == rows("one")
 
 
+@pytest.mark.parametrize("family", ["envpool", "gymnasium"])
+def test_each_process_has_a_pool_of_simulators_on_the_host(family):
+    pytest.importorskip(family)
+    flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0", "--run_dir")
+    for run in ("first", "again")[: 1 + (family == "envpool")]:
+        (code, out, err), other = ends(both(*flags, run))
+        assert code == 0, (out, err)
+        assert "8 environments in 2 shards" in out
+        assert other == (0, "", "")
+    assert rows("first")[-1]["update"] == 2048 / (8 * 16)
+    # Steps after ends are not counted; both pools' episodes are.
+    assert 1600 < rows("first")[-1]["global_step"] < 2048
+    if family == "envpool":
+        assert rows("again") == rows("first")
+    assert evaluate(restore("first"), 3).returns.shape == (3,)
+    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+        config = restore("first").config
+        train_command.resolve_shards(config, 1)
+
+
 def wait_for(condition, processes, seconds=100):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -210,7 +230,7 @@ WRONG = [
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
     (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
     (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
-    (["--env.name", "gymnasium/CartPole-v1"], "trains in one process, not 2"),
+    (["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"], "trains one seed in 2 processes"),
 ]
 
 

@@ -142,6 +142,7 @@ def make(
     num_envs: int,
     *,
     seed: int = 0,
+    first: int = 0,
     evaluation: bool = False,
     film: bool = False,
 ) -> VectorEnv | HostEnv:
@@ -151,6 +152,7 @@ def make(
         config: which environment.
         num_envs: how many.
         seed: of simulators that do not take a key.
+        first: the number of the first environment, where this batch is part of a larger one.
         evaluation: whole episodes as they are scored; the first of each environment counts.
         film: pictures will be taken of simulators on the host.
 
@@ -158,19 +160,22 @@ def make(
         ValueError: as `resolve`, or a bad option.
     """
     if on_host(config):
-        return _make_on_host(config, num_envs, seed=seed, evaluation=evaluation, film=film)
+        return _make_on_host(
+            config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
+        )
     task = make_task(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
     return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)
 
 
-def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0) -> HalvedEnv:
+def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int = 0) -> HalvedEnv:
     """A batch as two halves, of which one steps while the policy acts for the other.
 
     Args:
         config: which environment; on the host.
         num_envs: how many, an even number.
         seed: of simulators that do not take a key.
+        first: as for `make`.
 
     Raises:
         ValueError: as `make`, or the simulator does not run on the host.
@@ -181,8 +186,8 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0) -> HalvedEnv
             f"{config.name} is none: leave it off"
         )
     half = num_envs // 2
-    first, second = (_make_on_host(config, half, seed=seed, first=i) for i in (0, half))
-    return HalvedEnv(first, second)
+    halves = [_make_on_host(config, half, seed=seed, first=first + i) for i in (0, half)]
+    return HalvedEnv(*halves)
 
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv:
