@@ -145,6 +145,35 @@ def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name
     assert run.stdout.startswith("equal"), run.stderr
 
 
+HUNDRED_STARTS = """
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+from purejaxppo import load_config
+from purejaxppo.learner import STATE_AXES
+from purejaxppo.members import MemberPrograms, seeds_of
+config = load_config("cartpole.yaml", {"num_seeds": 32, "num_shards": 1, "env.num_envs": 4})
+programs = MemberPrograms(config, jax.devices(), seeds_of(config))
+out = programs.shards.shardings(STATE_AXES)
+init = jax.jit(programs.learner.init, out_shardings=out)
+for _ in range(100):
+    jax.block_until_ready(init(programs.key, programs.learner.shard_ids()))
+print("started")
+"""
+
+
+def test_a_hundred_starts_of_many_seeds_do_not_hang():
+    # JAX's batched QR waits for itself on CPUs: with flax's own orthogonal initialiser, vmapped,
+    # this hangs at once.
+    run = subprocess.run(
+        [sys.executable, "-c", HUNDRED_STARTS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert run.stdout == "started\n", run.stderr
+
+
 def test_the_better_agent_is_kept_for_each():
     old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
     new = {"a": np.ones((3, 2)), "b": np.ones(3)}
