@@ -86,7 +86,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     panels = figure.subplots(2, len(AXES), sharex="col", sharey="row")
     for column, axis in enumerate(AXES):
         above, below = panels[:, column]
-        for task in TASKS:
+        for task in sorted({row["task"] for row in rows}):
             own = [row for row in rows if (row["task"], row["axis"]) == (task, axis)]
             own.sort(key=lambda row: row["value"])
             values = [row["value"] for row in own]
