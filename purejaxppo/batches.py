@@ -20,6 +20,7 @@ from purejaxppo.loop import resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun
 from purejaxppo.runfolder import CONFIG, run_folder
 from purejaxppo.settings import structure
+from purejaxppo.sharding import cpu_cores
 
 SHARE = 0.8
 """Of the memory that is free: what a sweep takes if it is not told."""
@@ -56,10 +57,11 @@ def train_group(group: Group) -> int:
 
 
 def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
-    """The group's batches: as they were planned the first time, also if memory is other now."""
+    """The group's batches: as they were planned before, if anything of them has been saved."""
     path = Path(group.folder) / PLAN
     members = list(group.members)
-    if path.is_file():
+    begun = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
+    if path.is_file() and begun:
         sizes = json.loads(path.read_text(encoding="utf-8"))
     else:
         width = 1 if registry.on_host(members[0].env) else len(devices)
@@ -98,7 +100,9 @@ def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
     Raises:
         ValueError: not even the fewest that a program can be made of.
     """
-    budget = group.memory or SHARE * free_memory(devices)
+    cores = cpu_cores()
+    part = min(len(devices) / cores, 1.0) if devices[0].platform == "cpu" else 1.0
+    budget = group.memory or SHARE * part * free_memory(devices)
     whole = cut(len(group.members), len(group.members), width)[0]
     needed = measure(group.members, whole, devices)
     if needed <= budget:
@@ -111,7 +115,7 @@ def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
             f"give more with --memory_gb, or make them smaller (env.num_envs, ppo.rollout_length)"
         )
     slope = (measure(group.members, more, devices) - least) / (more - few)
-    return few + int((budget - least) / max(slope, 1.0))
+    return min(few + int((budget - least) / max(slope, 1.0)), whole - width)
 
 
 def measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
@@ -130,14 +134,13 @@ def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) ->
     config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
     programs = MemberPrograms(config, devices, filled)
     try:
-        state = programs.init()
+        state = programs.abstract_state()
         programs.compile(state)
     finally:
         programs.close()
     compiled = [programs.train_chunk] + [programs.evaluate] * bool(programs.evaluate)
-    state_bytes = sum(
-        x.nbytes for x in jax.tree.leaves(state.agent) + jax.tree.leaves(state.opt_state)
-    )
+    leaves = jax.tree.leaves((state.agent, state.opt_state))
+    state_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
     return max(map(program_bytes, compiled)) * programs.shards.num_devices + 2 * state_bytes
 
 
@@ -158,14 +161,29 @@ def free_memory(devices: list[jax.Device]) -> float:
         stats = [device.memory_stats() or {} for device in devices]
         limits = [s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s]
         return float(min(limits) * len(limits)) if limits else math.inf
-    for line in _lines(Path("/proc/meminfo")):
-        if line.startswith("MemAvailable:"):
-            return float(line.split()[1]) * 1024
-    return math.inf
+    found = [line.split() for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    free = float(found[0][1]) * 1024 if found else math.inf
+    for limit, used in CGROUPS:  # a container's or a batch job's
+        numbers = [*_lines(limit), *_lines(used)]
+        if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+            free = min(free, float(numbers[0]) - float(numbers[1]))
+    return max(free, 0.0)
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
 
 
 def train_batch(
@@ -182,7 +200,7 @@ def train_batch(
     config = resolve_shards(config, len(devices))
     with run_folder(folder, clobber=False):
         old = configio.load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
-        if structure(old) != structure(config):
+        if any(configio.compare(old, config)):
             raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         console = reporting.Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:
@@ -193,4 +211,12 @@ def train_batch(
             console.say(f"{folder} is trained")
             run.close()
             return 0
-        return train.execute(run)
+        try:
+            return train.execute(run) or (128 + run.signal if run.signal else 0)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise ValueError(
+                f"{len(members)} agents ran out of memory: give less with --memory_gb; the same "
+                f"command then resumes ({str(error).splitlines()[0]})"
+            ) from error

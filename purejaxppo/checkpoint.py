@@ -237,7 +237,10 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
             item = "agent"
         args = {item: ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
         items = _restore(manager, step, ocp.args.Composite(**args))
-    return agent._replace(state=items[item], env_steps=items["progress"]["env_steps"])
+    progress = Progress(**items["progress"])
+    steps = progress.member_best_steps if item == "best" else progress.member_steps
+    env_steps = progress.env_steps
+    return agent._replace(state=items[item], env_steps=env_steps, member_steps=tuple(steps))
 
 
 def _steps(folder: Path) -> list[int]:

@@ -34,6 +34,8 @@ class Agent(NamedTuple):
     members: tuple[Config, ...] = ()
     """Not one agent but as many, which trained side by side: their configs; every array of the
     state has a leading axis of them. `member` takes one."""
+    member_steps: tuple[int, ...] = ()
+    """Training steps behind each of them."""
 
     def member(self, index: int) -> "Agent":
         """One of the agents that trained side by side.
@@ -47,7 +49,7 @@ class Agent(NamedTuple):
         if not self.members:
             return self
         state = jax.tree.map(lambda x: x[index], self.state)
-        return Agent(self.members[index], state, self.env_steps)
+        return Agent(self.members[index], state, self.member_steps[index])
 
     @property
     def policy(self) -> Policy:

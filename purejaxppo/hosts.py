@@ -443,6 +443,8 @@ def devices() -> list[list[jax.Device]]:
             f"the processes see different numbers of devices ({', '.join(map(str, counts))}); "
             f"--devices {min(counts)} uses as many of each"
         )
+    # Gloo's processes have 30 s to find each other, at the first sum; after it they may take long.
+    maximum(0)
     return own
 
 

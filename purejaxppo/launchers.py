@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from purejaxppo.batches import Group, train_group
-from purejaxppo.sharding import cpu_cores
 
 RETRIES = 3
 """How often a group whose worker died is run again."""
@@ -22,9 +21,7 @@ Launcher = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
 
 def here(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
     """One group after another in this process; the first that fails or is interrupted ends it."""
-    del folder
-    if options:
-        raise ValueError("--launcher_options are for --launcher ray and slurm")
+    del folder, options
     codes = []
     for group in groups:
         codes.append(train_group(group))
@@ -36,8 +33,8 @@ def here(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> l
 def on_ray(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
     """A Ray task per group, in the cluster of RAY_ADDRESS or in one made here.
 
-    `options` are those of `ray.remote`; without num_cpus, a group takes as many as this machine
-    has, or as `devices` says.
+    `options` are those of `ray.remote`; without num_cpus, a group takes as many cores as the
+    smallest machine has, or as `devices` says. Without num_gpus these cores are its devices.
 
     Raises:
         ValueError: a group's own complaint, or a worker that died too often.
@@ -47,9 +44,11 @@ def on_ray(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
 
     if not ray.is_initialized():
         ray.init(log_to_driver=True, include_dashboard=False)
-    cores = groups[0].members[0].devices or cpu_cores()
+    nodes = [node["Resources"].get("CPU", 1) for node in ray.nodes() if node["Alive"]]
+    cores = int(options.get("num_cpus", groups[0].members[0].devices or min(nodes)))
     task = ray.remote(train_group).options(**{"num_cpus": cores, "max_retries": RETRIES, **options})
-    pending = [task.remote(group) for group in map(absolute, groups)]
+    own = groups if options.get("num_gpus") else [on_cores(group, cores) for group in groups]
+    pending = [task.remote(group) for group in map(absolute, own)]
     try:
         return ray.get(pending)
     except ray.exceptions.RayTaskError as error:
@@ -82,10 +81,16 @@ def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) 
         executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
     except RuntimeError as error:
         raise ValueError(f"--launcher slurm: {error}") from error
-    executor.update_parameters(**parameters)
+    try:
+        executor.update_parameters(**parameters)
+    except (NameError, TypeError, ValueError) as error:
+        raise ValueError(f"--launcher_options: {str(error).splitlines()[0]}") from error
     left, codes = list(range(len(groups))), [1] * len(groups)
     for _ in range(RETRIES + 1):
-        jobs = {i: executor.submit(train_group, absolute(groups[i])) for i in left}
+        try:
+            jobs = {i: executor.submit(train_group, absolute(groups[i])) for i in left}
+        except submitit.core.utils.FailedSubmissionError as error:
+            raise ValueError(f"SLURM refused a job: {str(error).splitlines()[0]}") from error
         try:
             left = [index for index, job in jobs.items() if not _collect(job, codes, index)]
         except BaseException:
@@ -100,6 +105,12 @@ def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) 
     )
 
 
+def on_cores(group: Group, cores: int) -> Group:
+    """The same group, with so many cores as its devices."""
+    members = tuple(dataclasses.replace(m, devices=max(cores, 1)) for m in group.members)
+    return dataclasses.replace(group, members=members)
+
+
 def absolute(group: Group) -> Group:
     """The same group for a process that may work in another folder."""
     return dataclasses.replace(group, folder=str(Path(group.folder).resolve()))
@@ -111,11 +122,11 @@ def _collect(job: Any, codes: list[int], index: int) -> bool:
 
     try:
         codes[index] = job.result()
-    except UncompletedJobError:
-        return False
     except FailedJobError as error:
         # The job's own exception, as text: its last line is what was said.
         raise ValueError(str(error).strip().splitlines()[-1]) from error
+    except UncompletedJobError:
+        return False
     return True
 
 

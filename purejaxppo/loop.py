@@ -120,10 +120,15 @@ class Programs:
 
     def init(self) -> TrainState:
         """The state before the first update."""
-        state_shardings = self.shards.shardings(STATE_AXES)
-        init = jax.jit(self.learner.init, out_shardings=state_shardings)
         with named_failures(self.config.env.name, self):
-            return jax.block_until_ready(init(self.key, self.learner.shard_ids()))
+            return jax.block_until_ready(self._init()(self.key, self.learner.shard_ids()))
+
+    def abstract_state(self) -> TrainState:
+        """The shapes of the state, enough to compile for it."""
+        return self._init().eval_shape(self.key, self.learner.shard_ids())
+
+    def _init(self) -> Any:
+        return jax.jit(self.learner.init, out_shardings=self.shards.shardings(STATE_AXES))
 
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
@@ -198,6 +203,8 @@ class Run:
         self.progress = Progress()
         self.best: AgentState | None = None  # kept here only by runs of many agents
         self.sinks: list[reporting.Sink] = []
+        self.signal = 0
+        """The signal that ended it, if one did."""
         self._pending: Metrics | None = None
         self._saved_at = time.perf_counter()
 
@@ -356,6 +363,10 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
             that do not divide among the processes.
     """
     count = jax.process_count()
+    if config.asynchronous and count > 1:
+        raise ValueError(
+            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
+        )
     if registry.on_host(config.env):
         if config.num_shards not in (0, count):
             raise ValueError(

@@ -16,8 +16,12 @@ import numpy as np
 from purejaxppo import configio, hosts, reporting
 from purejaxppo.agents import ppo
 from purejaxppo.config import Config
+from purejaxppo.envs import registry
 from purejaxppo.loop import Programs, Run, evaluation_key
 from purejaxppo.types import Metrics, TrainState
+
+MOST_WRITERS = 64
+"""Members that get TensorBoard runs of their own."""
 
 
 def seeds_of(config: Config) -> list[Config]:
@@ -26,6 +30,16 @@ def seeds_of(config: Config) -> list[Config]:
         dataclasses.replace(config, seed=config.seed + i, num_seeds=1)
         for i in range(config.num_seeds)
     ]
+
+
+def check_vmappable(config: Config) -> None:
+    """Raises ValueError for what only one agent by itself can do."""
+    for name in ("asynchronous", "env.double_buffer"):
+        if configio.flatten(config)[name]:
+            raise ValueError(
+                f"{name} is for an agent that trains alone, and not for many in one program: "
+                f"switch it off, or train seeds in runs of their own"
+            )
 
 
 class MemberPrograms(Programs):
@@ -44,12 +58,9 @@ class MemberPrograms(Programs):
         self, config: Config, devices: list[jax.Device], members: Sequence[Config]
     ) -> None:
         """Builds the learner; nothing is compiled yet."""
-        for name in ("asynchronous", "env.double_buffer"):
-            if configio.flatten(config)[name]:
-                raise ValueError(
-                    f"{name} is for one agent at a time, and these are {len(members)} in one "
-                    f"program: switch it off, or train them one after another"
-                )
+        check_vmappable(config)
+        if registry.on_host(config.env):
+            devices = devices[:1]  # one pool, which one program steps for all
         super().__init__(config, devices, len(members))
         self.members = list(members)
         seeds = [member.seed for member in members]
@@ -131,21 +142,29 @@ class MembersRun(Run):
         config, p = self.config.logging, self.progress
         self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, self.columns))
         if config.tensorboard:
-            folders = [f"member_{i}_seed_{m.seed}" for i, m in enumerate(self.members)]
-            self.sinks.append(
-                reporting.PerMember(
-                    [
-                        reporting.TensorBoardSink(self.run_dir / "tensorboard" / folder, steps)
-                        for folder, steps in zip(folders, p.member_steps, strict=True)
-                    ]
-                )
-            )
+            self.sinks.append(self._tensorboard())
         if config.wandb_project:
             self.sinks.append(reporting.MeanOfMembers(self._wandb(), len(self.members)))
 
+    def _tensorboard(self) -> reporting.Sink:
+        """A run per member; of many members, the mean alone: each keeps a file open."""
+        folder, size = self.run_dir / "tensorboard", len(self.members)
+        if size > MOST_WRITERS:
+            mean = reporting.TensorBoardSink(folder / "mean", self.progress.env_steps)
+            return reporting.MeanOfMembers(mean, size)
+        names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(self.members)]
+        return reporting.PerMember(
+            [
+                reporting.TensorBoardSink(folder / name, steps)
+                for name, steps in zip(names, self.progress.member_steps, strict=True)
+            ]
+        )
+
     def _draw(self, rows: list[reporting.Row]) -> None:
-        title = f"{self.config.env.name}, {len(self.members)} seeds from {self.config.seed}"
-        reporting.plot_members(rows, self.run_dir / "learning_curve.png", title)
+        alike = len({member.ppo for member in self.members}) == 1
+        what = f"seeds from {self.config.seed}" if alike else "agents of several settings"
+        title = f"{self.config.env.name}, {len(self.members)} {what}"
+        reporting.plot_members(rows, self.run_dir / "learning_curve.png", title, band=alike)
 
 
 def keep_better(better, best: Any, new: Any) -> Any:

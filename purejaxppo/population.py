@@ -176,7 +176,7 @@ class PopulationPrograms(MemberPrograms):
             )
             update = state.update[0]
             state, population = jax.lax.cond(
-                update % self.rules.interval == 0,
+                (update % self.rules.interval == 0) & (update < self.config.num_updates),
                 lambda pair: evolve(jax.random.fold_in(key, update), pair[0], pair[1], self.rules),
                 lambda pair: pair,
                 (state, population),

@@ -345,8 +345,8 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     return np.array(steps), np.array(values).reshape(len(points), size).T
 
 
-def plot_members(rows: Iterable[Row], path: Path, title: str) -> None:
-    """Draws the returns of a run of many agents: the mean, its 95 % band, and each agent."""
+def plot_members(rows: Iterable[Row], path: Path, title: str, *, band: bool = True) -> None:
+    """Draws the returns of a run of many agents: each, and of equal ones the mean and its band."""
     rows = list(rows)
     figure, axes = _returns_figure(title)
     for key, label, color in (
@@ -359,15 +359,9 @@ def plot_members(rows: Iterable[Row], path: Path, title: str) -> None:
         mean, half = values.mean(axis=0), confidence(values)
         axes.plot(steps, values.T, color=color, lw=0.6, alpha=max(0.08, 0.5 / len(values) ** 0.5))
         axes.plot(steps, mean, color=color, lw=2, label=f"{label}: mean of {len(values)}")
-        axes.fill_between(
-            steps,
-            mean - half,
-            mean + half,
-            color=color,
-            alpha=0.3,
-            lw=0,
-            label="95 % confidence band",
-        )
+        if band:
+            style = {"color": color, "alpha": 0.3, "lw": 0, "label": "95 % confidence band"}
+            axes.fill_between(steps, mean - half, mean + half, **style)
     _save_figure(figure, axes, path)
 
 

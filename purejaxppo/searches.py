@@ -2,10 +2,13 @@
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from purejaxppo.settings import Choice, LogUniform, Range, Setting, Uniform
+
+TRIES = 100
+"""Settings that do not go together before the ranges are given up."""
 
 Scored = Sequence[tuple[Setting, float]]
 
@@ -44,9 +47,17 @@ class Optuna:
         count: settings in all.
         batch: settings at a time.
         seed: of the sampler.
+        check: raises ValueError for a setting that makes no sense; another is chosen then.
     """
 
-    def __init__(self, ranges: Mapping[str, Range], count: int, batch: int, seed: int) -> None:
+    def __init__(
+        self,
+        ranges: Mapping[str, Range],
+        count: int,
+        batch: int,
+        seed: int,
+        check: Callable[[Setting], None] = lambda setting: None,
+    ) -> None:
         """Starts a study.
 
         Raises:
@@ -59,11 +70,9 @@ class Optuna:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(
-            seed=seed, constant_liar=True, n_startup_trials=max(10, batch)
-        )
-        self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        self._study = optuna.create_study(direction="maximize")
         self._ranges, self._count, self._batch = dict(ranges), count, batch
+        self._seed, self._check = seed, check
         self._asked: list[Any] = []
         self._failed = optuna.trial.TrialState.FAIL
 
@@ -75,10 +84,31 @@ class Optuna:
             else:
                 self._study.tell(trial, score)
         left = min(self._batch, self._count - len(scored))
+        # A sampler of its own for each round: what it draws does not depend on resuming.
+        self._study.sampler = self._sampler(self._seed + len(scored))
         for setting in known or ():
             self._study.enqueue_trial(self._numbered(setting))
-        self._asked = [self._study.ask(self._distributions()) for _ in range(left)]
+        self._asked = [self._ask() for _ in range(left)]
         return [self._setting(trial.params) for trial in self._asked]
+
+    def _sampler(self, seed: int) -> Any:
+        from optuna.samplers import TPESampler
+
+        startup = max(10, self._batch)
+        return TPESampler(seed=seed, constant_liar=True, n_startup_trials=startup)
+
+    def _ask(self) -> Any:
+        """The next trial that makes sense; ValueError if none of many does."""
+        for _ in range(TRIES):
+            trial = self._study.ask(self._distributions())
+            try:
+                self._check(self._setting(trial.params))
+            except ValueError as error:
+                self._study.tell(trial, state=self._failed)
+                wrong = error
+            else:
+                return trial
+        raise wrong
 
     def _distributions(self) -> dict[str, Any]:
         import optuna.distributions as kinds

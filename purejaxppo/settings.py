@@ -19,6 +19,8 @@ from purejaxppo.config import TUNABLE, Config
 
 Setting = dict[str, Any]
 
+DEFAULTS = Config()
+
 NOT_SWEPT = ("eval.", "checkpoint.", "logging.", "seed", "num_seeds", "num_shards", "devices")
 NOT_SWEPT_EITHER = ("run_dir", "asynchronous", "matmul_precision")
 """Fields that say how to run and what to keep, and not what is learned."""
@@ -72,8 +74,8 @@ class Choice:
         return self.values[int(rng.integers(len(self.values)))]
 
 
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Values per field, from texts such as `ppo.learning_rate=1e-4,3e-4`.
+def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:
+    """Values per field, from texts such as `ppo.learning_rate=1e-4,3e-4`, over a base config.
 
     Raises:
         ValueError: one sentence about the first text that is wrong.
@@ -90,9 +92,9 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise ValueError(f"--grid {key} is given twice; list all its values in one")
         try:
             values = yaml.load(f"[{listed}]", configio.Loader)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise ValueError(f"--grid {text}: the values are not a list such as 1,2,3") from error
-        values = [check_value(key, value, f"--grid {key}") for value in values]
+        values = [check_value(key, value, f"--grid {key}", base) for value in values]
         if len(set(map(repr, values))) < len(values):
             raise ValueError(f"--grid {text}: a value is there twice")
         grid[key] = values
@@ -104,8 +106,8 @@ def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def load_ranges(path: Path) -> dict[str, Range]:
-    """Ranges from a YAML file.
+def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
+    """Ranges from a YAML file, over a base config.
 
         ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
         ppo.ent_coef: {uniform: [0, 0.02]}
@@ -120,7 +122,7 @@ def load_ranges(path: Path) -> dict[str, Range]:
     if not data:
         raise ValueError(f"{path}: names no field to vary")
     return {
-        key: _parse_range(path.name, check_key(str(key), path.name), value)
+        key: _parse_range(path.name, check_key(str(key), path.name), value, base)
         for key, value in data.items()
     }
 
@@ -128,7 +130,7 @@ def load_ranges(path: Path) -> dict[str, Range]:
 KINDS = {"uniform": Uniform, "log_uniform": LogUniform, "choice": Choice}
 
 
-def _parse_range(where: str, key: str, given: Any) -> Range:
+def _parse_range(where: str, key: str, given: Any, base: Config) -> Range:
     place = f"{where}: {key}"
     if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in KINDS:
         raise ValueError(
@@ -138,12 +140,14 @@ def _parse_range(where: str, key: str, given: Any) -> Range:
     ((kind, values),) = given.items()
     if not isinstance(values, list) or not values:
         raise ValueError(f"{place}: {kind} needs a list of values, not {values!r}")
-    checked = [check_value(key, value, place) for value in values]
+    checked = [check_value(key, value, place, base) for value in values]
     if kind == "choice":
         return Choice(tuple(checked))
     if len(checked) != 2 or any(isinstance(x, bool | str | tuple | dict) for x in checked):
         raise ValueError(f"{place}: {kind} needs two numbers, [low, high], not {values!r}")
     low, high = cast(list[float], checked)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"{place}: {kind} from {low} to {high} has no end")
     if not low < high:
         raise ValueError(f"{place}: {kind} from {low} to {high} is empty; low must be below high")
     if kind == "log_uniform" and low <= 0:
@@ -176,14 +180,16 @@ def check_key(key: str, where: str) -> str:
     return key
 
 
-def check_value(key: str, value: Any, where: str) -> Any:
+def check_value(key: str, value: Any, where: str, base: Config) -> Any:
     """A value as its field's type.
 
     Raises:
         ValueError: it does not fit.
     """
     try:
-        config = configio.from_dict(configio.apply_overrides({}, {key: value}))
+        config = configio.from_dict(
+            configio.apply_overrides(dataclasses.asdict(base), {key: value})
+        )
     except ValueError as error:
         message = str(error).removeprefix("config: ")
         if message.startswith(key):

@@ -20,6 +20,8 @@ from purejaxppo.batches import Group, group_up
 from purejaxppo.config import Config, Scalar
 from purejaxppo.envs.host import SimulatorError
 from purejaxppo.launchers import LAUNCHERS, check
+from purejaxppo.learner import Learner
+from purejaxppo.members import check_vmappable
 from purejaxppo.population import PopulationPrograms, PopulationRun, Rules, rules_of
 from purejaxppo.runfolder import run_folder
 from purejaxppo.settings import Setting
@@ -115,16 +117,19 @@ def parse(args: Sequence[str]) -> Command:
 def sweep(command: Command) -> int:
     """Trains what `command` says and reports it; the exit code."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
-    check(command.launcher)
-    one_of(command)
-    search = None if command.population else search_of(command, config)
     name = Path(command.config).stem
     folder = Path(config.run_dir or f"runs/{name}-sweep")
+    check_flags(command, config)
+    if command.population:
+        rules, members = population_of(command, config)
+        check_members(members, command)
+        with run_folder(folder, clobber=command.clobber, ours=OURS):
+            record(folder, command, config)
+            return run_population(folder, command, members, rules)
+    search, known = search_of(command, config)
+    check_members([settings.apply(config, setting) for setting in known] or [config], command)
     with run_folder(folder, clobber=command.clobber, ours=OURS):
         record(folder, command, config)
-        if command.population:
-            return run_population(folder, command, config)
-        assert search is not None
         results: list[Result] = []
         for index, tried in enumerate(rounds(search, results, folder)):
             trained = run_round(folder / "rounds" / f"{index:03d}", tried, command, config)
@@ -135,24 +140,42 @@ def sweep(command: Command) -> int:
     return 0
 
 
-def search_of(command: Command, config: Config) -> searches.Search:
-    """What to try, checked: every setting that is known beforehand makes a config.
+def search_of(command: Command, config: Config) -> tuple[searches.Search, list[Setting]]:
+    """What to try, and the settings of it that are known beforehand.
 
     Raises:
-        ValueError: settings that do not go together.
+        ValueError: a grid or ranges that are wrong.
     """
     if command.grid:
-        tried = settings.grid_settings(settings.parse_grid(command.grid))
-        return searches.Fixed([checked(config, setting) for setting in tried])
-    ranges = settings.load_ranges(Path(command.ranges))
+        known = settings.grid_settings(settings.parse_grid(command.grid, config))
+        return searches.Fixed(known), known
+    ranges = settings.load_ranges(Path(command.ranges), config)
     if command.random:
-        tried = settings.random_settings(ranges, command.random, config.seed)
-        return searches.Fixed([checked(config, setting) for setting in tried])
-    return searches.Optuna(ranges, command.optuna, command.optuna_batch, config.seed)
+        known = settings.random_settings(ranges, command.random, config.seed)
+        return searches.Fixed(known), known
+
+    def makes_sense(setting: Setting) -> None:
+        settings.apply(config, setting)
+
+    size, seed = command.optuna_batch, config.seed
+    return searches.Optuna(ranges, command.optuna, size, seed, makes_sense), []
 
 
-def one_of(command: Command) -> None:
-    """Raises ValueError unless one thing says what to vary, and has what it needs."""
+def check_flags(command: Command, config: Config) -> None:
+    """Raises ValueError unless one thing says what to vary, and everything has what it needs."""
+    check(command.launcher)
+    if command.launcher_options and command.launcher == "local":
+        raise ValueError("--launcher_options are for --launcher ray and slurm")
+    if config.logging.wandb_project:
+        raise ValueError(
+            "logging.wandb_project is for train: a sweep's numbers are in its results.csv and in "
+            "the metrics.csv of its runs"
+        )
+    if config.num_shards > 1:
+        raise ValueError(
+            f"num_shards = {config.num_shards}: a sweep fills devices with agents, each in one "
+            f"shard; leave num_shards at 0"
+        )
     kinds = {"--grid": len(command.grid), "--random": command.random}
     kinds |= {"--optuna": command.optuna, "--population": command.population}
     given = [flag for flag, value in kinds.items() if value]
@@ -168,10 +191,18 @@ def one_of(command: Command) -> None:
         raise ValueError(f"{kind} draws from ranges; name a YAML file of them with --ranges")
 
 
-def checked(config: Config, setting: Setting) -> Setting:
-    """The setting, if it makes a config; ValueError if not."""
-    settings.apply(config, setting)
-    return setting
+def check_members(members: Sequence[Config], command: Command) -> None:
+    """Builds an agent of each structure, without computing anything, if it will train here.
+
+    Raises:
+        ValueError: no such environment or devices, or agents that cannot train side by side.
+    """
+    for group in group_up(members):
+        check_vmappable(group[0])
+    if command.launcher == "local":
+        train.start_jax(members[0])
+        for group in group_up(members):
+            Learner(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
 
 
 def record(folder: Path, command: Command, config: Config) -> None:
@@ -242,18 +273,26 @@ def run_round(
     return sweepreport.score(groups, tried, configs, command.objective)
 
 
-def run_population(folder: Path, command: Command, config: Config) -> int:
-    """Trains a population and reports it; the exit code."""
+def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]]:
+    """How the population evolves, and with what it starts.
+
+    Raises:
+        ValueError: a number is out of its range, or a range is of structure.
+    """
     rules = population_rules(command, config)
-    ranges = settings.load_ranges(Path(command.ranges))
+    ranges = settings.load_ranges(Path(command.ranges), config)
     drawn = settings.random_settings(ranges, command.population, config.seed)
-    members = [
+    return rules, [
         dataclasses.replace(
             settings.apply(config, setting), seed=config.seed + i, num_seeds=1, num_shards=1
         )
         for i, setting in enumerate(drawn)
     ]
-    devices = train.start_jax(config)
+
+
+def run_population(folder: Path, command: Command, members: list[Config], rules: Rules) -> int:
+    """Trains a population and reports it; the exit code."""
+    devices = train.start_jax(members[0])
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
     run_dir = folder / "population"
 
@@ -275,6 +314,8 @@ def population_rules(command: Command, config: Config) -> Rules:
     """
     if command.launcher != "local":
         raise ValueError("--population is one program on one machine: leave --launcher at local")
+    if command.memory_gb:
+        raise ValueError("--population is one program, which --memory_gb cannot cut: leave it out")
     if config.num_seeds > 1:
         raise ValueError("--population gives each agent a seed of its own: leave num_seeds at 1")
     for flag, value, low, high in (
@@ -288,7 +329,7 @@ def population_rules(command: Command, config: Config) -> Rules:
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
     return rules_of(
-        settings.load_ranges(Path(command.ranges)),
+        settings.load_ranges(Path(command.ranges), config),
         interval,
         command.population_share,
         command.population_factor,

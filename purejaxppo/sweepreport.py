@@ -137,7 +137,9 @@ def write_best(path: Path, best: Result, about: str) -> None:
 def print_where(folder: Path, best: Result) -> None:
     """Where everything is."""
     print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
-    print(f"best: python -m purejaxppo.train --config {folder / 'best.yaml'}")
+    again = folder.with_name(f"{folder.name}-best")
+    config = folder / "best.yaml"
+    print(f"best: python -m purejaxppo.train --config {config} --run_dir {again}")
     run, index = best.places[int(np.nanargmax(np.nan_to_num(best.scores, nan=-np.inf)))]
     print(f"its best seed: python -m purejaxppo.evaluate --run {run} --index {index}")
 
@@ -185,7 +187,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
             spread = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
             numbers = [result.score, spread, float(reporting.confidence(scores))]
             writer.writerow(
-                [rank, *(show(result.setting[key]) for key in keys)]
+                [rank, *(exact(result.setting[key]) for key in keys)]
                 + [f"{x:.6g}" for x in numbers]
                 + [len(scores), " ".join(f"{x:.6g}" for x in scores)]
                 + [" ".join(run for run, _ in result.places)]
@@ -216,11 +218,16 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         console.print(f"and {len(ranked) - SHOWN} more")
 
 
+def exact(value: Any) -> str:
+    """A setting's value, so that it can be given again."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def show(value: Any) -> str:
     """A setting's value, short."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return exact(value)
 
 
 def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:

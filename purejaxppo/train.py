@@ -172,9 +172,8 @@ def run_name(name: str, config: Config) -> str:
 
 
 def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
-    """The devices that seeds, or else shards, are divided over: of every process equally many."""
-    seeds = config.num_seeds
-    return hosts.spread(devices, seeds if seeds % len(devices) == 0 else config.num_shards)
+    """The devices that seeds and shards are divided over: of every process equally many."""
+    return hosts.spread(devices, config.num_seeds * config.num_shards)
 
 
 @contextlib.contextmanager
@@ -272,8 +271,7 @@ def finished(run: Run, notes: list[str]) -> bool:
 def execute(run: Run) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    if hosts.is_main():
-        set_up_log(config, run_dir)
+    log_file = set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
     members = len(run.programs.members)
@@ -296,6 +294,10 @@ def execute(run: Run) -> int:
         console.stop()
         run.close()
         interrupt.restore()
+        if log_file:
+            logging.getLogger("purejaxppo").removeHandler(log_file)
+            log_file.close()
+    run.signal = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
     return conclude(run, interrupt, time.perf_counter() - started)
 
 
@@ -381,10 +383,10 @@ def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
     return 0
 
 
-def set_up_log(config: Config, run_dir: Path) -> None:
-    """Sends debug detail to the log file, if one is asked for."""
-    if not config.logging.log_file:
-        return
+def set_up_log(config: Config, run_dir: Path) -> logging.Handler | None:
+    """Sends debug detail to the log file, if one is asked for and this process writes."""
+    if not config.logging.log_file or not hosts.is_main():
+        return None
     path = run_dir / config.logging.log_file
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path)
@@ -392,6 +394,7 @@ def set_up_log(config: Config, run_dir: Path) -> None:
     logger = logging.getLogger("purejaxppo")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
+    return handler
 
 
 if __name__ == "__main__":

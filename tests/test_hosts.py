@@ -167,6 +167,17 @@ def test_seeds_are_divided_over_processes():
     assert rows("two") == rows("one")
 
 
+def test_brax_is_trained_by_two_processes_as_by_one():
+    pytest.importorskip("brax")
+    flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")
+    flags = (*flags, "--eval.num_episodes", "0", "--run_dir")
+    alone(*flags, "one")
+    (code, out, err), other = ends(both(*flags, "two"))
+    assert (code, err) == (0, ""), out
+    assert other == (0, "", "")
+    assert rows("two") == rows("one")
+
+
 @pytest.mark.parametrize("family", ["envpool", "gymnasium"])
 def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     pytest.importorskip(family)

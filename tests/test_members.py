@@ -106,6 +106,27 @@ def test_members_are_spread_first(num_shards, num_members, devices, across, alon
         assert dict(shards.mesh.shape) == {"seed": across, "env": along}
 
 
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
+def test_seeds_of_a_simulator_on_the_host_share_one_pool_on_any_number_of_devices(
+    make_config, name
+):
+    pytest.importorskip(name.partition("/")[0])
+
+    def observed(devices):
+        config = small(make_config, env={"name": name, "num_envs": 4}, num_seeds=2)
+        programs = MemberPrograms(config, jax.devices()[:devices], seeds_of(config))
+        state = programs.init()
+        programs.compile(state)
+        state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
+        obs = np.asarray(state.rollout.obs)
+        programs.close()
+        return obs.reshape(8, -1)
+
+    two = observed(2)
+    assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
+    np.testing.assert_array_equal(two, observed(1))
+
+
 FOUR_DEVICES = """
 import sys
 import jax, numpy as np
@@ -292,5 +313,5 @@ def test_what_only_one_agent_can_do_is_refused(make_config, field):
         config = replace(config, asynchronous=True)
     else:
         config = replace(config, env=replace(config.env, double_buffer=True))
-    with pytest.raises(ValueError, match=f"{field} is for one agent at a time"):
+    with pytest.raises(ValueError, match=f"{field} is for an agent that trains alone"):
         MemberPrograms(config, jax.devices()[:1], seeds_of(config))

@@ -126,7 +126,7 @@ def test_the_best_setting_is_a_config_that_train_takes(config_file):
     assert sweep(config_file, "--grid", RATES, "--grid", "network.hidden=[8],[4,4]") == 0
     best = table("runs/small-sweep")[0]
     config = configio.load_config("runs/small-sweep/best.yaml")
-    assert f"{config.ppo.learning_rate:.4g}" == best["ppo.learning_rate"]
+    assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
     assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
     flags = ["--config", "runs/small-sweep/best.yaml", "--run_dir", "again"]
     assert train_command.main(flags) == 0
@@ -152,6 +152,29 @@ def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, ca
     capsys.readouterr()
     assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
     assert "give more with --memory_gb" in capsys.readouterr().err
+    assert sweep(config_file, *flags, "none", "--memory_gb", 1) == 0
+
+
+def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, monkeypatch):
+    monkeypatch.setattr(batches, "fitting", lambda group, *rest: int(group.memory))
+    members = tuple(make_config(seed=i) for i in range(4))
+    group = Group(str(tmp_path), members, memory=4)
+    assert [len(batch) for batch in batches.plan(group, [None])] == [4]
+    smaller = replace(group, memory=2)
+    assert [len(batch) for batch in batches.plan(smaller, [None])] == [2, 2]
+    (tmp_path / "batch-000" / "checkpoints" / "128").mkdir(parents=True)
+    assert [len(batch) for batch in batches.plan(group, [None])] == [2, 2]
+
+
+def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
+    (tmp_path / "max").write_text("3000000\n")
+    (tmp_path / "current").write_text("1000000\n")
+    whole = batches.free_memory(jax.devices())
+    assert whole > 1e8
+    monkeypatch.setattr(batches, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
+    assert batches.free_memory(jax.devices()) == 2_000_000
+    (tmp_path / "max").write_text("max\n")
+    assert batches.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
 
 
 def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
@@ -175,12 +198,10 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
 
 
 def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
-    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "2000000"]
+    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "400000"]
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines = []
     for line in process.stdout:
-        lines.append(line)
         if "steps/s" in line:
             process.send_signal(signal.SIGINT)
             break
@@ -188,6 +209,12 @@ def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     assert process.returncode == 130, rest
     assert "the same command resumes" in rest
     assert "Traceback" not in rest
+    again = subprocess.run(
+        [*command, "--devices", "1"], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert "resuming at" in again.stdout
+    assert len(table("runs/small-sweep")) == 2
 
 
 def test_another_sweep_in_the_same_folder_is_refused(config_file, capsys):
@@ -221,6 +248,13 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         (("--grid", RATES, "--launcher", "cloud"), "none of local, ray, slurm"),
         (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
+        (("--grid", RATES, "--num_shards", 2), "leave num_shards at 0"),
+        (("--grid", RATES, "--logging.wandb_project", "x"), "logging.wandb_project is for train"),
+        (("--grid", RATES, "--asynchronous"), "asynchronous is for an agent that trains alone"),
+        (
+            ("--population", 4, "--ranges", "ranges.yaml", "--memory_gb", 1),
+            "which --memory_gb cannot cut",
+        ),
         (("--population", 1, "--ranges", "ranges.yaml"), "--population 1 is not between 2"),
         (
             ("--population", 4, "--ranges", "ranges.yaml", "--population_share", 0.7),
@@ -240,6 +274,15 @@ def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_wrong_sweep_deletes_nothing(config_file, capsys):
+    assert sweep(config_file, "--grid", RATES) == 0
+    before = table("runs/small-sweep")
+    for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
+        assert sweep(config_file, *flags, "--clobber") == 2
+        assert table("runs/small-sweep") == before
 
 
 def test_scores_are_the_last_the_best_and_the_mean_evaluation():
@@ -304,8 +347,23 @@ def test_optuna_finds_what_is_better_and_asks_the_same_again():
     rounds, scores = study()
     assert [len(tried) for tried in rounds] == [10] * 4
     assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 0.3
-    again, _ = study(known=json.loads(json.dumps(rounds[:2])))
-    assert again[:2] == rounds[:2]
+    for count in (1, 2):  # rounds that were recorded before the sweep stopped
+        again, _ = study(known=json.loads(json.dumps(rounds[:count])))
+        assert again == rounds
+
+
+@optuna
+def test_optuna_asks_again_where_a_setting_makes_no_sense():
+    def check(setting):
+        if setting["ppo.num_epochs"] != 3:
+            raise ValueError("only 3 will do")
+
+    ranges = {"ppo.num_epochs": Uniform(1, 4, whole=True)}
+    search = searches.Optuna(ranges, 5, 5, 0, check)
+    assert search.next([], None) == [{"ppo.num_epochs": 3}] * 5
+    never = searches.Optuna({"ppo.num_epochs": Uniform(4, 9, whole=True)}, 5, 5, 0, check)
+    with pytest.raises(ValueError, match="only 3 will do"):
+        never.next([], None)
 
 
 @optuna
@@ -347,6 +405,19 @@ def dies_once(group):
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return batches.train_group(group)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
+    from purejaxppo import launchers
+
+    config = configio.load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
+    group = Group(str(tmp_path / "g"), (config,))
+    with pytest.raises(ValueError, match="Nothing-v0") as error:
+        launchers.on_slurm([group], tmp_path, {"cluster": "local", "timeout_min": 5})
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="--launcher_options"):
+        launchers.on_slurm([group], tmp_path, {"cluster": "local", "gpus_pernode": 5})
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")

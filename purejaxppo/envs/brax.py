@@ -46,8 +46,7 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Brax System, piplines and environments are not")
             envs = _envs()
-            if backend == "mjx":
-                mjx.use_own_devices()
+            mjx.use_own_devices()  # every back end reads models by way of MJX
             env = envs.get_environment(name, backend=backend, **config.options)
     except (TypeError, NotImplementedError) as error:
         raise ValueError(f"env.options for brax/{name}: {error}") from error
