@@ -6,6 +6,7 @@ worker that dies costs what it had not saved: its group is run again and resumes
 
 import dataclasses
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,9 @@ def _collect(job: Any, codes: list[int], index: int) -> bool:
     try:
         codes[index] = job.result()
     except FailedJobError as error:
-        # The job's own exception, as text: its last line is what was said.
-        raise ValueError(str(error).strip().splitlines()[-1]) from error
+        # The job's own exception, as text, with its traceback and where its logs are.
+        said = re.findall(r"^\s*[\w.]+(?:Error|Exception): (.+)$", str(error), re.MULTILINE)
+        raise ValueError(said[-1] if said else str(error).splitlines()[0]) from error
     except UncompletedJobError:
         return False
     return True

@@ -221,7 +221,8 @@ def record(folder: Path, command: Command, config: Config) -> None:
     path = folder / SWEEP
     if path.is_file():
         old = configio.read_yaml(path)
-        changed = [key for key in new if old.get(key) != new[key] and key != "objective"]
+        free = ("objective", "checkpoint.", "logging.")
+        changed = [key for key in new if old.get(key) != new[key] and not key.startswith(free)]
         if changed:
             raise ValueError(
                 f"{folder} was made with {changed[0]} = {old.get(changed[0])}, not "
