@@ -67,9 +67,7 @@ def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
         width = 1 if registry.on_host(members[0].env) else len(devices)
         sizes = cut(len(members), fitting(group, devices, width), width)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}")
-        partial.write_text(json.dumps(sizes), encoding="utf-8")
-        partial.replace(path)
+        configio.write_whole(path, json.dumps(sizes))
     batches, start = [], 0
     for size in sizes:
         batch = members[start : start + size]

@@ -226,6 +226,13 @@ def dump(data: Any) -> str:
     return yaml.safe_dump(plain(data), sort_keys=False)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there whole or not at all, also if the process is killed."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
     """Writes in what each of the agents that train side by side differs from `config`."""
     common = flatten(dataclasses.replace(config, num_seeds=1))
@@ -233,7 +240,7 @@ def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
         {key: value for key, value in flatten(member).items() if value != common[key]}
         for member in members
     ]
-    path.write_text(dump(differing), encoding="utf-8")
+    write_whole(path, dump(differing))
 
 
 def load_members(path: Path, config: Config) -> list[Config]:

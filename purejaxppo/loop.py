@@ -328,14 +328,22 @@ class Run:
         """Starts the files that rows go to."""
         if not hosts.is_main():
             return
-        config, at = self.config.logging, self.progress.env_steps
-        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", self.progress.update))
+        config, table = self.config.logging, self.run_dir / "metrics.csv"
+        self.sinks.append(reporting.CsvSink(table, self.progress.update, self.columns))
         if config.tensorboard:
-            self.sinks.append(reporting.TensorBoardSink(self.run_dir / "tensorboard", at))
+            self.sinks.append(self._tensorboard(self.run_dir / "tensorboard"))
         if config.wandb_project:
             self.sinks.append(self._wandb())
 
-    def _wandb(self) -> reporting.WandbSink:
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of metrics.csv."""
+        return reporting.COLUMNS
+
+    def _tensorboard(self, folder: Path) -> reporting.Sink:
+        return reporting.TensorBoardSink(folder, self.progress.env_steps)
+
+    def _wandb(self) -> reporting.Sink:
         settings = configio.flatten(self.config)
         return reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
 

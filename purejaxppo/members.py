@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import configio, hosts, reporting
+from purejaxppo import configio, reporting
 from purejaxppo.agents import ppo
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -90,7 +90,7 @@ class MembersRun(Run):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*reporting.MEMBER_COLUMNS, *reporting.COLUMNS)
+        return (*reporting.MEMBER_COLUMNS, *super().columns)
 
     def _count(self, metrics: Metrics) -> int:
         p, steps = self.progress, np.asarray(metrics.env_steps)
@@ -135,20 +135,12 @@ class MembersRun(Run):
             self.best = self.checkpoints.restore_best(template.agent)
         return state
 
-    def open_sinks(self) -> None:
-        """Starts the files that rows go to: W&B gets the mean over members."""
-        if not hosts.is_main():
-            return
-        config, p = self.config.logging, self.progress
-        self.sinks.append(reporting.CsvSink(self.run_dir / "metrics.csv", p.update, self.columns))
-        if config.tensorboard:
-            self.sinks.append(self._tensorboard())
-        if config.wandb_project:
-            self.sinks.append(reporting.MeanOfMembers(self._wandb(), len(self.members)))
+    def _wandb(self) -> reporting.Sink:
+        return reporting.MeanOfMembers(super()._wandb(), len(self.members))
 
-    def _tensorboard(self) -> reporting.Sink:
+    def _tensorboard(self, folder: Path) -> reporting.Sink:
         """A run per member; of many members, the mean alone: each keeps a file open."""
-        folder, size = self.run_dir / "tensorboard", len(self.members)
+        size = len(self.members)
         if size > MOST_WRITERS:
             mean = reporting.TensorBoardSink(folder / "mean", self.progress.env_steps)
             return reporting.MeanOfMembers(mean, size)

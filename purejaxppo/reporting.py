@@ -318,7 +318,7 @@ def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
             axes.fill_between(
                 steps, values - std, values + std, color="C1", alpha=0.2, lw=0, label="± std"
             )
-    _save_figure(figure, axes, path)
+    save_figure(figure, path)
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
@@ -362,17 +362,12 @@ def plot_members(rows: Iterable[Row], path: Path, title: str, *, band: bool = Tr
         if band:
             style = {"color": color, "alpha": 0.3, "lw": 0, "label": "95 % confidence band"}
             axes.fill_between(steps, mean - half, mean + half, **style)
-    _save_figure(figure, axes, path)
+    save_figure(figure, path)
 
 
 def _returns_figure(title: str):
     """A figure of returns over environment steps, and its axes."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episodic return (sum of rewards)")
@@ -382,9 +377,21 @@ def _returns_figure(title: str):
     return figure, axes
 
 
-def _save_figure(figure, axes, path: Path) -> None:
-    if axes.lines:
-        axes.legend(loc="best")
+def new_figure(width: float, height: float):
+    """An empty figure of so many inches, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure, path: Path) -> None:
+    """Writes a picture that is there whole or not at all; legends where something has a label."""
+    for axes in figure.axes:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best")
     partial = path.with_name(f".{path.name}")
     figure.savefig(partial, dpi=130, format="png")
     partial.replace(path)

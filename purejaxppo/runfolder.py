@@ -40,6 +40,7 @@ OURS = (
     "versions.json",
     ".config.yaml",
     MEMBERS,
+    f".{MEMBERS}",
     CONFIG,
 )
 """Everything that a run writes; the config goes last when a run is deleted."""
@@ -105,9 +106,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     """
     if members:
         configio.save_members(run_dir / MEMBERS, config, members)
-    partial = run_dir / ".config.yaml"
-    partial.write_text(configio.to_yaml(config), encoding="utf-8")
-    partial.replace(run_dir / CONFIG)
+    configio.write_whole(run_dir / CONFIG, configio.to_yaml(config))
     if (run_dir / "versions.json").is_file():
         return
     versions = {

@@ -21,8 +21,18 @@ Setting = dict[str, Any]
 
 DEFAULTS = Config()
 
-NOT_SWEPT = ("eval.", "checkpoint.", "logging.", "seed", "num_seeds", "num_shards", "devices")
-NOT_SWEPT_EITHER = ("run_dir", "asynchronous", "matmul_precision")
+NOT_SWEPT = (
+    "eval.",
+    "checkpoint.",
+    "logging.",
+    "seed",
+    "num_seeds",
+    "num_shards",
+    "devices",
+    "run_dir",
+    "asynchronous",
+    "matmul_precision",
+)
 """Fields that say how to run and what to keep, and not what is learned."""
 
 
@@ -174,7 +184,7 @@ def check_key(key: str, where: str) -> str:
         close = close or [by_leaf[x] for x in difflib.get_close_matches(key, by_leaf, 1)]
         hint = f"did you mean '{close[0]}'?" if close else "docs/config.md lists what there is"
         raise ValueError(f"{where}: {key}: unknown field; {hint}")
-    if key.startswith(NOT_SWEPT) or key in NOT_SWEPT_EITHER:
+    if key.startswith(NOT_SWEPT):
         hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")
         raise ValueError(f"{where}: {key} is not a setting that learning depends on{hint}")
     return key

@@ -122,12 +122,12 @@ class Shards:
             )
         return functools.wraps(function)(inner)
 
-    def shardings(self, axes: Any, members: int | None = 0) -> Any:
+    def shardings(self, axes: Any) -> Any:
         """Where arrays of such axes live, as a prefix pytree of shardings (None: one device)."""
         if self.mesh is None:
             return None
         mesh = self.mesh
-        specs = self._specs(axes, members)
+        specs = self._specs(axes, 0)
         return jax.tree.map(
             lambda spec: NamedSharding(mesh, spec),
             specs,

@@ -42,6 +42,8 @@ OURS = (
     "sweep.png",
     ".sweep.png",
     "best.yaml",
+    ".best.yaml",
+    f".{SWEEP}",
     SWEEP,
 )
 
@@ -229,7 +231,7 @@ def record(folder: Path, command: Command, config: Config) -> None:
                 f"{new[changed[0]]}; --run_dir NAME sweeps beside it, --clobber deletes it and "
                 f"starts afresh"
             )
-    path.write_text(configio.dump(new), encoding="utf-8")
+    configio.write_whole(path, configio.dump(new))
 
 
 def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
@@ -242,9 +244,7 @@ def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iter
         if not tried:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}")
-        partial.write_text(json.dumps(tried), encoding="utf-8")
-        partial.replace(path)
+        configio.write_whole(path, json.dumps(tried))
         yield tried
         index += 1
 

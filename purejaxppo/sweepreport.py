@@ -64,7 +64,7 @@ def score(
 def identity(config: Config) -> Any:
     """What tells one agent of a sweep from another."""
     config = dataclasses.replace(config, num_seeds=1, num_shards=1)
-    return structure(config), configio.flatten(config.ppo).items().__repr__(), config.seed
+    return structure(config), config.ppo, config.seed
 
 
 def read_members(folder: str) -> dict[int, list[Row]]:
@@ -131,7 +131,7 @@ def rank(results: Sequence[Result]) -> list[Result]:
 def write_best(path: Path, best: Result, about: str) -> None:
     """A result's config as YAML that `train` takes."""
     config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
-    path.write_text(f"# {about}\n" + configio.to_yaml(config), encoding="utf-8")
+    configio.write_whole(path, f"# {about}\n" + configio.to_yaml(config))
 
 
 def print_where(folder: Path, best: Result) -> None:
@@ -148,15 +148,10 @@ def plot_population(
     path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
 ) -> None:
     """Each member's return and numbers over environment steps; the best at the end on top."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib.figure import Figure
-
     keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
     if not any(keys[0] in row for rows in curves.values() for row in rows):
         keys[0] = "charts/episodic_return"
-    figure = Figure(figsize=(7, 2.4 * len(keys)), layout="constrained")
+    figure = reporting.new_figure(7, 2.4 * len(keys))
     panels = np.atleast_1d(figure.subplots(len(keys), sharex=True))
     best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
     for axes, key in zip(panels, keys, strict=True):
@@ -171,9 +166,7 @@ def plot_population(
         axes.grid(alpha=0.3)
     panels[0].set_title(title)
     panels[-1].set_xlabel("environment steps of each agent")
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=130, format="png")
-    partial.replace(path)
+    reporting.save_figure(figure, path)
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
@@ -232,16 +225,11 @@ def show(value: Any) -> str:
 
 def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
     """One key: a line with its band; a full grid of two: a heat map; else parallel axes."""
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib.figure import Figure
-
     keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
     full = math.prod(map(len, levels)) == len(results)
     wide = len(keys) > 2
-    figure = Figure(figsize=(max(7, 1.5 * len(keys)) if wide else 7, 4.8), layout="constrained")
+    figure = reporting.new_figure(max(7, 1.5 * len(keys)) if wide else 7, 4.8)
     axes = figure.add_subplot()
     if len(keys) == 1:
         line(axes, results, keys[0])
@@ -250,9 +238,7 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
     else:
         parallel_axes(figure, axes, results, keys)
     axes.set_title(title)
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=130, format="png")
-    partial.replace(path)
+    reporting.save_figure(figure, path)
 
 
 def line(axes, results: Sequence[Result], key: str) -> None:
