@@ -115,7 +115,7 @@ def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
 
     config, spec, hp = learner.config, learner.env.spec, learner.hyperparams()
     unscaled = replace(config, ppo=replace(config.ppo, normalize_obs=False))
-    bare = Policy(unscaled, spec.observation, spec.action)
+    bare = Policy(unscaled, spec)
     losses = Losses._make([jnp.zeros(())] * len(Losses._fields))
 
     def roll(policy, state):
@@ -142,7 +142,9 @@ def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
 
     def no_update(state):
         after, transitions, (episodes, reward) = with_statistics(state)
-        batch = learner.estimate(state.agent, after.rollout, transitions, reward, hp)
+        batch = learner.estimate(
+            state.agent, after.rollout, transitions, reward, hp, state.value_stats
+        )
         metrics = learner.summarise(transitions, episodes, losses, batch)
         return after, metrics.env_steps, (metrics, batch)
 

@@ -208,9 +208,11 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
         return jax.lax.map(lambda k: act(k, (), obs, state.rollout.start)[3], keys)
 
     def train(rollout, transitions):
-        batch = learner.estimate(state.agent, rollout, transitions, transitions.reward, hp)
+        batch = learner.estimate(
+            state.agent, rollout, transitions, transitions.reward, hp, state.value_stats
+        )
         return ppo.improve(
-            learner.evaluate_rows,
+            ppo.Update(learner.evaluate_rows(hp), lambda x: x),
             state.agent.params,
             state.opt_state,
             batch,
@@ -218,7 +220,6 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
             key,
             config=config,
             num_envs=n,
-            psum=lambda x: x,
         )
 
     collector = jax.jit(

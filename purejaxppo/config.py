@@ -22,8 +22,13 @@ TUNABLE = frozenset(
         "vf_coef",
         "ent_coef",
         "max_grad_norm",
+        "kl_coef",
+        "dual_clip",
+        "intrinsic_coef",
     )
 )
+
+Schedule = Literal["constant", "linear", "cosine", "exponential", "step"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +68,24 @@ class NetworkConfig:
     """Nonlinearity of the hidden layers."""
     torso: Literal["separate", "shared"] = "separate"
     """Whether policy and value have layers of their own or share them."""
+    layers: Literal["plain", "residual"] = "plain"
+    """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
+    normalisation (Lee et al. 2024, SimBa)."""
     layer_norm: bool = False
-    """Layer normalisation after each hidden layer."""
+    """Layer normalisation after each hidden layer of plain ones."""
+    memory: Literal["none", "gru", "lstm", "mingru"] = "none"
+    """What remembers, behind the hidden layers. mingru is a parallel scan over time: faster where
+    stretches are long (Feng et al. 2024)."""
+    memory_size: int = 64
+    """Width of the memory."""
+    actor_keys: tuple[str, ...] = ()
+    """Parts of a Dict observation that the policy sees; empty: all."""
+    critic_keys: tuple[str, ...] = ()
+    """Parts of a Dict observation that the critic sees; empty: all. More than the policy's make
+    the critic a privileged one (Pinto et al. 2018)."""
+    part_hidden: tuple[int, ...] = ()
+    """Widths of layers of its own that each part of a Dict observation goes through before the
+    parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """What encoder and hidden layers compute in. Under bfloat16 parameters, optimiser, the heads
     (distribution parameters, values) and losses stay float32. Faster on accelerators with large
@@ -78,9 +99,9 @@ class NetworkConfig:
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
     the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
-    distribution: Literal["gaussian", "tanh_gaussian"] = "gaussian"
-    """Continuous actions: a Gaussian whose samples are clipped at the bounds, or one squashed by
-    tanh."""
+    distribution: Literal["gaussian", "tanh_gaussian", "beta"] = "gaussian"
+    """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
+    tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
     std: Literal["independent", "dependent"] = "independent"
     """Whether the standard deviation is a parameter or an output of the network."""
     init_std: float = 1.0
@@ -96,9 +117,19 @@ class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     learning_rate: float = 3e-4
-    """Adam's step size."""
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    """linear anneals to 0 over total_timesteps."""
+    """The optimiser's step size."""
+    learning_rate_schedule: Schedule = "linear"
+    """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
+    goes down to a tenth at the half and a hundredth at three quarters."""
+    learning_rate_warmup: float = 0.0
+    """Part of the run in which the rate rises to its schedule."""
+    optimizer: Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] = (
+        "adam"
+    )
+    """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
+    takes steps of Adam's size."""
+    weight_decay: float = 0.0
+    """Per unit of learning rate, of matrices alone."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -108,25 +139,57 @@ class PPOConfig:
     al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
     clip_eps: float = 0.2
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
-    clip_schedule: Literal["constant", "linear"] = "constant"
-    """linear anneals clip_eps to 0 over total_timesteps."""
+    clip_schedule: Schedule = "constant"
+    """Of clip_eps, as for the learning rate."""
+    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl"] = "clip"
+    """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
+    penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
+    from the old policy. clip_kl: both."""
+    kl_coef: float = 1.0
+    """Weight of the divergence under the objectives kl and clip_kl."""
+    dual_clip: float = 3.0
+    """Bound on the ratio of bad actions under dual_clip; above 1."""
+    target_kl: float = 0.02
+    """Divergence from the old policy that kl_stop and kl_rate aim at."""
+    kl_stop: bool = False
+    """Make no further epoch after one whose mean divergence is above target_kl."""
+    kl_rate: bool = False
+    """Adapt the learning rate at every gradient step so that the divergence stays near target_kl
+    (Rudin et al. 2022)."""
     value_clipping: bool = False
     """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
     2021 found that it hurts)."""
     vf_clip_eps: float = 0.2
     """Range of the value's change under value_clipping."""
+    critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
+    """What the critic puts out: the value; its symlog (Hafner et al. 2023); a histogram over symlog
+    values (Farebrother et al. 2024); the value in standard deviations of the targets so far (van
+    Hasselt et al. 2016)."""
+    clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
+    """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
+    value targets so far."""
+    bootstrap_limit: float = 100.0
+    """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
+    recompute_advantages: bool = False
+    """Compute advantages anew before each epoch, with the critic as it then is."""
     vf_coef: float = 0.5
     """Weight of the value loss, which is half the mean squared error."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
-    ent_schedule: Literal["constant", "linear"] = "constant"
-    """linear anneals ent_coef to 0 over total_timesteps."""
+    ent_schedule: Schedule = "constant"
+    """Of ent_coef, as for the learning rate."""
+    intrinsic_coef: float = 1.0
+    """Weight of the intrinsic reward, in its standard deviations."""
+    intrinsic_schedule: Schedule = "constant"
+    """Of intrinsic_coef, as for the learning rate."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
     adam_eps: float = 1e-5
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
     rollout_length: int = 128
     """Steps of each environment between updates."""
+    bptt_length: int = 0
+    """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
     num_minibatches: int = 4
     """Parts that one epoch's data is divided into."""
     num_epochs: int = 4
@@ -143,6 +206,30 @@ class PPOConfig:
     """Divide rewards by the running standard deviation of the discounted return."""
     clip_reward: float = 10.0
     """Normalised rewards are clipped to this magnitude."""
+
+    @property
+    def stretch(self) -> int:
+        """Steps of the stretches that recurrent networks learn from."""
+        return self.bptt_length or self.rollout_length
+
+
+@dataclass(frozen=True)
+class IntrinsicConfig:
+    """A reward for what is new; its weight is ppo.intrinsic_coef."""
+
+    kind: Literal["none", "icm", "rnd"] = "none"
+    """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
+    has not learned to imitate another on (Burda et al. 2018)."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of its networks' hidden layers."""
+    features: int = 32
+    """Numbers that an observation is turned into."""
+    learning_rate: float = 1e-3
+    """Adam's step size."""
+    num_minibatches: int = 4
+    """Parts that one epoch's data is divided into."""
+    num_epochs: int = 1
+    """Passes over the data of a rollout."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +277,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    intrinsic: IntrinsicConfig = field(default_factory=IntrinsicConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -225,9 +313,14 @@ class Config:
         for name in ("ppo.gamma", "ppo.gae_lambda"):
             if not 0 <= _get(self, name) <= 1:
                 raise ValueError(f"{name} = {_get(self, name)} is not between 0 and 1")
+        if self.ppo.learning_rate_warmup > 1:
+            raise ValueError(
+                f"ppo.learning_rate_warmup = {self.ppo.learning_rate_warmup} is a part of the run, "
+                f"0 to 1"
+            )
         if self.logging.log_file and not self.logging.log_file.endswith(".log"):
             raise ValueError(f"logging.log_file = {self.logging.log_file!r} must end in .log")
-        for name in ("network.hidden", "network.critic_hidden"):
+        for name in _WIDTHS:
             if any(width < 1 for width in _get(self, name)):
                 raise ValueError(f"{name} = {list(_get(self, name))} has a width below 1")
         if self.network.min_std > self.network.max_std:
@@ -240,7 +333,35 @@ class Config:
                 f"network.init_std = {self.network.init_std} is not between network.min_std = "
                 f"{self.network.min_std} and network.max_std = {self.network.max_std}"
             )
+        self._check_kinds()
         self._check_products()
+
+    def _check_kinds(self) -> None:
+        """Choices that do not go together."""
+        network, ppo = self.network, self.ppo
+        if not network.hidden and network.layers == "residual":
+            raise ValueError("network.layers = residual needs at least one width in network.hidden")
+        for name in ("hidden", "critic_hidden"):
+            widths = getattr(network, name)
+            if network.layers == "residual" and len(set(widths)) > 1:
+                raise ValueError(
+                    f"network.layers = residual needs blocks of one width, and network.{name} = "
+                    f"{list(widths)}"
+                )
+        if network.torso == "shared" and network.critic_keys:
+            raise ValueError(
+                "network.critic_keys gives the critic an observation of its own, which "
+                "network.torso = shared rules out: set it to separate"
+            )
+        if ppo.value_clipping and ppo.critic != "scalar":
+            raise ValueError(
+                f"ppo.value_clipping is for ppo.critic = scalar, and it is {ppo.critic}: leave it "
+                f"off"
+            )
+        if ppo.dual_clip <= 1:
+            raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")
+        if not self.intrinsic.hidden:
+            raise ValueError("intrinsic.hidden needs at least one width")
 
     def _check_ranges(self) -> None:
         """Numbers that are too small, too large, or none."""
@@ -265,6 +386,7 @@ class Config:
                 f"try {_nearest_multiple(self.env.num_envs, shards)}"
             )
         local_envs = self.env.num_envs // shards
+        self._check_stretches(local_envs)
         if self.env.double_buffer and local_envs % 2:
             raise ValueError(
                 f"env.double_buffer divides the environments into two halves, and env.num_envs = "
@@ -289,6 +411,28 @@ class Config:
                 f"{self.ppo.num_minibatches}; try env.num_envs = {good}"
             )
 
+    def _check_stretches(self, local_envs: int) -> None:
+        """What recurrent networks' stretches and curiosity's minibatches must divide."""
+        ppo, rows = self.ppo, local_envs * self.ppo.rollout_length
+        if ppo.rollout_length % ppo.stretch:
+            raise ValueError(
+                f"ppo.rollout_length = {ppo.rollout_length} does not split into stretches of "
+                f"ppo.bptt_length = {ppo.bptt_length}; try "
+                f"{_nearest_multiple(ppo.rollout_length, ppo.bptt_length)}"
+            )
+        stretches = rows // ppo.stretch
+        if self.network.memory != "none" and stretches % ppo.num_minibatches:
+            raise ValueError(
+                f"network.memory deals out stretches of {ppo.stretch} steps, and the {stretches} "
+                f"of a rollout (of a shard) do not split into ppo.num_minibatches = "
+                f"{ppo.num_minibatches}; shorten ppo.bptt_length, or change env.num_envs"
+            )
+        if self.intrinsic.kind != "none" and rows % self.intrinsic.num_minibatches:
+            raise ValueError(
+                f"the {rows} steps of a rollout (of a shard) do not split into "
+                f"intrinsic.num_minibatches = {self.intrinsic.num_minibatches}"
+            )
+
     @property
     def steps_per_update(self) -> int:
         """Environment steps in one rollout of all environments."""
@@ -310,6 +454,15 @@ _MINIMA = {
     "ppo.ent_coef": 0,
     "ppo.vf_coef": 0,
     "ppo.max_grad_norm": 0,
+    "ppo.kl_coef": 0,
+    "ppo.weight_decay": 0,
+    "ppo.learning_rate_warmup": 0,
+    "ppo.bptt_length": 0,
+    "ppo.intrinsic_coef": 0,
+    "network.memory_size": 1,
+    "intrinsic.features": 1,
+    "intrinsic.num_minibatches": 1,
+    "intrinsic.num_epochs": 1,
     "eval.num_episodes": 0,
     "eval.interval": 0,
     "checkpoint.interval": 0,
@@ -321,7 +474,16 @@ _MINIMA = {
     "num_shards": 0,
     "devices": 0,
 }
+_WIDTHS = (
+    "network.hidden",
+    "network.critic_hidden",
+    "network.part_hidden",
+    "intrinsic.hidden",
+)
 _POSITIVE = (
+    "ppo.target_kl",
+    "ppo.bootstrap_limit",
+    "intrinsic.learning_rate",
     "ppo.clip_eps",
     "ppo.vf_clip_eps",
     "ppo.adam_eps",

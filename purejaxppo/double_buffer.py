@@ -56,12 +56,12 @@ def collect(
         state, row = record(state, obs, choice, env_state, join(first_out, second_out))
         return (state, kept, first), row
 
-    keys = jax.random.split(key, length)
+    keys, start_carry = jax.random.split(key, length), state.carry
     kept = memory.begin(state.obs, length)
     env_state, first = act_for(0, keys[0], state.env, state.carry, state.obs, state.start)
     begun = (state.replace(env=env_state), kept, first)
     carried, rows = jax.lax.scan(step, begun, (keys[:-1], keys[1:]))
     (state, kept, _), last = step(carried, (keys[-1], None))
     transitions, episodes = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
-    transitions = transitions._replace(memory=kept)
+    transitions = transitions._replace(memory=kept, carry=start_carry)
     return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)

@@ -55,7 +55,7 @@ class Agent(NamedTuple):
     def policy(self) -> Policy:
         """How the parameters act."""
         spec = registry.make(self.config.env, 1).spec
-        return Policy(self.config, spec.observation, spec.action)
+        return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
         """(key, obs [N, ...]) -> action [N, ...], as the environment takes it."""

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import double_buffer, hosts, memory
+from purejaxppo import double_buffer, hosts, memory, sequences
 from purejaxppo.advantages import gae, vtrace
-from purejaxppo.agents import normalize, ppo
+from purejaxppo.agents import critics, intrinsic, normalize, ppo
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -27,12 +27,15 @@ from purejaxppo.types import (
     RunningStats,
     TrainState,
     Transition,
+    ValueStats,
 )
 
 STATE_AXES: Any = TrainState(
     agent=None,  # type: ignore[arg-type]
     opt_state=None,
     reward_stats=None,  # type: ignore[arg-type]
+    value_stats=None,  # type: ignore[arg-type]
+    intrinsic=None,
     update=None,  # type: ignore[arg-type]
     rollout=0,  # type: ignore[arg-type]
     key=0,  # type: ignore[arg-type]
@@ -63,7 +66,12 @@ class Learner:
             self.env = registry.make(env, self.num_envs, seed=seed, first=first)
             self._collect = collect
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
-        self.policy = Policy(self.config, self.env.spec.observation, self.env.spec.action)
+        self.critic = critics.make(self.config.ppo)
+        self.track = critics.tracker(self.config.ppo)
+        self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
+        self.policy = Policy(self.config, self.env.spec, self.critic.num_outputs)
+        self.units = sequences.choose(self.policy.recurrent, self.config.ppo.stretch)
+        self.intrinsic = intrinsic.make(self.config, self.env.spec)
         self.advantages: Any = (
             self.corrected_advantages
             if self.config.ppo.advantage == "vtrace"
@@ -88,11 +96,12 @@ class Learner:
         agent_key, shard_key = jax.random.split(key)
         env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
         agent = self.policy.init(agent_key)
-        flat, _ = ppo.flatten(agent.params)
         return TrainState(
             agent=agent,
-            opt_state=ppo.optimizer(self.config.ppo).init(flat),
+            opt_state=ppo.init_opt_state(self.config.ppo, agent.params),
             reward_stats=normalize.init_stats(jnp.zeros(())),
+            value_stats=critics.init_stats(),
+            intrinsic=self.intrinsic.init(jax.random.fold_in(agent_key, 1)),
             update=jnp.zeros((), jnp.int32),
             rollout=init_rollout(self.env, self.policy.network.initial_carry, env_key),
             key=key,
@@ -108,7 +117,7 @@ class Learner:
             state, metrics = self.train_step(state, hp)
             return state, jax.tree.map(jnp.add, total, metrics)
 
-        return jax.lax.fori_loop(0, num_updates, body, (state, zero_metrics()))
+        return jax.lax.fori_loop(0, num_updates, body, (state, self.zero_metrics()))
 
     def train_step(self, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
         """One PPO iteration: collect, then learn."""
@@ -143,22 +152,30 @@ class Learner:
         transitions = experience.transitions
         after = experience.rollout.replace(discounted_return=state.rollout.discounted_return)
         after, reward_stats, rewards = self.scale_rewards(state, after, transitions, hp)
+        rewards, curiosity, extras = self.add_intrinsic(state, experience, rewards, hp)
         agent = AgentState(state.agent.params, experience.obs_stats)
-        batch = self.estimate(agent, after, transitions, rewards, hp)
+        batch = self.estimate(agent, after, transitions, rewards, hp, state.value_stats)
+        agent, value_stats, batch = self.observe_targets(agent, state.value_stats, batch)
         params, opt_state, losses = ppo.improve(
-            self.evaluate_rows,
-            state.agent.params,
+            ppo.Update(
+                self.evaluate_rows(hp),
+                self.shards.psum,
+                self.before_epoch(agent, after, transitions, rewards, hp, value_stats),
+            ),
+            agent.params,
             state.opt_state,
             batch,
             hp,
             improve_key,
             config=self.config.ppo,
             num_envs=self.num_envs,
-            psum=self.shards.psum,
         )
         metrics = self.summarise(transitions, experience.episodes, losses, batch)
+        metrics = metrics._replace(extras={**metrics.extras, **extras})
         agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
-        state = TrainState(agent, opt_state, reward_stats, state.update + 1, after, key)
+        state = TrainState(
+            agent, opt_state, reward_stats, value_stats, curiosity, state.update + 1, after, key
+        )
         return state, metrics
 
     def scale_rewards(self, state: TrainState, rollout, transitions: Transition, hp):
@@ -182,25 +199,31 @@ class Learner:
 
     @at_matmul_precision
     def estimate(
-        self, agent: AgentState, rollout, transitions: Transition, reward, hp
+        self, agent: AgentState, rollout, transitions: Transition, reward, hp, value_stats
     ) -> ppo.Batch:
-        """Values after the rollout, advantages and targets; rows flattened."""
+        """Values after the rollout, advantages and targets; cut into units."""
         kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
 
         def normalized(obs):
             return self.policy.normalize_obs(agent.obs_stats, obs)
 
-        def outputs(obs, start):
-            return self.policy.network.apply(agent.params, (), normalized(obs), start)[1:]
+        def unroll(carry, obs, start):
+            return self.policy.network.unroll(agent.params, carry, normalized(obs), start)
 
-        dist_params, value = self.memory.over(outputs, kept, transitions.obs, transitions.start)
-        last_value = outputs(self.memory.look(kept, last), rollout.start)[1]
+        carries, carry, dist_params, outputs = self.units.outputs(
+            unroll, transitions.carry, self.memory, kept, transitions.obs, transitions.start
+        )
+        last_obs = normalized(self.memory.look(kept, last))
+        last_outputs = self.policy.network.apply(agent.params, carry, last_obs, rollout.start)[2]
+        value = self.critic.value(outputs, value_stats)
+        last_value = self.critic.value(last_outputs, value_stats)
+        next_value = jnp.concatenate([value[1:], last_value[None]])
         advantage, correction = self.advantages(
             dist_params,
             transitions,
             reward,
             value,
-            jnp.concatenate([value[1:], last_value[None]]),
+            self.clip_bootstrap(next_value, value_stats),
             transitions.terminated,
             transitions.terminated | transitions.truncated,
             transitions.valid,
@@ -218,8 +241,48 @@ class Learner:
             advantage=advantage,
             valid=transitions.valid,
         )
-        batch = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), batch)
-        return batch._replace(shared=(kept, agent.obs_stats))
+        shared = (kept, agent.obs_stats, value_stats)
+        return self.units.cut(batch)._replace(carry=carries, shared=shared)
+
+    def observe_targets(self, agent: AgentState, stats: ValueStats, batch: ppo.Batch):
+        """(agent, statistics, batch) that have seen the batch's value targets; values stay."""
+        psum, pmax = self.shards.psum, self.shards.pmax
+        new = self.track(stats, batch.target, batch.valid, psum, pmax)
+        agent = agent.replace(params=self.critic.preserve(agent.params, stats, new))
+        return agent, new, batch._replace(shared=(*batch.shared[:2], new))
+
+    def before_epoch(self, agent: AgentState, *rollout):
+        """(params, batch) -> the next epoch's batch: the same or, if asked for, new advantages.
+
+        Their effect is measured by Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, B.1.
+        """
+        if not self.config.ppo.recompute_advantages:
+            return ppo.unchanged
+
+        def anew(params, batch: ppo.Batch) -> ppo.Batch:
+            fresh = self.estimate(agent.replace(params=params), *rollout)
+            return batch._replace(advantage=fresh.advantage, target=fresh.target, carry=fresh.carry)
+
+        return anew
+
+    def add_intrinsic(self, state: TrainState, experience: Experience, reward, hp):
+        """(rewards with curiosity's, what it has learned, its figures)."""
+
+        def seen(obs):
+            return self.policy.normalize_obs(experience.obs_stats, obs)
+
+        transitions, last = experience.transitions, experience.rollout.obs
+        obs = self.memory.look(transitions.memory, transitions.obs)
+        rows = intrinsic.Rows(
+            obs=seen(obs),
+            next_obs=seen(jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), obs, last)),
+            action=transitions.action,
+            valid=transitions.valid,
+        )
+        key = jax.random.fold_in(state.key, 1)
+        bonus = self.intrinsic.reward(state.intrinsic, rows)
+        learned, extras = self.intrinsic.update(state.intrinsic, rows, key, self.shards.psum)
+        return reward + hp.intrinsic_coef * bonus, learned, extras
 
     def plain_advantages(self, dist_params, transitions: Transition, *rows, **decay):
         """(advantages, what targets add to values) [T, N] under the policy that acted."""
@@ -232,19 +295,27 @@ class Learner:
         log_prob = self.policy.distribution.log_prob(dist_params, transitions.action)
         return vtrace(*rows, log_ratio=log_prob - transitions.log_prob, **decay)
 
-    def evaluate_rows(self, params, rows: ppo.Batch) -> ppo.Evaluation:
-        """Log-probabilities, entropies and values of stored rows under `params`."""
-        kept, stats = rows.shared
-        obs = self.memory.after(
-            lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, rows.obs)
-        )
-        _, dist_params, value = self.policy.network.apply(params, rows.carry, obs, rows.start)
-        distribution = self.policy.distribution
-        return ppo.Evaluation(
-            distribution.log_prob(dist_params, rows.action),
-            distribution.entropy(dist_params),
-            value,
-        )
+    def evaluate_rows(self, hp: Hyperparams):
+        """(params, units) -> log-probabilities, entropies and value losses under `params`."""
+
+        def evaluate(params, rows: ppo.Batch) -> ppo.Evaluation:
+            kept, stats, value_stats = rows.shared
+            obs = self.memory.after(
+                lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, rows.obs)
+            )
+
+            def unroll(*args):
+                return self.policy.network.unroll(params, *args)
+
+            dist_params, outputs = self.units.unroll(unroll, rows.carry, obs, rows.start)
+            distribution = self.policy.distribution
+            return ppo.Evaluation(
+                distribution.log_prob(dist_params, rows.action),
+                distribution.entropy(dist_params),
+                self.critic.loss(outputs, rows.value, rows.target, value_stats, hp),
+            )
+
+        return evaluate
 
     def observe(self, stats: RunningStats, transitions: Transition) -> RunningStats:
         """Observation statistics with this rollout's valid rows: only after the update."""
@@ -288,10 +359,12 @@ class Learner:
             episodes=episodes,
             losses=losses,
             explained_variance=1.0 - unexplained,
+            extras={},
         )
 
-
-def zero_metrics() -> Metrics:
-    """Sums of nothing."""
-    i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
-    return Metrics(i, i, Episodes(i, f, i, i), Losses(f, f, f, f, f, f), f)
+    def zero_metrics(self) -> Metrics:
+        """Sums of nothing."""
+        i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
+        extras = dict.fromkeys(self.intrinsic.figures, f)
+        losses = Losses._make([f] * len(Losses._fields))
+        return Metrics(i, i, Episodes(i, f, i, i), losses, f, extras)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from purejaxppo import configio, hosts, reporting
+from purejaxppo.agents import schedules
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -285,9 +286,9 @@ class Run:
 
     def _learning_rate(self, config: Config) -> float:
         ppo = config.ppo
-        if ppo.learning_rate_schedule == "constant":
-            return ppo.learning_rate
-        return ppo.learning_rate * (1 - (self.progress.update - 1) / self.intervals.total)
+        progress = (self.progress.update - 1) / self.intervals.total
+        factor = schedules.factor(ppo.learning_rate_schedule, progress, ppo.learning_rate_warmup)
+        return ppo.learning_rate * float(factor)
 
     def _evaluate(self, state: TrainState) -> list[reporting.Row]:
         p = self.progress
@@ -338,7 +339,7 @@ class Run:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return reporting.COLUMNS
+        return (*reporting.COLUMNS, *self.programs.learner.intrinsic.figures)
 
     def _tensorboard(self, folder: Path) -> reporting.Sink:
         return reporting.TensorBoardSink(folder, self.progress.env_steps)

@@ -17,7 +17,7 @@ import numpy as np
 
 from purejaxppo import reporting
 from purejaxppo.config import TUNABLE, Config
-from purejaxppo.learner import STATE_AXES, zero_metrics
+from purejaxppo.learner import STATE_AXES
 from purejaxppo.members import MemberPrograms, MembersRun
 from purejaxppo.settings import LogUniform, Range, Uniform
 from purejaxppo.types import Hyperparams, Metrics, TrainState
@@ -164,7 +164,9 @@ class PopulationPrograms(MemberPrograms):
         del hp
         fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
-        zeros = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), zero_metrics())
+        zeros = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.learner.zero_metrics()
+        )
         key = jax.random.fold_in(self.key[0], STREAM)
 
         def body(_, carried):

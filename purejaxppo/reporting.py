@@ -34,6 +34,7 @@ COLUMNS = (
     "losses/clipfrac",
     "losses/explained_variance",
     "losses/grad_norm",
+    "losses/epochs",
     "eval/return_mean",
     "eval/return_std",
     "eval/return_min",
@@ -61,6 +62,8 @@ def metrics_row(metrics: Metrics) -> Row:
         row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
     for name, value in metrics.losses._asdict().items():
         row[f"losses/{name}"] = float(value) / updates
+    for name, value in metrics.extras.items():
+        row[name] = float(value) / updates
     return row
 
 

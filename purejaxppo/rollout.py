@@ -61,10 +61,10 @@ def collect(
         state, row = record(state, obs, Choice(carry, action, log_prob), env_state, out)
         return (state, kept), row
 
-    first = (state, memory.begin(state.obs, length))
+    first, start_carry = (state, memory.begin(state.obs, length)), state.carry
     keys = jax.random.split(key, length)
     (state, kept), (transitions, episodes) = jax.lax.scan(step, first, keys)
-    transitions = transitions._replace(memory=kept)
+    transitions = transitions._replace(memory=kept, carry=start_carry)
     return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
 
 

@@ -90,6 +90,10 @@ class Shards:
         """Sum over all shards of a pytree, inside a mapped function."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
+    def pmax(self, x: Any) -> Any:
+        """The largest over all shards of a pytree, inside a mapped function."""
+        return jax.lax.pmax(x, self.axes) if self.axes else x
+
     def any_member(self, x: Any) -> Any:
         """Whether a bool [] holds for any agent on this device, inside a mapped function."""
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members else x

@@ -26,6 +26,9 @@ class Hyperparams(NamedTuple):
     vf_coef: jax.Array  # []
     ent_coef: jax.Array  # []
     max_grad_norm: jax.Array  # []
+    kl_coef: jax.Array  # []
+    dual_clip: jax.Array  # []
+    intrinsic_coef: jax.Array  # []
     total_updates: jax.Array  # [] float: schedules reach their end after so many updates
 
 
@@ -41,6 +44,7 @@ class Transition(NamedTuple):
     valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
     start: jax.Array  # [N] bool: obs is an episode's first
     memory: Any = ()  # what the rows of obs refer to, without time, if it is not whole
+    carry: Any = ()  # [N, ...] recurrent carry before the first row, without time
 
 
 class Episodes(NamedTuple):
@@ -72,6 +76,14 @@ class RunningStats(NamedTuple):
     m2: Any  # as mean
 
 
+class ValueStats(NamedTuple):
+    """What the value targets of a run were like so far."""
+
+    moments: RunningStats  # [] each
+    low: jax.Array  # [] the smallest; infinity before there were any
+    high: jax.Array  # [] the largest; minus infinity before there were any
+
+
 class Experience(NamedTuple):
     """A rollout, and what it takes to learn from it."""
 
@@ -98,6 +110,8 @@ class TrainState(struct.PyTreeNode):
     agent: AgentState
     opt_state: Any  # optax state over the parameters as one flat vector
     reward_stats: RunningStats  # of discounted returns
+    value_stats: ValueStats  # of value targets, for critics that look at them
+    intrinsic: Any  # what an intrinsic reward has learned; () for none
     update: jax.Array  # [] int32: PPO iterations done
     rollout: RolloutState
     key: jax.Array  # a PRNG key
@@ -112,6 +126,7 @@ class Losses(NamedTuple):
     approx_kl: jax.Array  # []
     clipfrac: jax.Array  # []
     grad_norm: jax.Array  # [] before clipping
+    epochs: jax.Array  # [] passes over the data, fewer than asked for where KL stopped them
 
 
 class Metrics(NamedTuple):
@@ -122,3 +137,4 @@ class Metrics(NamedTuple):
     episodes: Episodes
     losses: Losses
     explained_variance: jax.Array  # []
+    extras: dict[str, jax.Array]  # [] each, by dashboard name; {} unless an extra reports

@@ -74,6 +74,7 @@ def ends(processes, seconds=200):
     finally:
         for process in processes:
             process.kill()
+            process.communicate()
     return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
 
 
@@ -213,7 +214,7 @@ def saves(run):
 
 
 def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
-    flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "128"]
+    flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
     flags += ["--logging.interval", "128"]
     processes = both(*flags)
     wait_for(lambda: saves("two"), processes)

@@ -33,15 +33,16 @@ class Compiled:
 
 
 class Watched(Learner):
-    """A learner whose `train_step` also returns its transitions and batch."""
+    """A learner whose metrics hold its transitions and batch."""
 
     def summarise(self, transitions, episodes, losses, batch):
         metrics = super().summarise(transitions, episodes, losses, batch)
-        kept, stats = batch.shared
+        kept, stats, _ = batch.shared
         seen = self.memory.after(
             lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, batch.obs)
         )
-        return metrics, transitions, batch._replace(obs=seen)
+        extras = {"transitions": transitions, "batch": batch._replace(obs=seen)}
+        return metrics._replace(extras=extras)
 
 
 def plain(tree):
@@ -177,8 +178,9 @@ def watched(make_config):
     step, state, steps = jax.jit(learner.train_step), None, []
     state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
     for _ in range(2):
-        state, (_, transitions, batch) = step(state, hp)
-        steps.append(plain((state, transitions, batch)))
+        state, metrics = step(state, hp)
+        extras = metrics.extras
+        steps.append(plain((state, extras["transitions"], extras["batch"])))
     return config, steps
 
 
@@ -227,9 +229,10 @@ def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(ma
     state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
     critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
     agent = state.agent.replace(params=state.agent.params | {"critic": critic})
-    after, (_, transitions, batch) = jax.jit(learner.train_step)(
+    after, metrics = jax.jit(learner.train_step)(
         state.replace(agent=agent), learner.hyperparams()
     )
+    batch, transitions = metrics.extras["batch"], metrics.extras["transitions"]
     assert transitions.truncated.any() and not transitions.valid.all()
     np.testing.assert_array_equal(batch.advantage, np.zeros(LENGTH * 4))
     assert_same(after.agent.params, agent.params)

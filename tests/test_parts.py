@@ -93,9 +93,11 @@ def test_collector_and_trainer_are_train_step(learner, state):
         16,
         memory=learner.memory,
     )
-    batch = learner.estimate(state.agent, rollout, transitions, transitions.reward, now)
+    batch = learner.estimate(
+        state.agent, rollout, transitions, transitions.reward, now, state.value_stats
+    )
     params, _, losses = ppo.improve(
-        learner.evaluate_rows,
+        ppo.Update(learner.evaluate_rows(now), lambda x: x),
         state.agent.params,
         state.opt_state,
         batch,
@@ -103,7 +105,6 @@ def test_collector_and_trainer_are_train_step(learner, state):
         improve_key,
         config=learner.config.ppo,
         num_envs=4,
-        psum=lambda x: x,
     )
     assert isinstance(after.agent, AgentState)
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, state.agent.params)

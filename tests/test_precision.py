@@ -12,6 +12,7 @@ from purejaxppo.agents import networks
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import NetworkConfig
 from purejaxppo.configio import compare
+from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Evaluator
 from purejaxppo.learner import Learner
 from purejaxppo.pure import make_train
@@ -83,7 +84,7 @@ def test_an_accelerator_rounds_products_only_if_asked_to(make_config, key):
             ppo={"normalize_obs": False},
             matmul_precision=precision,
         )
-        policy = Policy(config, spaces.Box((64,)), spaces.Box((4,)))
+        policy = Policy(config, EnvSpec(spaces.Box((64,)), spaces.Box((4,)), 256))
         agent = policy.init(key)
         x = np.asarray(obs, np.float64)
         for name in ("dense_0", "dense_1"):

@@ -26,7 +26,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.advantages import gae
-from purejaxppo.agents import distributions, normalize, ppo
+from purejaxppo.agents import critics, distributions, normalize, ppo
 from purejaxppo.agents.networks import make_network
 from purejaxppo.config import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.envs import registry
@@ -134,8 +134,9 @@ def make_deal(orders, key):
     return deal
 
 
-def make_evaluate(kind):
+def make_evaluate(kind, config, hp):
     """(params, rows) -> Evaluation, by our own 64-64 tanh networks."""
+    critic = critics.make(config)
     obs, action = MODELS[kind].spaces
     network = make_network(obs, action, NetworkConfig(hidden=(64, 64)))
     distribution = distributions.for_space(action)
@@ -143,9 +144,10 @@ def make_evaluate(kind):
 
     def evaluate(params, rows):
         assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, template)
-        _, out, value = network.apply(params, (), rows.obs, rows.start)
+        _, out, outputs = network.apply(params, (), rows.obs, rows.start)
         log_prob = distribution.log_prob(out, rows.action)
-        return ppo.Evaluation(log_prob, distribution.entropy(out), value)
+        value_loss = critic.loss(outputs, rows.value, rows.target, critics.init_stats(), hp)
+        return ppo.Evaluation(log_prob, distribution.entropy(out), value_loss)
 
     return evaluate
 
@@ -165,7 +167,7 @@ def value_loss(request, monkeypatch):
         clipped = old_value + jnp.clip(value - old_value, -clip_eps, clip_eps)
         return 0.5 * jnp.square(clipped - target)
 
-    monkeypatch.setattr(ppo.losses, "clipped_squared_error", clipped_error_alone)
+    monkeypatch.setattr(critics.losses, "clipped_squared_error", clipped_error_alone)
     return request.param
 
 
@@ -203,9 +205,10 @@ def test_losses_equal_sb3s(reference, kind, value_loss):
         batch.advantage[None], batch.valid[None], lambda x: x, axis=1
     )[0]
     batch = batch._replace(advantage=advantage)
-    evaluation = make_evaluate(kind)(params, batch)
-    hp = ppo.make_hyperparams(CONFIG, 1)
-    _, parts = ppo.ppo_loss(evaluation, batch, hp, value_clipping=value_loss == "clipped")
+    config = replace(CONFIG, value_clipping=value_loss == "clipped")
+    hp = ppo.make_hyperparams(config, 1)
+    evaluation = make_evaluate(kind, config, hp)(params, batch)
+    _, parts = ppo.ppo_loss(evaluation, batch, hp, objective="clip")
     mean = [float(x) / (T * N) for x in parts]
     ours = [mean[0], 2 * mean[1], -mean[2], mean[3], mean[4]]
     np.testing.assert_allclose(ours, reference[f"{kind}/{value_loss}/losses"], atol=1e-5)
@@ -219,17 +222,17 @@ def test_a_whole_update_equals_sb3s(reference, kind, value_loss, monkeypatch, ke
     orders = jnp.asarray(time * N + env).reshape(sb3.EPOCHS, sb3.MINIBATCHES, -1)
     monkeypatch.setattr(ppo, "deal", make_deal(orders, key))
     before = MODELS[kind].as_params(reference[f"{kind}/before"] / 64)
+    hp = ppo.make_hyperparams(config, 1)
     params, _, parts = jax.jit(
         lambda params, batch, key: ppo.improve(
-            make_evaluate(kind),
+            ppo.Update(make_evaluate(kind, config, hp), lambda x: x),
             params,
-            ppo.optimizer(config).init(ppo.flatten(params)[0]),
+            ppo.init_opt_state(config, params),
             batch,
-            ppo.make_hyperparams(config, 1),
+            hp,
             key,
             config=config,
             num_envs=N,
-            psum=lambda x: x,
         )
     )(before, make_batch(reference, kind), key)
     change = MODELS[kind].as_params(reference[f"{kind}/{value_loss}/change"] / 2**20)
@@ -303,10 +306,11 @@ def replay(data, update):
 
 
 class Watched(Learner):
-    """A learner whose `train_step` also returns its batch."""
+    """A learner whose metrics hold its batch."""
 
     def summarise(self, transitions, episodes, losses, batch):
-        return super().summarise(transitions, episodes, losses, batch), batch
+        metrics = super().summarise(transitions, episodes, losses, batch)
+        return metrics._replace(extras={"batch": batch})
 
 
 def make_learner(task, monkeypatch):
@@ -334,7 +338,7 @@ def make_learner(task, monkeypatch):
 
 
 def make_train_step(learner, monkeypatch):
-    """(state, Replay) -> (state, (metrics, batch)): a train_step that replays."""
+    """(state, Replay) -> (state, metrics): a train_step that replays."""
     improve = ppo.improve
 
     def train_step(state, replay):
@@ -361,8 +365,10 @@ def start_training(learner, params, last_obs, key):
     zeros, integers = jnp.zeros(n), jnp.zeros(n, jnp.int32)
     return TrainState(
         agent=AgentState(params, learner.policy.init_obs_stats()),
-        opt_state=ppo.optimizer(learner.config.ppo).init(ppo.flatten(params)[0]),
+        opt_state=ppo.init_opt_state(learner.config.ppo, params),
         reward_stats=normalize.init_stats(jnp.zeros(())),
+        value_stats=critics.init_stats(),
+        intrinsic=(),
         update=jnp.zeros((), jnp.int32),
         rollout=RolloutState((), last_obs, zeros == 1, (), zeros, integers, zeros),
         key=key,
@@ -387,7 +393,8 @@ def check_training(data, task, monkeypatch, key):
     state = start_training(learner, theirs[0], data["last_obs"][0], key)
     for update in range(recorded.UPDATES):
         recording = replay(data, update)
-        state, (metrics, batch) = train_step(state, recording)
+        state, metrics = train_step(state, recording)
+        batch = metrics.extras["batch"]
         advantage = batch.advantage.reshape(recording.advantage.shape)
         assert_close(advantage, np.asarray(recording.advantage), f"update {update}: advantage")
 

@@ -184,7 +184,7 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         saves = Path("killed/rounds/000/group-000/batch-000/checkpoints")
-        for _ in range(600):
+        for _ in range(1500):
             if saves.is_dir() and any(path.name.isdigit() for path in saves.iterdir()):
                 break
             assert process.poll() is None, (tmp_path / "log").read_text()
@@ -449,7 +449,7 @@ def saved():
         for i in range(2)
     )
 def kill():
-    for _ in range(600):
+    for _ in range(1500):
         if saved():
             break
         time.sleep(0.1)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import betaln, digamma
 
 from purejaxppo import spaces
 
@@ -113,6 +114,38 @@ def tanh_gaussian(size: int) -> Distribution:
     )
 
 
+def beta(size: int) -> Distribution:
+    """Independent Beta distributions on [-1, 1], from parameters [..., 2 size].
+
+    With concentrations α, β = 1 + softplus, each has one peak, and no sample lies beyond the
+    bounds. The stored action is x in (0, 1); the environment gets 2x - 1, and log-probabilities
+    are those of x. Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
+    """
+
+    def concentrations(params):
+        return jnp.split(1.0 + jax.nn.softplus(params), 2, axis=-1)
+
+    def sample(params, key):
+        a, b = concentrations(params)
+        return jnp.clip(jax.random.beta(key, a, b), 1e-6, 1.0 - 1e-6)
+
+    def log_prob(params, x):
+        a, b = concentrations(params)
+        log_density = (a - 1.0) * jnp.log(x) + (b - 1.0) * jnp.log1p(-x) - betaln(a, b)
+        return jnp.sum(log_density, axis=-1)
+
+    def entropy(params):
+        a, b = concentrations(params)
+        slopes = (a - 1.0) * digamma(a) + (b - 1.0) * digamma(b) - (a + b - 2.0) * digamma(a + b)
+        return jnp.sum(betaln(a, b) - slopes, axis=-1)
+
+    def mode(params):
+        a, b = concentrations(params)
+        return (a - 1.0) / jnp.maximum(a + b - 2.0, 1e-6)
+
+    return Distribution(2 * size, sample, mode, log_prob, entropy, lambda x: 2.0 * x - 1.0)
+
+
 def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) -> Distribution:
     """Independent parts side by side.
 
@@ -155,15 +188,18 @@ def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) ->
     return Distribution(int(ends[-1]), sample, mode, log_prob, entropy, to_env)
 
 
+CONTINUOUS = {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian, "beta": beta}
+
+
 def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution:
     """The distribution over a space.
 
     Args:
         space: of the agent's actions.
-        continuous: `gaussian` or `tanh_gaussian`, for `Box` parts.
+        continuous: `gaussian`, `tanh_gaussian` or `beta`, for `Box` parts.
 
     Raises:
-        ValueError: for a Box with more than one axis.
+        ValueError: for a Box with more than one axis, or without the bounds that `beta` needs.
     """
     match space:
         case spaces.Discrete(n):
@@ -177,7 +213,12 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
         case spaces.Box(shape):
             if len(shape) != 1:
                 raise ValueError(f"continuous actions need one axis; this space has shape {shape}")
-            return {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian}[continuous](shape[0])
+            if continuous == "beta" and not space.bounded:
+                raise ValueError(
+                    "network.distribution = beta needs actions with bounds, and these have none: "
+                    "use gaussian"
+                )
+            return CONTINUOUS[continuous](shape[0])
         case spaces.Dict(parts):
             return product(
                 {name: for_space(part, continuous) for name, part in parts},
@@ -187,15 +228,64 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
     raise ValueError(f"no distribution over {space}")
 
 
-def continuous_mask(space: spaces.Space) -> np.ndarray:
+def log_std_positions(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
     """Which of the parameters [P] of `for_space(space)` are log standard deviations; bool [P]."""
     match space:
-        case spaces.Discrete(n):
-            return np.zeros(n, bool)
-        case spaces.MultiDiscrete(nvec):
-            return np.zeros(sum(nvec), bool)
         case spaces.Box(shape):
-            return np.arange(2 * shape[0]) >= shape[0]
+            has_std = continuous != "beta"
+            return (np.arange(2 * shape[0]) >= shape[0]) & has_std
         case spaces.Dict(parts):
-            return np.concatenate([continuous_mask(part) for _, part in parts])
-    raise ValueError(f"no distribution over {space}")
+            return np.concatenate([log_std_positions(part, continuous) for _, part in parts])
+    return np.zeros(num_logits(space), bool)
+
+
+def num_logits(space: spaces.Space) -> int:
+    """How many of the parameters of `for_space(space)` are logits of discrete actions."""
+    match space:
+        case spaces.Discrete(n):
+            return n
+        case spaces.MultiDiscrete(nvec):
+            return sum(nvec)
+        case spaces.Dict(parts):
+            return sum(num_logits(part) for _, part in parts)
+    return 0
+
+
+def logit_positions(space: spaces.Space) -> np.ndarray:
+    """Which of the parameters [P] of `for_space(space)` are logits; bool [P]."""
+    match space:
+        case spaces.Box(shape):
+            return np.zeros(2 * shape[0], bool)
+        case spaces.Dict(parts):
+            return np.concatenate([logit_positions(part) for _, part in parts])
+    return np.ones(num_logits(space), bool)
+
+
+def forbid(params, mask, space: spaces.Space, impossible: float):
+    """The parameters [..., P] with `impossible` for logits of actions that are not allowed.
+
+    Args:
+        params: of `for_space(space)`.
+        mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
+            also a dict of its discrete parts' masks.
+        space: of the actions.
+        impossible: a logit.
+
+    Raises:
+        ValueError: the mask has another length than there are logits.
+
+    Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
+    """
+    if isinstance(mask, dict):
+        assert isinstance(space, spaces.Dict)
+        mask = jnp.concatenate([mask[name] for name, part in space.spaces if num_logits(part)], -1)
+    size = num_logits(space)
+    if mask.shape[-1] != size:
+        raise ValueError(
+            f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
+            f"to allow or forbid: it needs one for each, part after part"
+        )
+    positions = logit_positions(space)
+    allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
+    where = np.where(positions, np.cumsum(positions) - 1, size)
+    return jnp.where(allowed[..., where], params, impossible)

@@ -1,6 +1,7 @@
-"""Policy and value networks: the only file that imports flax.linen.
+"""Policy and value networks.
 
-The rest of the library sees a `Network` of three functions over plain parameter dicts.
+The rest of the library sees a `Network` of four functions over plain parameter dicts. flax.linen is
+imported here, in `encoders.py` and in `cells.py` alone.
 """
 
 from collections.abc import Callable
@@ -12,23 +13,15 @@ import numpy as np
 from flax import linen as nn
 
 from purejaxppo import spaces
-from purejaxppo.agents import convolutions, distributions
+from purejaxppo.agents import cells, distributions
+from purejaxppo.agents.encoders import ACTIVATIONS, Encoder, dense
 from purejaxppo.config import NetworkConfig
 
-ACTIVATIONS = {
-    "tanh": nn.tanh,
-    "relu": nn.relu,
-    "swish": nn.swish,
-    "gelu": nn.gelu,
-    "elu": nn.elu,
-}
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
-SMALL = ((16, 3, 1),)
-"""One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
-IMPALA = (16, 32, 32)
-"""Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
-https://arxiv.org/abs/1802.01561."""
+MASK = "action_mask"
+"""The part of a `Dict` observation that says which discrete actions are allowed. No encoder reads
+it; the logits of the others become `IMPOSSIBLE`."""
+IMPOSSIBLE = -1e9
+"""A logit whose probability is exactly 0 in float32, while its gradient is finite."""
 
 
 class Network(NamedTuple):
@@ -37,172 +30,27 @@ class Network(NamedTuple):
     init: Callable[[Any], Any]
     """key -> parameters."""
     apply: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
-    """(params, carry, obs [..., *shape], start bool [...]) ->
-    (carry, distribution parameters [..., P], value [...])."""
+    """(params, carry, obs [N, *shape], start bool [N]) ->
+    (carry, distribution parameters [N, P], critic's outputs [N, K])."""
+    unroll: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+    """The same for a stretch of time, carry [N, ...], obs [T, N, *shape], start [T, N]: as `apply`
+    step after step, the carry reset where `start`."""
     initial_carry: Callable[[tuple[int, ...]], Any]
     """batch shape -> recurrent carry; () for feed-forward networks."""
 
 
-def orthogonal(scale: float):
-    """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
-
-    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another.
-    """
-    initializer = nn.initializers.orthogonal(scale)
-
-    def init(key, shape, dtype=jnp.float32):
-        one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
-        return one(key)
-
-    return init
-
-
-def dense(
-    features: int, scale: float, name: str, initializer: str, dtype: str = "float32"
-) -> nn.Dense:
-    """Dense layer with zero biases; `scale` is the gain of orthogonal weights.
-
-    It computes in `dtype`; its parameters are float32.
-    """
-    kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
-    return nn.Dense(features, dtype=jnp.dtype(dtype), kernel_init=kernel, name=name)
-
-
-class Conv(nn.Module):
-    """A convolution, in the type of x; x is in the layout of the back end's form."""
-
-    features: int
-    kernel: int
-    stride: int = 1
-    padding: str = "VALID"
-
-    @nn.compact
-    def __call__(self, x):
-        """From C channels to `features` channels."""
-        form = convolutions.default()
-        shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
-        kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
-        return form.convolve(x, kernel, bias, self.stride, self.padding)
-
-
 class Residual(nn.Module):
-    """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
+    """x + f(x), where f normalises, widens to 4 times x's width, takes a relu and narrows again."""
 
-    @nn.compact
-    def __call__(self, x):
-        """As many channels as x has."""
-        channels = x.shape[convolutions.default().channel_axis]
-        y = x
-        for i in range(2):
-            y = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(nn.relu(y))
-        return x + y
-
-
-class Convolutions(nn.Module):
-    """Images to features: scaled to 0..1 if uint8, convolved, flattened."""
-
-    encoder: str
-    channels_first: bool
-    dtype: str = "float32"
-
-    @nn.compact
-    def __call__(self, x):
-        """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
-        form = convolutions.default()
-        batch = x.shape[:-3]
-        is_bytes = x.dtype == jnp.uint8
-        x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
-        x = x.astype(self.dtype)
-        if is_bytes:
-            x = x * (1 / 255)
-        x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
-        return form.leave(x).reshape((*batch, -1))
-
-    def plain(self, x):
-        """Convolutions one after the other, each with a relu."""
-        layers = NATURE if self.encoder == "cnn_nature" else SMALL
-        for i, (features, kernel, stride) in enumerate(layers):
-            x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
-        return x
-
-    def impala(self, x):
-        """Blocks of a convolution, a max-pool that halves the image, and two residual blocks."""
-        for i, channels in enumerate(IMPALA):
-            x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
-            x = convolutions.default().max_pool(x)
-            for j in range(2):
-                x = Residual(name=f"residual_{i}_{j}")(x)
-        return nn.relu(x)
-
-
-def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
-    """(height, width, channels, channels first) of an image space.
-
-    `channels` is auto, first or last; auto takes the first axis if it is smaller than the last.
-    """
-    first = channels == "first" or (channels == "auto" and space.shape[0] < space.shape[-1])
-    if first:
-        return space.shape[1], space.shape[2], space.shape[0], True
-    return space.shape[0], space.shape[1], space.shape[2], False
-
-
-def is_image(space: spaces.Space) -> bool:
-    """Whether a space is one of images: three axes."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
-
-
-class Encoder(nn.Module):
-    """Any observation to one feature vector; the parts of a `Dict` are encoded and joined."""
-
-    space: spaces.Space
     config: NetworkConfig
 
     @nn.compact
-    def __call__(self, obs):
-        """Observation pytree [..., *shape] -> [..., F]."""
-        return self.encode(obs, self.space, "obs")
-
-    def encode(self, obs, space: spaces.Space, name: str):
-        """Features of one part."""
-        match space:
-            case spaces.Dict(parts):
-                return jnp.concatenate(
-                    [self.encode(obs[key], part, f"{name}_{key}") for key, part in parts], axis=-1
-                )
-            case spaces.Discrete(n):
-                return jax.nn.one_hot(obs, n)
-            case spaces.MultiDiscrete(nvec):
-                return jnp.concatenate(
-                    [jax.nn.one_hot(obs[..., i], n) for i, n in enumerate(nvec)], axis=-1
-                )
-        encoder = image_encoder(space, self.config)
-        if encoder:
-            first = image_shape(space, self.config.channels)[3]
-            return Convolutions(encoder, first, self.config.compute_dtype, name=name)(obs)
-        x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
-        return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
-
-
-def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
-    """The encoder that reads a space, `auto` resolved; "" for vectors and flattened images.
-
-    Raises:
-        ValueError: the chosen encoder's kernels are larger than the image.
-    """
-    if not is_image(space) or config.encoder == "mlp":
-        return ""
-    height, width, _, _ = image_shape(space, config.channels)
-    large = min(height, width) >= 36
-    if config.encoder == "auto":
-        return "cnn_nature" if large else "cnn_small"
-    if config.encoder == "cnn_nature" and not large:
-        raise ValueError(
-            f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
-            f"{height} x {width}: use cnn_small"
-        )
-    return config.encoder
+    def __call__(self, x):
+        """[..., F] -> [..., F]."""
+        initializer, dtype, width = self.config.initializer, self.config.compute_dtype, x.shape[-1]
+        y = nn.LayerNorm(dtype=x.dtype, name="norm")(x)
+        y = nn.relu(dense(4 * width, np.sqrt(2), "wide", initializer, dtype)(y))
+        return x + dense(width, 1.0, "narrow", initializer, dtype)(y)
 
 
 class Torso(nn.Module):
@@ -215,8 +63,12 @@ class Torso(nn.Module):
     @nn.compact
     def __call__(self, obs):
         """Observation pytree [..., *shape] -> [..., hidden[-1]]."""
+        x = Encoder(self.space, self.config, name="encoder")(obs)
+        return {"plain": self.plain, "residual": self.residual}[self.config.layers](x)
+
+    def plain(self, x):
+        """Dense layers one after the other."""
         config = self.config
-        x = Encoder(self.space, config, name="encoder")(obs)
         for i, width in enumerate(self.hidden):
             layer = f"dense_{i}"
             x = dense(width, np.sqrt(2), layer, config.initializer, config.compute_dtype)(x)
@@ -225,37 +77,65 @@ class Torso(nn.Module):
             x = ACTIVATIONS[config.activation](x)
         return x
 
+    def residual(self, x):
+        """A linear layer, a residual block per width, and a normalisation at the end."""
+        config = self.config
+        x = dense(self.hidden[0], 1.0, "enter", config.initializer, config.compute_dtype)(x)
+        for i in range(len(self.hidden)):
+            x = Residual(config, name=f"block_{i}")(x)
+        return nn.LayerNorm(dtype=x.dtype, name="norm")(x)
+
 
 class ActorCritic(nn.Module):
-    """Distribution parameters and a value, from separate or shared torsos.
+    """Distribution parameters and a critic's outputs, from separate or shared torsos.
 
-    The heads are float32 whatever the torsos compute in: bfloat16's 8 bits would round a value of
-    500 to a multiple of 2.
+    Memories and heads are float32 whatever the torsos compute in: bfloat16's 8 bits would round a
+    value of 500 to a multiple of 2.
     """
 
     observation: spaces.Space
     action: spaces.Space
     config: NetworkConfig
+    critic_outputs: int
 
     @nn.compact
-    def __call__(self, obs):
-        """Observation pytree [..., *shape] -> (parameters [..., P], value [...])."""
+    def __call__(self, carry, obs, start):
+        """One step or many of observations [..., *shape] -> (carry, params [..., P], [..., K]).
+
+        With a memory, [...] is [T, N], of `start`, too, and the carry's leading axis is N.
+        """
         config = self.config
+        actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
         shared = config.torso == "shared"
-        actor = Torso(
-            self.observation, config, config.hidden, name="torso" if shared else "actor_torso"
-        )(obs)
-        critic = actor
+        name = "torso" if shared else "actor_torso"
+        features = [Torso(actor_space, config, config.hidden, name=name)(take(obs, actor_space))]
         if not shared:
+            space = part_of(self.observation, config.critic_keys, "critic_keys")
             hidden = config.critic_hidden or config.hidden
-            critic = Torso(self.observation, config, hidden, name="critic_torso")(obs)
-        value = dense(1, 1.0, "critic", config.initializer)(critic)[..., 0]
-        return self.head(actor), value
+            critic = Torso(space, config, hidden, name="critic_torso")
+            features.append(critic(take(obs, space)))
+        if config.memory != "none":
+            carry, features = self.remember(carry, features, start)
+        outputs = dense(self.critic_outputs, 1.0, "critic", config.initializer)(features[-1])
+        params = self.head(features[0])
+        mask = mask_space(self.observation)
+        if mask is not None:
+            params = distributions.forbid(params, obs[MASK], self.action, IMPOSSIBLE)
+        return carry, params, outputs
+
+    def remember(self, carry, features, start):
+        """Each torso's features through a memory of its own."""
+        kind, names = cells.MEMORIES[self.config.memory], ("actor_memory", "critic_memory")
+        outs = [
+            kind(self.config.memory_size, name=name)(h, x.astype(jnp.float32), start)
+            for name, h, x in zip(names, carry, features, strict=False)
+        ]
+        return tuple(h for h, _ in outs), [y for _, y in outs]
 
     def head(self, features):
         """Distribution parameters [..., P] of `distributions.for_space(self.action)`."""
         config = self.config
-        is_log_std = distributions.continuous_mask(self.action)
+        is_log_std = distributions.log_std_positions(self.action, config.distribution)
         low, high = np.log(config.min_std), np.log(config.max_std)
         start = np.log(config.init_std)
         if config.std == "dependent":
@@ -275,26 +155,95 @@ class ActorCritic(nn.Module):
         return params if in_order else params[..., order]
 
 
-def make_network(observation: spaces.Space, action: spaces.Space, config: NetworkConfig) -> Network:
-    """The feed-forward actor-critic that a config describes.
+def mask_space(observation: spaces.Space) -> spaces.Space | None:
+    """The space of the action mask, if the observation has one."""
+    return dict(observation.spaces).get(MASK) if isinstance(observation, spaces.Dict) else None
+
+
+def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
+    """What a torso reads: the named parts of a `Dict`, or everything but the action mask.
 
     Raises:
-        ValueError: the config's encoder cannot read the observations.
+        ValueError: a part that is not there.
     """
-    module = ActorCritic(observation, action, config)
-    example = zeros(observation)
-    jax.eval_shape(module.init, jax.random.key(0), example)
+    if not isinstance(observation, spaces.Dict):
+        if keys:
+            raise ValueError(
+                f"network.{field} = {list(keys)} chooses parts of a Dict observation, and this "
+                f"observation has no parts: leave it empty"
+            )
+        return observation
+    names = [name for name, _ in observation.spaces if name != MASK]
+    unknown = [key for key in keys if key not in names]
+    if unknown:
+        raise ValueError(f"network.{field}: {unknown[0]!r} is no part; there are {names}")
+    chosen = [name for name in names if name in (keys or names)]
+    return spaces.Dict(tuple((name, observation[name]) for name in chosen))
+
+
+def take(obs, space: spaces.Space):
+    """The parts of an observation that `space` has."""
+    if isinstance(space, spaces.Dict):
+        return {name: obs[name] for name, _ in space.spaces}
+    return obs
+
+
+def make_network(
+    observation: spaces.Space,
+    action: spaces.Space,
+    config: NetworkConfig,
+    critic_outputs: int = 1,
+) -> Network:
+    """The actor-critic that a config describes.
+
+    Raises:
+        ValueError: the config's encoder cannot read the observations, its keys are not among their
+            parts, or the action mask does not fit.
+    """
+    module = ActorCritic(observation, action, config, critic_outputs)
+    if config.memory == "none":
+        return feed_forward(module)
+    return recurrent(module)
+
+
+def feed_forward(module: ActorCritic) -> Network:
+    """A network without a memory: time is one more axis of a batch."""
+    example = zeros(module.observation)
+
+    def init(key):
+        return module.init(key, (), example, None)["params"]
 
     def apply(params, carry, obs, start):
         del start
-        dist_params, value = module.apply({"params": params}, obs)
-        return carry, dist_params, value
+        return module.apply({"params": params}, carry, obs, None)
 
-    return Network(
-        init=lambda key: module.init(key, example)["params"],
-        apply=apply,
-        initial_carry=lambda batch: (),
-    )
+    jax.eval_shape(init, jax.random.key(0))
+    return Network(init, apply, apply, initial_carry=lambda batch: ())
+
+
+def recurrent(module: ActorCritic) -> Network:
+    """A network with a memory behind each torso; the carry is a tuple of theirs."""
+    config = module.config
+    kind: Any = cells.MEMORIES[config.memory]
+    torsos = 1 if config.torso == "shared" else 2
+
+    def initial_carry(batch: tuple[int, ...]):
+        return tuple(kind.initial_carry(batch, config.memory_size) for _ in range(torsos))
+
+    def init(key):
+        obs = jax.tree.map(lambda x: x[None, None], zeros(module.observation))
+        return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
+
+    def unroll(params, carry, obs, start):
+        return module.apply({"params": params}, carry, obs, start)
+
+    def apply(params, carry, obs, start):
+        row = jax.tree.map(lambda x: x[None], (obs, start))
+        carry, *out = unroll(params, carry, *row)
+        return (carry, *(x[0] for x in out))
+
+    jax.eval_shape(init, jax.random.key(0))
+    return Network(init, apply, unroll, initial_carry)
 
 
 def zeros(space: spaces.Space):

@@ -1,10 +1,12 @@
 """The static side of an agent: how parameters and observations become actions."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents import distributions, normalize
-from purejaxppo.agents.networks import make_network, zeros
+from purejaxppo.agents import critics, distributions, normalize
+from purejaxppo.agents.networks import MASK, make_network, zeros
 from purejaxppo.config import Config
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.types import AgentState, RunningStats
@@ -15,16 +17,22 @@ class Policy:
 
     Args:
         config: of the run.
-        observation: the environment's observation space.
-        action: the environment's action space.
+        spec: of the environment, or whatever has its `observation` and `action` spaces.
+        critic_outputs: how many numbers the critic puts out.
+
+    Raises:
+        ValueError: the config's network cannot read the observations, or its distribution is none
+            over the actions.
     """
 
-    def __init__(self, config: Config, observation, action) -> None:
+    def __init__(self, config: Config, spec: Any, critic_outputs: int = 0) -> None:
         """Builds network and distribution; nothing is computed yet."""
         self.config = config
-        self.observation = observation
-        self.network = make_network(observation, action, config.network)
-        self.distribution = distributions.for_space(action, config.network.distribution)
+        self.observation = spec.observation
+        critic_outputs = critic_outputs or critics.make(config.ppo).num_outputs
+        self.distribution = distributions.for_space(spec.action, config.network.distribution)
+        self.network = make_network(spec.observation, spec.action, config.network, critic_outputs)
+        self.recurrent = config.network.memory != "none"
 
     def init(self, key) -> AgentState:
         """Fresh parameters, and statistics of nothing."""
@@ -42,8 +50,10 @@ class Policy:
 
     def _is_vector(self) -> list[bool]:
         return [
-            jnp.issubdtype(x.dtype, jnp.floating) and x.ndim < 3
-            for x in jax.tree.leaves(zeros(self.observation))
+            jnp.issubdtype(x.dtype, jnp.floating)
+            and x.ndim < 3
+            and not (path and path[0] == jax.tree_util.DictKey(MASK))
+            for path, x in jax.tree.leaves_with_path(zeros(self.observation))
         ]
 
     def normalize_obs(self, stats: RunningStats, obs):

@@ -5,14 +5,14 @@ implementations agree (Huang et al. 2022, https://iclr-blog-track.github.io/2022
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.agents import losses
+from purejaxppo.agents import losses, optimizers, schedules
 from purejaxppo.config import PPOConfig
 from purejaxppo.types import Hyperparams, Losses
 
@@ -21,26 +21,29 @@ LANES = 64
 
 
 class Batch(NamedTuple):
-    """A rollout as the update sees it; B rows."""
+    """A rollout as the update sees it: B units that are dealt into minibatches.
 
-    obs: Any  # [B, ...] as `memory.py` keeps it
-    carry: Any  # [B, ...] recurrent carry, () for feed-forward networks
-    start: jax.Array  # [B] bool
-    action: Any  # [B, ...]
-    log_prob: jax.Array  # [B] of the behaviour policy
-    value: jax.Array  # [B] prediction before the update
-    target: jax.Array  # [B] advantage + value
-    advantage: jax.Array  # [B]
-    valid: jax.Array  # [B] bool
-    shared: Any = ()  # what `evaluate` needs besides, the same for all rows
+    A unit is a transition or, of recurrent networks, a stretch of them in one environment, [L].
+    """
+
+    obs: Any  # [B, (L,) ...] as `memory.py` keeps it
+    carry: Any  # [B, ...] recurrent carry before the unit, () for feed-forward networks
+    start: jax.Array  # [B, (L)] bool
+    action: Any  # [B, (L,) ...]
+    log_prob: jax.Array  # [B, (L)] of the behaviour policy
+    value: jax.Array  # [B, (L)] prediction before the update
+    target: jax.Array  # [B, (L)] advantage + value
+    advantage: jax.Array  # [B, (L)]
+    valid: jax.Array  # [B, (L)] bool
+    shared: Any = ()  # what `evaluate` needs besides, the same for all units
 
 
 class Evaluation(NamedTuple):
     """What the current parameters say of a batch's rows."""
 
-    log_prob: jax.Array  # [B] of the stored actions
-    entropy: jax.Array  # [B]
-    value: jax.Array  # [B]
+    log_prob: jax.Array  # [B, (L)] of the stored actions
+    entropy: jax.Array  # [B, (L)]
+    value_loss: jax.Array  # [B, (L)]
 
 
 def make_hyperparams(config: PPOConfig, total_updates: int) -> Hyperparams:
@@ -50,22 +53,40 @@ def make_hyperparams(config: PPOConfig, total_updates: int) -> Hyperparams:
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update) -> Hyperparams:
-    """Hyperparameters at an update: linear ones fall from their value to 0 over total_updates."""
-    remaining = jnp.clip(1.0 - update / hp.total_updates, 0.0, 1.0)
-
-    def at(value, schedule: str):
-        return value * remaining if schedule == "linear" else value
-
+    """Hyperparameters at an update, of total_updates: each by its schedule."""
+    progress = update / hp.total_updates
+    factor, warmup = schedules.factor, config.learning_rate_warmup
     return hp._replace(
-        learning_rate=at(hp.learning_rate, config.learning_rate_schedule),
-        clip_eps=at(hp.clip_eps, config.clip_schedule),
-        ent_coef=at(hp.ent_coef, config.ent_schedule),
+        learning_rate=hp.learning_rate * factor(config.learning_rate_schedule, progress, warmup),
+        clip_eps=hp.clip_eps * factor(config.clip_schedule, progress),
+        ent_coef=hp.ent_coef * factor(config.ent_schedule, progress),
+        intrinsic_coef=hp.intrinsic_coef * factor(config.intrinsic_schedule, progress),
     )
 
 
-def optimizer(config: PPOConfig) -> optax.GradientTransformation:
-    """Adam without its step size, which stays a traced number."""
-    return optax.scale_by_adam(eps=config.adam_eps)
+def init_opt_state(config: PPOConfig, params: Any) -> Any:
+    """The state of the config's optimiser, over the parameters as one flat vector."""
+    flat, unravel = flatten(params)
+    return optimizers.make(config, params, unravel).init(flat)
+
+
+OBJECTIVES: dict[str, Callable[[Any, Any, Hyperparams], Any]] = {
+    "clip": lambda ratio, advantage, hp: losses.clipped_surrogate(ratio, advantage, hp.clip_eps),
+    "dual_clip": lambda ratio, advantage, hp: losses.dual_clipped_surrogate(
+        ratio, advantage, hp.clip_eps, hp.dual_clip
+    ),
+    "spo": lambda ratio, advantage, hp: losses.simple_policy_optimization(
+        ratio, advantage, hp.clip_eps
+    ),
+    "kl": lambda ratio, advantage, hp: (
+        losses.unclipped_surrogate(ratio, advantage) + hp.kl_coef * losses.approx_kl(ratio)
+    ),
+    "clip_kl": lambda ratio, advantage, hp: (
+        losses.clipped_surrogate(ratio, advantage, hp.clip_eps)
+        + hp.kl_coef * losses.approx_kl(ratio)
+    ),
+}
+"""(log ratio [B], advantage [B], hp) -> what is minimised [B], by `ppo.objective`."""
 
 
 def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
@@ -80,20 +101,15 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 
 def ppo_loss(
-    evaluation: Evaluation, batch: Batch, hp: Hyperparams, *, value_clipping: bool
+    evaluation: Evaluation, batch: Batch, hp: Hyperparams, *, objective: str
 ) -> tuple[jax.Array, Losses]:
     """Sum over valid rows of L = policy + vf_coef * value - ent_coef * entropy, and its parts.
 
     Sums, not means: shards add theirs up and divide by the rows of all.
     """
     log_ratio = evaluation.log_prob - batch.log_prob
-    policy = losses.clipped_surrogate(log_ratio, batch.advantage, hp.clip_eps)
-    if value_clipping:
-        value = losses.clipped_squared_error(
-            evaluation.value, batch.value, batch.target, hp.vf_clip_eps
-        )
-    else:
-        value = losses.squared_error(evaluation.value, batch.target)
+    policy = OBJECTIVES[objective](log_ratio, batch.advantage, hp)
+    value = evaluation.value_loss
     total = policy + hp.vf_coef * value - hp.ent_coef * evaluation.entropy
     parts = (
         policy,
@@ -103,21 +119,22 @@ def ppo_loss(
         losses.clipfrac(log_ratio, hp.clip_eps),
     )
     loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, *parts))
-    return loss, Losses._make([*sums, jnp.zeros(())])  # the gradient's norm is not known here
+    return loss, Losses._make([*sums, *[jnp.zeros(())] * 2])  # the last two are not known here
 
 
 def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
     """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
 
     Args:
-        advantage: [M, B].
-        valid: bool [M, B].
+        advantage: [M, B, (L)].
+        valid: bool [M, B, (L)].
         psum: sum over shards.
         axis: 1 for each minibatch by itself, None for the whole batch.
     """
+    axes = None if axis is None else tuple(range(axis, advantage.ndim))
 
     def total(x):
-        return jnp.sum(x, axis, where=valid, keepdims=True)
+        return jnp.sum(x, axes, where=valid, keepdims=True)
 
     count = psum(total(jnp.ones_like(advantage)))
     mean = psum(total(advantage)) / jnp.maximum(count, 1.0)
@@ -127,9 +144,9 @@ def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
 
 
 def deal(key, config: PPOConfig, length: int, num_envs: int):
-    """Row numbers of a flattened [T, N] rollout dealt into minibatches, int32 [M, B].
+    """Numbers of a rollout's units, flattened from [T, N], dealt into minibatches, int32 [M, B].
 
-    `shuffle` decides whether single steps or whole environments are dealt.
+    `shuffle` decides whether single units or whole environments are dealt.
     """
     m = config.num_minibatches
     if m == 1:
@@ -145,8 +162,54 @@ def shuffled(key, n: int):
     return jnp.argsort(jax.random.bits(key, (n,)))
 
 
+def every_epoch(epoch: Callable, state, keys):
+    """(state, parts [E, ...]) of all epochs."""
+    return jax.lax.scan(epoch, state, keys)
+
+
+def until_kl(limit: float) -> Callable:
+    """Epochs until one of them has moved the policy by more than `limit`, by its mean KL.
+
+    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. Later epochs take no time.
+    """
+
+    def run(epoch: Callable, state, keys):
+        def body(carried, key):
+            state, going = carried
+
+            def skip(state):
+                nothing = jax.eval_shape(epoch, state, key)[1]
+                return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+
+            state, parts = jax.lax.cond(going, lambda state: epoch(state, key), skip, state)
+            below = jnp.mean(parts.approx_kl) <= limit
+            return (state, going & below), parts
+
+        (state, _), parts = jax.lax.scan(body, (state, jnp.ones((), bool)), keys)
+        return state, parts
+
+    return run
+
+
+def unchanged(flat, batch: Batch) -> Batch:
+    """A batch whose advantages hold for all epochs."""
+    del flat
+    return batch
+
+
+class Update(NamedTuple):
+    """How one update is made: what `improve` composes."""
+
+    evaluate: Callable[[Any, Batch], Evaluation]
+    """(params, units) -> Evaluation."""
+    psum: Callable
+    """Sum over shards. One gradient step needs one, of one flat vector."""
+    before_epoch: Callable[[Any, Batch], Batch] = unchanged
+    """(params, batch) -> the batch of the next epoch."""
+
+
 def improve(
-    evaluate: Callable[[Any, Batch], Evaluation],
+    how: Update,
     params: Any,
     opt_state: Any,
     batch: Batch,
@@ -155,34 +218,31 @@ def improve(
     *,
     config: PPOConfig,
     num_envs: int,
-    psum: Callable,
 ) -> tuple[Any, Any, Losses]:
     """Several epochs of minibatch gradient steps on one rollout.
 
     Args:
-        evaluate: (params, rows) -> Evaluation.
+        how: what to compose.
         params: network parameters.
-        opt_state: of `optimizer`, over the raveled parameters.
-        batch: T x N rows, time-major.
+        opt_state: of `optimizers.make`, over the raveled parameters.
+        batch: T x N units, time-major.
         hp: already scheduled.
         key: consumed.
         config: sizes and kinds.
         num_envs: N of this shard.
-        psum: sum over shards. One gradient step needs one, of one flat vector.
 
     Returns:
-        (params, opt_state, losses averaged over all gradient steps).
+        (params, opt_state, losses averaged over all gradient steps that were made).
     """
     flat, unravel = flatten(params)
-    adam = optimizer(config)
+    optimizer = optimizers.make(config, params, unravel)
     length = batch.valid.shape[0] // num_envs
 
     def loss(flat, rows: Batch):
-        return ppo_loss(
-            evaluate(unravel(flat), rows), rows, hp, value_clipping=config.value_clipping
-        )
+        evaluation = how.evaluate(unravel(flat), rows)
+        return ppo_loss(evaluation, rows, hp, objective=config.objective)
 
-    def gradient_step(state, minibatch):
+    def gradient_step(batch, state, minibatch):
         flat, opt_state = state
         index, advantage = minibatch
         rows = jax.tree.map(
@@ -192,24 +252,29 @@ def improve(
         (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
         count = jnp.sum(rows.valid, dtype=flat.dtype)
         sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))
-        total = psum(jnp.concatenate([sums, gradient]))
+        total = how.psum(jnp.concatenate([sums, gradient]))
         mean = total / jnp.maximum(total[0], 1.0)
         gradient, parts = mean[LANES:], Losses(*mean[1 : 1 + len(parts)])
         norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
         limit = jnp.where(hp.max_grad_norm > 0, hp.max_grad_norm, jnp.inf)
         gradient = gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
-        updates, opt_state = adam.update(gradient, opt_state)
-        return (flat - hp.learning_rate * updates, opt_state), parts._replace(grad_norm=norm)
+        updates, opt_state = optimizer.update(gradient, opt_state, flat, kl=parts.approx_kl)
+        parts = parts._replace(grad_norm=norm, epochs=jnp.ones_like(norm))
+        return (flat - hp.learning_rate * updates, opt_state), parts
 
     def epoch(state, key):
+        current = how.before_epoch(unravel(state[0]), batch)
         index = deal(key, config, length, num_envs)
-        advantage, valid = batch.advantage[index], batch.valid[index]
+        advantage, valid = current.advantage[index], current.valid[index]
         if config.advantage_normalization == "minibatch":
-            advantage = normalize_advantages(advantage, valid, psum, axis=1)
+            advantage = normalize_advantages(advantage, valid, how.psum, axis=1)
         elif config.advantage_normalization == "batch":
-            advantage = normalize_advantages(advantage, valid, psum, axis=None)
-        return jax.lax.scan(gradient_step, state, (index, advantage))
+            advantage = normalize_advantages(advantage, valid, how.psum, axis=None)
+        return jax.lax.scan(partial(gradient_step, current), state, (index, advantage))
 
+    run = until_kl(config.target_kl) if config.kl_stop else every_epoch
     keys = jax.random.split(key, config.num_epochs)
-    (flat, opt_state), parts = jax.lax.scan(epoch, (flat, opt_state), keys)
-    return unravel(flat), opt_state, jax.tree.map(jnp.mean, parts)
+    (flat, opt_state), parts = run(epoch, (flat, opt_state), keys)
+    made = jnp.sum(parts.epochs)
+    means = jax.tree.map(lambda x: jnp.sum(x) / made, parts)
+    return unravel(flat), opt_state, means._replace(epochs=made / config.num_minibatches)

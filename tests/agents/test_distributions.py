@@ -161,7 +161,7 @@ def test_dict_actions_mix_choices_and_numbers(mixed, key):
 
 def test_the_mask_of_log_standard_deviations_follows_the_parameters(mixed):
     np.testing.assert_array_equal(
-        distributions.continuous_mask(mixed), [False, False, False, False, False, True, True]
+        distributions.log_std_positions(mixed), [False, False, False, False, False, True, True]
     )
 
 

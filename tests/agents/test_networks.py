@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import convolutions, networks
+from purejaxppo.agents import convolutions, encoders, networks
 from purejaxppo.config import NetworkConfig
 
 CHOICE = spaces.Discrete(3)
@@ -40,7 +40,7 @@ def test_both_forms_have_the_same_parameters_numbers_and_gradients(
     results = []
     for form in (convolutions.BATCH_LAST, convolutions.LAX):
         monkeypatch.setattr(convolutions, "default", lambda form=form: form)
-        module = networks.Convolutions(encoder, False)
+        module = encoders.Convolutions(encoder, False)
 
         def loss(params, x, module=module):
             features = module.apply(params, x)
@@ -85,7 +85,7 @@ def test_channels_first_equals_channels_last(key):
     ],
 )
 def test_where_an_image_has_its_channels(shape, channels, expected):
-    assert networks.image_shape(spaces.Box(shape), channels) == expected
+    assert encoders.image_shape(spaces.Box(shape), channels) == expected
 
 
 def test_bytes_are_scaled_to_one_and_floats_are_not(key):
@@ -149,7 +149,7 @@ def test_every_part_of_a_dict_observation_is_read(key):
         "switches": jnp.array([[0, 0], [1, 2]]),
     }
     value = forward(network, params, obs)[1]
-    assert value.shape == (2,)
+    assert value.shape == (2, 1)
     for name in obs:
         changed = forward(network, params, {**obs, name: obs[name][::-1]})[1]
         assert not np.allclose(value, changed), name

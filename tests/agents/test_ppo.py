@@ -97,7 +97,7 @@ def three_rows():
     evaluation = ppo.Evaluation(
         log_prob=jnp.log(jnp.array([0.5, 0.2, 0.9])),
         entropy=jnp.array([1.0, 2.0, 50.0]),
-        value=jnp.array([1.0, 2.0, 50.0]),
+        value_loss=jnp.array([2.0, 0.125, 50.0]),
     )
     batch = ppo.Batch(
         obs=None,
@@ -115,7 +115,7 @@ def three_rows():
 
 def test_the_loss_and_its_parts_by_hand(three_rows):
     hp = ppo.make_hyperparams(PPOConfig(clip_eps=0.2, vf_coef=0.5, ent_coef=0.1), 1)
-    total, parts = ppo.ppo_loss(*three_rows, hp, value_clipping=False)
+    total, parts = ppo.ppo_loss(*three_rows, hp, objective="clip")
     # Policy: ratio 2 clipped to 1.2, times 2; ratio 1, times -1. Value: 2² / 2 and 0.5² / 2.
     np.testing.assert_allclose(parts.policy_loss, -2.4 + 1.0, rtol=1e-6)
     np.testing.assert_allclose(parts.value_loss, 2.0 + 0.125, rtol=1e-6)
@@ -125,20 +125,14 @@ def test_the_loss_and_its_parts_by_hand(three_rows):
     np.testing.assert_allclose(total, -1.4 + 0.5 * 2.125 - 0.1 * 3.0, rtol=1e-6)
 
 
-def test_value_clipping_enters_the_loss(three_rows):
-    hp = ppo.make_hyperparams(PPOConfig(vf_clip_eps=0.2), 1)
-    _, parts = ppo.ppo_loss(*three_rows, hp, value_clipping=True)
-    # The first row's value went from 0 to 1 towards 3; clipped to 0.2 its error is 2.8.
-    np.testing.assert_allclose(parts.value_loss, 2.8**2 / 2 + 0.125, rtol=1e-6)
-
-
 @pytest.fixture
 def line():
     """A one-parameter 'network' whose value is w x, with a batch of 4 x 2 rows."""
 
     def evaluate(params, rows):
         zeros = jnp.zeros_like(rows.value)
-        return ppo.Evaluation(rows.log_prob + zeros, zeros, params["w"] * rows.obs)
+        value_loss = 0.5 * jnp.square(params["w"] * rows.obs - rows.target)
+        return ppo.Evaluation(rows.log_prob + zeros, zeros, value_loss)
 
     rows = jnp.arange(1.0, 9.0)
     batch = ppo.Batch(
@@ -168,17 +162,15 @@ def improve(line, key, **overrides):
         }
     )
     params = {"w": jnp.zeros(())}
-    flat, _ = ppo.flatten(params)
     return ppo.improve(
-        evaluate,
+        ppo.Update(evaluate, identity),
         params,
-        ppo.optimizer(config).init(flat),
+        ppo.init_opt_state(config, params),
         batch,
         ppo.make_hyperparams(config, 1),
         key,
         config=config,
         num_envs=2,
-        psum=identity,
     )
 
 
@@ -205,8 +197,9 @@ def test_small_gradients_are_not_scaled_up(line, key):
 
 
 def test_each_epoch_takes_one_adam_step_per_minibatch(line, key):
-    _, opt_state, _ = improve(line, key, num_minibatches=4, num_epochs=3)
+    _, opt_state, parts = improve(line, key, num_minibatches=4, num_epochs=3)
     assert opt_state.count == 12
+    assert parts.epochs == 3
 
 
 def test_two_shards_take_the_step_of_the_whole_batch(line, key):
@@ -219,19 +212,17 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
     )
 
     params = {"w": jnp.zeros(())}
-    flat, _ = ppo.flatten(params)
 
     def shard(rows):
         return ppo.improve(
-            evaluate,
+            ppo.Update(evaluate, lambda x: jax.lax.psum(x, "shard")),
             params,
-            ppo.optimizer(config).init(flat),
+            ppo.init_opt_state(config, params),
             rows,
             ppo.make_hyperparams(config, 1),
             key,
             config=config,
             num_envs=1,
-            psum=lambda x: jax.lax.psum(x, "shard"),
         )
 
     params, _, parts = jax.vmap(shard, axis_name="shard")(halves)

@@ -332,7 +332,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
         {"network.hidden": (8,), "env.options": {"episodic_life": True, "reward_clip": True}},
     )
     spec = registry.make(config.env, 1).spec
-    policy = Policy(config, spec.observation, spec.action)
+    policy = Policy(config, spec)
     evaluator = Evaluator(config, policy, 2)
 
     def act(agent, key, carry, obs, start):  # moves, and never serves

@@ -1,0 +1,157 @@
+"""Recurrent memories: they read a stretch of time at once, and forget where an episode starts.
+
+A memory is a module (carry [N, ...], x [T, N, F], start bool [T, N]) -> (carry, y [T, N, H]), and
+its initial carry is zeros. Where `start`, what came before is dropped. What does not depend on the
+step before is computed for all of T in one product. One step (T = 1), which is how a policy acts,
+needs no loop.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from purejaxppo.agents.encoders import orthogonal
+
+
+def fresh(start, carry):
+    """The carry [N, ...] with zeros where `start` [N]."""
+    return jax.tree.map(
+        lambda x: jnp.where(start.reshape(start.shape + (1,) * (x.ndim - 1)), 0.0, x), carry
+    )
+
+
+def over_time(step: Callable[[Any, Any], tuple[Any, Any]], carry, rows):
+    """`jax.lax.scan(step, carry, rows)`, without a loop where there is one row."""
+    if jax.tree.leaves(rows)[0].shape[0] > 1:
+        return jax.lax.scan(step, carry, rows)
+    carry, out = step(carry, jax.tree.map(lambda x: x[0], rows))
+    return carry, jax.tree.map(lambda x: x[None], out)
+
+
+class GRU(nn.Module):
+    """Gated recurrent unit.
+
+        r, z = σ(W x + U h + b)    n = tanh(Wₙ x + bₙ + r (Uₙ h + cₙ))    h' = (1 - z) n + z h
+
+    Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of Chung et al. 2014,
+    https://arxiv.org/abs/1412.3555, with the reset gate after the product, as in cuDNN and flax.
+    """
+
+    size: int
+
+    @staticmethod
+    def initial_carry(batch: tuple[int, ...], size: int):
+        """h, zeros [*batch, size]."""
+        return jnp.zeros((*batch, size))
+
+    @nn.compact
+    def __call__(self, carry, x, start):
+        """See the module's docstring; the carry is h [N, H]."""
+        inputs = nn.Dense(3 * self.size, kernel_init=nn.initializers.lecun_normal(), name="in")(x)
+        kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
+        bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
+
+        def step(h, row):
+            x, start = row
+            h = fresh(start, h)
+            from_x, from_h = jnp.split(x, 3, -1), jnp.split(h @ kernel, 3, -1)
+            r = nn.sigmoid(from_x[0] + from_h[0])
+            z = nn.sigmoid(from_x[1] + from_h[1])
+            n = jnp.tanh(from_x[2] + r * (from_h[2] + bias))
+            h = (1.0 - z) * n + z * h
+            return h, h
+
+        return over_time(step, carry, (inputs, start))
+
+
+class LSTM(nn.Module):
+    """Long short-term memory.
+
+        i, f, o = σ(W x + U h + b)    g = tanh(W_g x + U_g h + b_g)
+        c' = f c + i g    h' = o tanh c'
+
+    Hochreiter & Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735, with the forget gate
+    of Gers et al. 2000, whose bias starts at 1 (Jozefowicz et al. 2015).
+    """
+
+    size: int
+
+    @staticmethod
+    def initial_carry(batch: tuple[int, ...], size: int):
+        """(c, h), zeros [*batch, size] each."""
+        return jnp.zeros((*batch, size)), jnp.zeros((*batch, size))
+
+    @nn.compact
+    def __call__(self, carry, x, start):
+        """See the module's docstring; the carry is (c, h), each [N, H]."""
+
+        def bias(key, shape, dtype=jnp.float32):
+            del key
+            return jnp.zeros(shape, dtype).at[self.size : 2 * self.size].set(1.0)
+
+        kernel_init = nn.initializers.lecun_normal()
+        inputs = nn.Dense(4 * self.size, kernel_init=kernel_init, bias_init=bias, name="in")(x)
+        kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
+
+        def step(carry, row):
+            x, start = row
+            c, h = fresh(start, carry)
+            i, f, g, o = jnp.split(x + h @ kernel, 4, -1)
+            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
+            h = nn.sigmoid(o) * jnp.tanh(c)
+            return (c, h), h
+
+        return over_time(step, carry, (inputs, start))
+
+
+class MinGRU(nn.Module):
+    """A GRU whose gates see the input alone, so that all of T is one parallel scan.
+
+        z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
+
+    An affine map per step, and affine maps compose: O(log T) steps in place of T. A start is the
+    map that drops h. Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1; their form in
+    logarithms is for half precision.
+    """
+
+    size: int
+
+    @staticmethod
+    def initial_carry(batch: tuple[int, ...], size: int):
+        """h, zeros [*batch, size]."""
+        return jnp.zeros((*batch, size))
+
+    @nn.compact
+    def __call__(self, carry, x, start):
+        """See the module's docstring; the carry is h [N, H]."""
+        inputs = nn.Dense(2 * self.size, kernel_init=nn.initializers.lecun_normal(), name="in")(x)
+        gate, candidate = jnp.split(inputs, 2, -1)
+        z = nn.sigmoid(gate)
+        keep = jnp.where(start[..., None], 0.0, 1.0 - z)
+        keep, new = jax.lax.associative_scan(compose, (keep, z * candidate))
+        h = keep * carry + new
+        return h[-1], h
+
+
+def compose(first, second):
+    """The map h -> a₂ (a₁ h + b₁) + b₂, of maps (a, b)."""
+    (a1, b1), (a2, b2) = first, second
+    return a2 * a1, a2 * b1 + b2
+
+
+def stacked_orthogonal(parts: int):
+    """Orthogonal square matrices side by side: [H, parts * H]."""
+    one = orthogonal(1.0)
+
+    def init(key, shape, dtype=jnp.float32):
+        size = shape[0]
+        keys = jax.random.split(key, parts)
+        return jnp.concatenate([one(key, (size, size), dtype) for key in keys], axis=1)
+
+    return init
+
+
+MEMORIES = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}

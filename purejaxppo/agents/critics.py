@@ -1,0 +1,182 @@
+"""How a critic's outputs mean a value, and what it is charged for being wrong.
+
+A `Critic` is pure functions of outputs [..., K]. `ValueStats`, the statistics of the value targets
+so far, move before an update's gradient steps, and only critics that need them look at them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.agents import losses, normalize
+from purejaxppo.config import PPOConfig
+from purejaxppo.types import Hyperparams, ValueStats
+
+BINS = 101
+"""Of the distributional critic."""
+LIMIT = 12.0
+"""Its outermost bins, in symlog units: values up to e^12 - 1, about 160,000."""
+SMOOTHING = 0.75
+"""Its histogram's standard deviation in bins, as Farebrother et al. recommend."""
+
+
+class Critic(NamedTuple):
+    """How to use outputs [..., K] that a network puts out."""
+
+    num_outputs: int
+    value: Callable[[Any, ValueStats], Any]
+    """(outputs [..., K], stats) -> values [...]."""
+    loss: Callable[[Any, Any, Any, ValueStats, Hyperparams], Any]
+    """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> [B]."""
+    preserve: Callable[[Any, ValueStats, ValueStats], Any]
+    """(params, old stats, new stats) -> params whose values are what they were."""
+
+
+def keep(params, old: ValueStats, new: ValueStats):
+    """Parameters of a critic whose values do not depend on the statistics."""
+    del old, new
+    return params
+
+
+def scalar(value_clipping: bool) -> Critic:
+    """The value itself, and half its squared error."""
+
+    def loss(outputs, old_value, target, stats, hp: Hyperparams):
+        del stats
+        value = outputs[..., 0]
+        if value_clipping:
+            return losses.clipped_squared_error(value, old_value, target, hp.vf_clip_eps)
+        return losses.squared_error(value, target)
+
+    return Critic(1, lambda outputs, stats: outputs[..., 0], loss, keep)
+
+
+def symlog(x):
+    """sign(x) log(1 + |x|): x near 0, its logarithm far from it. Any shape.
+
+    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
+    """
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def symexp(x):
+    """The inverse of `symlog`. Any shape."""
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+def symlog_critic() -> Critic:
+    """The value's symlog, and half the squared error there: for returns of unknown size."""
+
+    def loss(outputs, old_value, target, stats, hp):
+        del old_value, stats, hp
+        return losses.squared_error(outputs[..., 0], symlog(target))
+
+    return Critic(1, lambda outputs, stats: symexp(outputs[..., 0]), loss, keep)
+
+
+def hl_gauss() -> Critic:
+    """A histogram over symlog values, and the cross-entropy to the target's, a narrow Gaussian.
+
+    Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
+    that are equally wide in symlog units.
+    """
+    edges = np.linspace(-LIMIT, LIMIT, BINS + 1)
+    centres = jnp.asarray((edges[1:] + edges[:-1]) / 2, jnp.float32)
+    sigma = SMOOTHING * (edges[1] - edges[0])
+
+    def value(outputs, stats):
+        del stats
+        return symexp(jax.nn.softmax(outputs) @ centres)
+
+    def loss(outputs, old_value, target, stats, hp):
+        del old_value, stats, hp
+        z = (jnp.asarray(edges, jnp.float32) - symlog(target)[..., None]) / sigma
+        mass = jnp.diff(jax.scipy.special.ndtr(z), axis=-1)
+        goal = mass / jnp.maximum(jnp.sum(mass, axis=-1, keepdims=True), 1e-6)
+        return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
+
+    return Critic(BINS, value, loss, keep)
+
+
+def popart() -> Critic:
+    """The value in standard deviations of the targets so far, and half the squared error there.
+
+    When the statistics move, the last layer moves against them, so that values stay what they
+    were. van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
+    """
+
+    def loss(outputs, old_value, target, stats: ValueStats, hp):
+        del old_value, hp
+        mean, std = moments(stats)
+        return losses.squared_error(outputs[..., 0], (target - mean) / std)
+
+    def value(outputs, stats: ValueStats):
+        mean, std = moments(stats)
+        return mean + std * outputs[..., 0]
+
+    def preserve(params, old: ValueStats, new: ValueStats):
+        (old_mean, old_std), (mean, std) = moments(old), moments(new)
+        head = params["critic"]
+        bias = (old_std * head["bias"] + old_mean - mean) / std
+        return {**params, "critic": {"kernel": head["kernel"] * (old_std / std), "bias": bias}}
+
+    return Critic(1, value, loss, preserve)
+
+
+def moments(stats: ValueStats):
+    """Mean and standard deviation of the targets so far, the latter at least 1e-4; [] each."""
+    variance = normalize.variance(stats.moments)
+    return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
+
+
+def init_stats() -> ValueStats:
+    """Statistics of no targets: mean 0, standard deviation 1, any range."""
+    infinity = jnp.full((), jnp.inf, jnp.float32)
+    return ValueStats(normalize.init_stats(jnp.zeros(())), infinity, -infinity)
+
+
+def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) -> ValueStats:
+    """Statistics with the valid rows of these targets, arrays [*B]."""
+    low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
+    high = pmax(jnp.max(target, where=valid, initial=-jnp.inf))
+    return ValueStats(
+        normalize.update_stats(stats.moments, target, valid, psum),
+        jnp.minimum(stats.low, low),
+        jnp.maximum(stats.high, high),
+    )
+
+
+def make(config: PPOConfig) -> Critic:
+    """The critic that a config names."""
+    if config.critic == "scalar":
+        return scalar(config.value_clipping)
+    return {"symlog": symlog_critic, "hl_gauss": hl_gauss, "popart": popart}[config.critic]()
+
+
+def clip_none(value, stats: ValueStats):
+    """Values as they are."""
+    del stats
+    return value
+
+
+def clip_observed(value, stats: ValueStats):
+    """Values within the range of all targets so far; before there are any, as they are."""
+    return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
+
+
+def bootstrap_clip(config: PPOConfig) -> Callable[[Any, ValueStats], Any]:
+    """(values [...], stats) -> values that a step may bootstrap from."""
+    if config.clip_bootstrap == "fixed":
+        limit = config.bootstrap_limit
+        return lambda value, stats: jnp.clip(value, -limit, limit)
+    return {"none": clip_none, "observed": clip_observed}[config.clip_bootstrap]
+
+
+def tracker(config: PPOConfig) -> Callable[..., ValueStats]:
+    """`observe`, or what leaves the statistics alone where nothing looks at them."""
+    if config.critic == "popart" or config.clip_bootstrap == "observed":
+        return observe
+    return lambda stats, *_: stats

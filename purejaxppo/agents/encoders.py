@@ -1,0 +1,201 @@
+"""What reads observations: dense layers, convolutions, and the parts of a `Dict` joined."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from purejaxppo import spaces
+from purejaxppo.agents import convolutions
+from purejaxppo.config import NetworkConfig
+
+ACTIVATIONS = {
+    "tanh": nn.tanh,
+    "relu": nn.relu,
+    "swish": nn.swish,
+    "gelu": nn.gelu,
+    "elu": nn.elu,
+}
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
+SMALL = ((16, 3, 1),)
+"""One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
+IMPALA = (16, 32, 32)
+"""Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
+https://arxiv.org/abs/1802.01561."""
+
+
+def orthogonal(scale: float):
+    """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
+
+    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another.
+    """
+    initializer = nn.initializers.orthogonal(scale)
+
+    def init(key, shape, dtype=jnp.float32):
+        one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
+        return one(key)
+
+    return init
+
+
+def dense(
+    features: int, scale: float, name: str, initializer: str, dtype: str = "float32"
+) -> nn.Dense:
+    """Dense layer with zero biases; `scale` is the gain of orthogonal weights.
+
+    It computes in `dtype`; its parameters are float32.
+    """
+    kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
+    return nn.Dense(features, dtype=jnp.dtype(dtype), kernel_init=kernel, name=name)
+
+
+class Conv(nn.Module):
+    """A convolution, in the type of x; x is in the layout of the back end's form."""
+
+    features: int
+    kernel: int
+    stride: int = 1
+    padding: str = "VALID"
+
+    @nn.compact
+    def __call__(self, x):
+        """From C channels to `features` channels."""
+        form = convolutions.default()
+        shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
+        kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
+        return form.convolve(x, kernel, bias, self.stride, self.padding)
+
+
+class Residual(nn.Module):
+    """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
+
+    @nn.compact
+    def __call__(self, x):
+        """As many channels as x has."""
+        channels = x.shape[convolutions.default().channel_axis]
+        y = x
+        for i in range(2):
+            y = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(nn.relu(y))
+        return x + y
+
+
+class Convolutions(nn.Module):
+    """Images to features: scaled to 0..1 if uint8, convolved, flattened."""
+
+    encoder: str
+    channels_first: bool
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x):
+        """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
+        form = convolutions.default()
+        batch = x.shape[:-3]
+        is_bytes = x.dtype == jnp.uint8
+        x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
+        x = x.astype(self.dtype)
+        if is_bytes:
+            x = x * (1 / 255)
+        x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
+        return form.leave(x).reshape((*batch, -1))
+
+    def plain(self, x):
+        """Convolutions one after the other, each with a relu."""
+        layers = NATURE if self.encoder == "cnn_nature" else SMALL
+        for i, (features, kernel, stride) in enumerate(layers):
+            x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
+        return x
+
+    def impala(self, x):
+        """Blocks of a convolution, a max-pool that halves the image, and two residual blocks."""
+        for i, channels in enumerate(IMPALA):
+            x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
+            x = convolutions.default().max_pool(x)
+            for j in range(2):
+                x = Residual(name=f"residual_{i}_{j}")(x)
+        return nn.relu(x)
+
+
+def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
+    """(height, width, channels, channels first) of an image space.
+
+    `channels` is auto, first or last; auto takes the first axis if it is smaller than the last.
+    """
+    first = channels == "first" or (channels == "auto" and space.shape[0] < space.shape[-1])
+    if first:
+        return space.shape[1], space.shape[2], space.shape[0], True
+    return space.shape[0], space.shape[1], space.shape[2], False
+
+
+def is_image(space: spaces.Space) -> bool:
+    """Whether a space is one of images: three axes."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 3
+
+
+class Encoder(nn.Module):
+    """Any observation to one feature vector; the parts of a `Dict` are encoded and joined."""
+
+    space: spaces.Space
+    config: NetworkConfig
+
+    @nn.compact
+    def __call__(self, obs):
+        """Observation pytree [..., *shape] -> [..., F]."""
+        return self.encode(obs, self.space, "obs")
+
+    def encode(self, obs, space: spaces.Space, name: str):
+        """Features of one part."""
+        match space:
+            case spaces.Dict(parts):
+                names = {key: f"{name}_{key}" for key, _ in parts}
+                return jnp.concatenate(
+                    [
+                        self.apart(self.encode(obs[key], part, names[key]), names[key])
+                        for key, part in parts
+                    ],
+                    axis=-1,
+                )
+            case spaces.Discrete(n):
+                return jax.nn.one_hot(obs, n)
+            case spaces.MultiDiscrete(nvec):
+                return jnp.concatenate(
+                    [jax.nn.one_hot(obs[..., i], n) for i, n in enumerate(nvec)], axis=-1
+                )
+        encoder = image_encoder(space, self.config)
+        if encoder:
+            first = image_shape(space, self.config.channels)[3]
+            return Convolutions(encoder, first, self.config.compute_dtype, name=name)(obs)
+        x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
+        return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
+
+    def apart(self, x, name: str):
+        """A part's features through layers of its own."""
+        config = self.config
+        for i, width in enumerate(config.part_hidden):
+            layer = f"{name}_dense_{i}"
+            x = dense(width, np.sqrt(2), layer, config.initializer, config.compute_dtype)(x)
+            x = ACTIVATIONS[config.activation](x)
+        return x
+
+
+def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
+    """The encoder that reads a space, `auto` resolved; "" for vectors and flattened images.
+
+    Raises:
+        ValueError: the chosen encoder's kernels are larger than the image.
+    """
+    if not is_image(space) or config.encoder == "mlp":
+        return ""
+    height, width, _, _ = image_shape(space, config.channels)
+    large = min(height, width) >= 36
+    if config.encoder == "auto":
+        return "cnn_nature" if large else "cnn_small"
+    if config.encoder == "cnn_nature" and not large:
+        raise ValueError(
+            f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
+            f"{height} x {width}: use cnn_small"
+        )
+    return config.encoder

@@ -1,0 +1,82 @@
+"""The intrinsic curiosity module: surprise about what an action does to features that matter.
+
+Features are learned by telling the action from the observations before and after it, so that
+what the agent has no influence on does not surprise. Pathak et al. 2017,
+https://arxiv.org/abs/1705.05363.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from purejaxppo import spaces
+from purejaxppo.agents import distributions
+from purejaxppo.agents.encoders import Encoder, dense
+from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, from_error
+from purejaxppo.agents.intrinsic.rnd import Features
+from purejaxppo.config import IntrinsicConfig, NetworkConfig
+
+FORWARD = 0.2
+"""Weight of the forward model's loss, β; the inverse model's is 1 - β."""
+
+
+class Curiosity(nn.Module):
+    """Features, a forward and an inverse model."""
+
+    observation: spaces.Space
+    action: spaces.Space
+    network: NetworkConfig
+    config: IntrinsicConfig
+    num_params: int
+
+    @nn.compact
+    def __call__(self, obs, next_obs, action):
+        """-> (forward model's squared error [...], parameters of the guessed action [..., P])."""
+        config = self.config
+        features = Features(
+            self.observation, self.network, config.hidden, config.features, name="features"
+        )
+        before, after = features(obs), features(next_obs)
+        did = Encoder(self.action, self.network, name="action")(action)
+        forward = [jax.lax.stop_gradient(before), did]
+        guess = self.model(forward, config.features, "forward")
+        error = 0.5 * jnp.mean(jnp.square(guess - jax.lax.stop_gradient(after)), axis=-1)
+        return error, self.model([before, after], self.num_params, "inverse")
+
+    def model(self, parts, size: int, name: str):
+        """One hidden layer."""
+        x = jnp.concatenate(parts, axis=-1)
+        x = nn.relu(dense(self.config.hidden[-1], np.sqrt(2), f"{name}_dense", "orthogonal")(x))
+        return dense(size, 1.0, name, "orthogonal")(x)
+
+
+def make(
+    observation: spaces.Space,
+    action: spaces.Space,
+    network: NetworkConfig,
+    config: IntrinsicConfig,
+) -> Intrinsic:
+    """The forward model's error.
+
+    The forward model does not move the features: else it would be least surprised by features that
+    say nothing.
+    """
+    distribution = distributions.for_space(action)
+    log_std = distributions.log_std_positions(action)
+    module = Curiosity(observation, action, network, config, distribution.num_params)
+
+    def init(key):
+        obs = spaces.example(observation)
+        return module.init(key, obs, obs, spaces.example(action))["params"]
+
+    def errors(params, rows: Rows):
+        out: Any = module.apply({"params": params}, rows.obs, rows.next_obs, rows.action)
+        error, guess = out
+        guess = jnp.where(log_std, 0.0, guess)  # the squared error of continuous actions
+        inverse = -distribution.log_prob(guess, rows.action)
+        return error, (1.0 - FORWARD) * inverse + FORWARD * error
+
+    return from_error(init, errors, config)

@@ -1,0 +1,120 @@
+"""Optimisers by name, without their step size, over all parameters as one vector.
+
+The step size stays a traced number, and what an optimiser returns is multiplied by it. Whatever
+needs the parameters' own shapes is given them by `on_tree`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+from jax.flatten_util import ravel_pytree
+
+from purejaxppo.config import PPOConfig
+
+FASTER, SLOWER = 1.5, 1 / 1.5
+"""What the adaptive rate is multiplied by, and its limits as factors of the rate."""
+LIMITS = (1e-2, 1e2)
+
+
+def muon(config: PPOConfig) -> optax.GradientTransformation:
+    """Momentum made orthogonal, for matrices; Adam for the rest.
+
+    Its steps are as large as Adam's (root mean square 0.2 per element), so that a rate that suits
+    Adam suits it. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025,
+    https://arxiv.org/abs/2502.16982, section 2.2.
+    """
+    del config
+    return optax.chain(optax.contrib.muon(1.0, consistent_rms=0.2), optax.scale(-1.0))
+
+
+PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
+    "adam": lambda config: optax.scale_by_adam(eps=config.adam_eps),
+    "adamw": lambda config: optax.scale_by_adam(eps=config.adam_eps),
+    "nadam": lambda config: optax.scale_by_adam(eps=config.adam_eps, nesterov=True),
+    "adabelief": lambda config: optax.scale_by_belief(),
+    "lion": lambda config: optax.scale_by_lion(),
+    "rmsprop": lambda config: optax.scale_by_rms(decay=0.99, eps=config.adam_eps),
+    "sgd": lambda config: optax.identity(),
+}
+"""What works on each number alone, and therefore on the vector as it is."""
+
+
+def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTransformation:
+    """The optimiser that a config names, over vectors [P].
+
+    Its `update` takes `kl` besides, the divergence of the step that the gradient is from.
+
+    Args:
+        config: name, weight decay, adaptive rate.
+        params: the parameters as a tree.
+        unravel: a vector [P] -> the tree.
+    """
+    if config.optimizer == "muon":
+        parts = [on_tree(muon(config), unravel)]
+    else:
+        parts = [PLAIN[config.optimizer](config)]
+    if config.weight_decay:
+        parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
+    if config.kl_rate:
+        parts.append(adaptive_rate(config.target_kl))
+    return optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
+
+
+def on_tree(
+    transform: optax.GradientTransformation, unravel: Callable
+) -> optax.GradientTransformation:
+    """A transformation of trees as one of vectors [P]."""
+
+    def init(flat):
+        return transform.init(unravel(flat))
+
+    def update(gradient, state, flat=None):
+        tree = None if flat is None else unravel(flat)
+        updates, state = transform.update(unravel(gradient), state, tree)
+        vector, _ = ravel_pytree(updates)
+        return jnp.pad(vector, (0, gradient.size - vector.size)), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def mask_of_matrices(params: Any) -> jax.Array:
+    """1 for the elements of matrices and convolutions, 0 for biases and the like; [size]."""
+    vector, _ = ravel_pytree(jax.tree.map(lambda x: jnp.full(x.shape, float(x.ndim > 1)), params))
+    return vector
+
+
+def weight_decay(weight: float, mask: jax.Array) -> optax.GradientTransformation:
+    """Adds `weight` times the parameters where `mask` [size]: decay apart from the gradient.
+
+    Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101.
+    """
+
+    def update(updates, state, flat=None):
+        padded = jnp.pad(mask, (0, updates.size - mask.size))
+        return updates + weight * padded * flat, state
+
+    return optax.GradientTransformation(lambda flat: optax.EmptyState(), update)
+
+
+def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
+    """A factor of the step size that keeps the divergence of each gradient step near a target.
+
+    Above twice the target the rate becomes slower, below half of it faster. As in Rudin et al.
+    2022, https://arxiv.org/abs/2109.11978, appendix A.
+    """
+
+    def init(flat):
+        del flat
+        return jnp.ones(())
+
+    def update(updates, factor, flat=None, *, kl, **_):
+        del flat
+        change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(kl < target_kl / 2, FASTER, 1.0))
+        factor = jnp.clip(factor * change, *LIMITS)
+        return updates * factor, factor
+
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,0 +1,57 @@
+"""How a number changes over a run: functions of progress, 0 at the start and 1 at the end.
+
+They take numpy's arrays, JAX's, and plain numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+LAST = 0.01
+"""What part of its value an exponential schedule ends at."""
+
+
+def constant(progress):
+    """1."""
+    return jnp.ones_like(progress)
+
+
+def linear(progress):
+    """From 1 to 0 in a straight line."""
+    return 1.0 - progress
+
+
+def cosine(progress):
+    """From 1 to 0 along half a cosine (Loshchilov & Hutter 2017, eq. 5, without restarts)."""
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+
+
+def exponential(progress):
+    """From 1 to `LAST` in a straight line of the logarithm."""
+    return LAST**progress
+
+
+def step(progress):
+    """1, a tenth from the middle on, a hundredth from three quarters on."""
+    return jnp.where(progress < 0.5, 1.0, jnp.where(progress < 0.75, 0.1, 0.01))
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "exponential": exponential,
+    "step": step,
+}
+
+
+def factor(name: str, progress, warmup: float = 0.0):
+    """What a value is multiplied by at `progress`, 0 to 1.
+
+    A warm-up takes the factor from 0 to the schedule's in a straight line over the first `warmup`
+    of the run.
+    """
+    progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
+    value = SCHEDULES[name](progress)
+    return value * jnp.minimum(1.0, progress / warmup) if warmup else value
