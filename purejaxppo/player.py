@@ -148,7 +148,7 @@ def read(path: str | Path) -> Program:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(arrays.pop(HEADER).tobytes())
         version = header["format"]

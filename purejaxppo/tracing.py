@@ -31,6 +31,7 @@ CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
     "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
 }
 """Primitives that run a jaxpr, and the parameter that holds it."""
 IDENTITIES = {"copy", "copy_p", "optimization_barrier", "sharding_constraint", "stop_gradient"}
