@@ -73,9 +73,9 @@ def seasoned(policy, gain=1.0):
     return AgentState(jax.tree.map(parameter, shapes.params), stats)
 
 
-def assert_same_actions(policy, folder, *, batch=1, count=1000, to_simulator=lambda x: x):
+def assert_same_actions(policy, folder, *, batch=1, count=1000, gain=1.0):
     """Over so many observations, each file's actions are those of the policy; returns these."""
-    act = export.deterministic(policy, seasoned(policy), to_simulator)
+    act = export.deterministic(policy, seasoned(policy, gain))
     program = export.trace_policy(act, policy, batch)
     obs = export.random_observation(policy, np.random.default_rng(1), count)
     expected, _ = jax.jit(act)(obs, (), jnp.zeros(count, bool))
@@ -117,7 +117,7 @@ def test_activations_are_all_tried():
 
 def test_the_tanh_of_a_squashed_gaussian_is_inside(make_config, tmp_path):
     policy = make_policy(make_config, Box((4,)), Box((2,), -1.0, 1.0), distribution="tanh_gaussian")
-    program, (action,) = assert_same_actions(policy, tmp_path)
+    program, (action,) = assert_same_actions(policy, tmp_path, gain=2.0)
     assert program.equations[-1].op == "tanh"
     assert 0.9 < np.abs(action).max() <= 1
 
@@ -142,20 +142,11 @@ def test_the_critic_is_left_out(make_config, tmp_path):
     ids=["nature", "channels first", "impala", "small"],
 )
 def test_images_act_alike(observation, encoder, make_config, tmp_path):
-    policy = make_policy(make_config, observation, Discrete(4), encoder=encoder, torso="shared")
-    state = seasoned(policy)
-    act = export.deterministic(policy, state)
-    program = export.trace_policy(act, policy, 50)
     # The reference computes as training on a CPU does, in the other form of convolution.
-    obs = export.random_observation(policy, np.random.default_rng(1), 1000)
-    assert len(np.unique(obs)) > 100
-    logits = jax.jit(lambda obs: policy.network.apply(state.params, (), obs, None)[1])(obs)
-    margin = -np.diff(np.sort(logits)[:, -2:])[:, 0]
-    expected = np.argmax(logits, axis=1)
-    assert len(np.unique(expected)) > 1
-    for play in players(program, tmp_path):
-        played = np.concatenate([play(obs[i : i + 50], (), None)[0][0] for i in range(0, 1000, 50)])
-        assert np.all((played == expected) | (np.abs(margin) < 1e-4))
+    policy = make_policy(make_config, observation, Box((2,)), encoder=encoder, torso="shared")
+    program, (action,) = assert_same_actions(policy, tmp_path, batch=50)
+    assert any(e.op == "conv_general_dilated" for e in program.equations)
+    assert action.std(axis=0).min() > 1e-3
 
 
 def test_the_form_that_training_on_a_cpu_uses_can_be_exported_too(make_config, tmp_path):
@@ -381,7 +372,7 @@ def test_every_operation_and_every_rule_was_tried(met):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda x: jnp.sort(x), "the operation 'sort', which an exported file cannot hold"),
+        (jnp.sort, "the operation 'sort', which an exported file cannot hold"),
         (lambda x: x.astype(jnp.bfloat16) + 1, "the policy computes in bfloat16"),
         (lambda x: lax.scan(lambda c, _: (c + x, 0), x, None, 300)[0], "a loop of 300 rounds"),
         (lambda x: index(x) & 1, "'and' of the bits of numbers"),
