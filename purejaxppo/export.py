@@ -157,7 +157,14 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
     """Computes on a CPU what is computed inside."""
-    with jax.default_device(jax.devices("cpu")[0]):
+    try:
+        cpu = jax.devices("cpu")[0]
+    except RuntimeError as error:
+        raise ValueError(
+            "JAX does not see the CPU, which policies are exported on: unset JAX_PLATFORMS, or add "
+            "cpu to it"
+        ) from error
+    with jax.default_device(cpu):
         yield
 
 

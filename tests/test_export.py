@@ -282,6 +282,8 @@ CASES = {
         jnp.where(x > 0, x, 7.0), jnp.where(x > 0, x > 1, x > -1),
         lax.select_n(index(x) % 3, x[:, 0], x[:, 1], x[:, 2]),
         jnp.where(x > 0, (x * 3).astype(jnp.int8), jnp.int8(5)),
+        jnp.argmax(jnp.where((x * 3).astype(jnp.int8) != 0, x, -jnp.inf), axis=1),
+        jnp.argmax(jnp.where((x > 0.2).astype(jnp.uint8).astype(bool), -x, -jnp.inf), axis=1),
     ],
     "reductions": lambda x: [
         x.sum(), x.max(axis=1), x.min(axis=0), jnp.prod(x, axis=1), (x > 0).all(axis=1),
@@ -340,7 +342,7 @@ CASES = {
 @pytest.fixture(scope="module")
 def met():
     """Primitives that the cases were made of, and operations of their programs."""
-    return {"primitives": set(), "operations": set()}
+    return {"cases": set(), "primitives": set(), "operations": set()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -353,6 +355,7 @@ def test_operations_are_those_of_jax(name, met, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tracing, "rewrite", spy)
     program = tracing.trace(lambda x, carry, start: (CASES[name](x), carry), X)
+    met["cases"].add(name)
     met["operations"] |= {equation.op for equation in program.equations}
     expected = jax.tree.leaves(jax.device_get(jax.jit(CASES[name])(X)))
     for play in players(program, tmp_path):
@@ -363,8 +366,8 @@ def test_operations_are_those_of_jax(name, met, tmp_path, monkeypatch):
 
 
 def test_every_operation_and_every_rule_was_tried(met):
-    if not met["operations"]:
-        pytest.skip("the cases did not run")
+    if met["cases"] != set(CASES):
+        pytest.skip("not all cases ran")
     assert set(player.OPERATIONS) == met["operations"]
     assert set(rewrites.RULES) - met["primitives"] == {"add_any", "expand_dims"}
 
@@ -435,6 +438,20 @@ def test_raw_actions_reach_the_bounds_and_never_pass_them(make_config, tmp_path)
     assert (actions.min(), actions.max()) == (-2, 2)
 
 
+@pytest.mark.parametrize("family", ["gymnasium", "envpool"])
+def test_simulators_on_the_host_get_raw_actions_too(family, make_config, tmp_path):
+    pytest.importorskip(family)
+    config = make_config(env={"name": f"{family}/Pendulum-v1"}, network={"hidden": (8,)})
+    agent = Agent(config, AgentState({}, None))
+    agent = agent._replace(state=seasoned(agent.policy, 5.0))
+    export.export(agent, tmp_path / "policy.npz", batch=300)
+    obs = np.random.default_rng(0).normal(0, 9, (300, 3)).astype(np.float32)
+    action, _ = player.load(tmp_path / "policy.npz")(obs)
+    unit = np.asarray(agent.controller()(jax.random.key(0), obs))
+    np.testing.assert_allclose(action, 2 * np.clip(unit, -1, 1), atol=1e-5)
+    assert (action.min(), action.max()) == (-2, 2)
+
+
 def test_a_member_of_many_is_taken_by_its_index(runs, tmp_path, capsys):
     path = tmp_path / "policy.npz"
     assert run_export(runs, "cartpole", "--to", path) == 2
@@ -496,6 +513,15 @@ def test_force_replaces_a_file(runs, tmp_path):
     path.write_text("old")
     assert run_export(runs, "pendulum", "--to", path, "--force") == 0
     assert player.load(path).metadata["env"] == "gymnax/Pendulum-v1"
+
+
+def test_a_hidden_cpu_is_named(monkeypatch):
+    def hidden(kind):
+        raise RuntimeError(f"Unknown backend {kind}")
+
+    monkeypatch.setattr(export.jax, "devices", hidden)
+    with pytest.raises(ValueError, match="JAX_PLATFORMS"), export.on_cpu():
+        pass
 
 
 def test_without_onnx_the_extra_is_named(monkeypatch, tmp_path):
