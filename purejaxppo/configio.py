@@ -1,10 +1,11 @@
 """Configs from YAML and the command line, strictly: unknown keys and wrong types are refused."""
 
+import contextlib
 import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -228,9 +229,19 @@ def dump(data: Any) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is there whole or not at all, also if the process is killed."""
+    with named_when_done(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def named_when_done(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` if all goes well, and else is not there."""
     partial = path.with_name(f".{path.name}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:

@@ -7,7 +7,9 @@ of B numbers, which a CPU does with vector instructions, and the gradient of a k
 of two matrices whose long axis is contiguous.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import jax
@@ -29,9 +31,23 @@ class Form(NamedTuple):
     """x -> images [B, H, W, C]."""
 
 
+_CHOSEN: ContextVar[Form | None] = ContextVar("form", default=None)
+
+
 def default() -> Form:
-    """The form that is fast on the default back end."""
-    return BATCH_LAST if jax.default_backend() == "cpu" else LAX
+    """The form that is fast on the default back end, if `using` did not choose one."""
+    fast = BATCH_LAST if jax.default_backend() == "cpu" else LAX
+    return _CHOSEN.get() or fast
+
+
+@contextlib.contextmanager
+def using(form: Form) -> Iterator[None]:
+    """What is traced inside is traced in this form, whatever the back end."""
+    token = _CHOSEN.set(form)
+    try:
+        yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:

@@ -212,13 +212,13 @@ class HostEnv:
         A diverged environment ends its episode here; its rows are not valid until the simulator
         has ended it, too.
         """
-        action = self._as_given(action)
+        action = self.to_simulator(action)
         token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
         return self._outcome(state, token, rows)
 
     def send(self, state: HostState, action) -> HostState:
         """The first half of `step`; not to be vmapped."""
-        token = self.pool(self.spec.num_envs).send(state.token, self._as_given(action))
+        token = self.pool(self.spec.num_envs).send(state.token, self.to_simulator(action))
         return state.replace(token=token)
 
     def recv(self, state: HostState) -> tuple[HostState, EnvStep]:
@@ -226,8 +226,8 @@ class HostEnv:
         token, rows = self.pool(self.spec.num_envs).recv(state.token)
         return self._outcome(state, token, rows)
 
-    def _as_given(self, action):
-        """The policy's action as the pool takes it."""
+    def to_simulator(self, action):
+        """The policy's action [N, ...] as the pool takes it."""
         action = from_unit(action, flat_space(self._raw_action))
         if isinstance(self._raw_action, Box):
             action = action.reshape((-1, *self._raw_action.shape))

@@ -83,6 +83,11 @@ class VectorEnv:
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.spec.num_envs, key=key)
 
+    def to_simulator(self, action):
+        """The policy's action [N, ...] as the simulator takes it."""
+        convert = getattr(self.task, "to_simulator", lambda action: action)
+        return jax.vmap(convert)(action)
+
     def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         key, step_key, start_key = jax.random.split(state.key, 3)

@@ -29,6 +29,11 @@ class Wrapper:
         inner = getattr(self.task, "unwrap", None)
         return inner(state) if inner else state
 
+    def to_simulator(self, action):
+        """The action as the innermost task takes it."""
+        inner = getattr(self.task, "to_simulator", None)
+        return inner(action) if inner else action
+
     def reset(self, key):
         """As the task."""
         return self.task.reset(key)
@@ -97,6 +102,10 @@ class UnitActions(Wrapper):
         super().__init__(task)
         self.action = unit_space(task.action)
 
+    def to_simulator(self, action):
+        """From [-1, 1] to the bounds."""
+        return super().to_simulator(from_unit(action, self.task.action))
+
     def step(self, key, state, action):
         """As the task, for an action in [-1, 1]; anything beyond is clipped."""
         return self.task.step(key, state, from_unit(action, self.task.action))
@@ -122,6 +131,10 @@ class FlatActions(Wrapper):
         assert isinstance(task.action, Box)
         self.shape = task.action.shape
         self.action = flat_space(task.action)
+
+    def to_simulator(self, action):
+        """In the task's own shape."""
+        return super().to_simulator(action.reshape(self.shape))
 
     def step(self, key, state, action):
         """As the task, for a flat action."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,7 +31,10 @@ class Echo:
 
 
 def echoed(task, action):
-    return task.step(None, (), action)[1].obs
+    """What the innermost task was given, which is what `to_simulator` says."""
+    given = task.step(None, (), action)[1].obs
+    jax.tree.map(np.testing.assert_array_equal, task.to_simulator(action), given)
+    return given
 
 
 def test_actions_are_clipped_then_scaled_to_the_bounds():
