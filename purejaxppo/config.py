@@ -51,6 +51,12 @@ class EnvConfig:
     double_buffer: bool = False
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
+    visible: tuple[int, ...] = ()
+    """Which numbers of a vector observation are seen, counted from 0; empty: all. What is left out
+    has to be remembered. For simulators in JAX."""
+    full_state: bool = False
+    """With `visible`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for a
+    critic that may see more (network.actor_keys, network.critic_keys)."""
     options: dict[str, Scalar] = field(default_factory=dict)
     """Further options that the task itself takes, as name value pairs. Flags are added to the
     config's; --env.options alone drops these."""
@@ -78,6 +84,9 @@ class NetworkConfig:
     stretches are long (Feng et al. 2024)."""
     memory_size: int = 64
     """Width of the memory."""
+    memory_span: int = 100
+    """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
+    2018); 0: about one."""
     actor_keys: tuple[str, ...] = ()
     """Parts of a Dict observation that the policy sees; empty: all."""
     critic_keys: tuple[str, ...] = ()
@@ -313,6 +322,8 @@ class Config:
         for name in ("ppo.gamma", "ppo.gae_lambda"):
             if not 0 <= _get(self, name) <= 1:
                 raise ValueError(f"{name} = {_get(self, name)} is not between 0 and 1")
+        if self.env.full_state and not self.env.visible:
+            raise ValueError("env.full_state goes with env.visible, which is empty")
         if self.ppo.learning_rate_warmup > 1:
             raise ValueError(
                 f"ppo.learning_rate_warmup = {self.ppo.learning_rate_warmup} is a part of the run, "
@@ -460,6 +471,7 @@ _MINIMA = {
     "ppo.bptt_length": 0,
     "ppo.intrinsic_coef": 0,
     "network.memory_size": 1,
+    "network.memory_span": 0,
     "intrinsic.features": 1,
     "intrinsic.num_minibatches": 1,
     "intrinsic.num_epochs": 1,

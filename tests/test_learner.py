@@ -229,9 +229,7 @@ def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(ma
     state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
     critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
     agent = state.agent.replace(params=state.agent.params | {"critic": critic})
-    after, metrics = jax.jit(learner.train_step)(
-        state.replace(agent=agent), learner.hyperparams()
-    )
+    after, metrics = jax.jit(learner.train_step)(state.replace(agent=agent), learner.hyperparams())
     batch, transitions = metrics.extras["batch"], metrics.extras["transitions"]
     assert transitions.truncated.any() and not transitions.valid.all()
     np.testing.assert_array_equal(batch.advantage, np.zeros(LENGTH * 4))

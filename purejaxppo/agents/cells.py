@@ -23,6 +23,24 @@ def fresh(start, carry):
     )
 
 
+def gate_biases(span: int, factors: tuple[float, ...]) -> Callable:
+    """Initial biases [k H] of k gates: each of H units forgets after 1 to `span` steps of its own.
+
+    A gate with bias b keeps σ(b) of what it holds, and with b = log(s - 1) it keeps some of it for
+    about s steps. Tallec & Ollivier 2018, https://arxiv.org/abs/1804.11188, eq. 15.
+
+    Args:
+        span: the longest; 2 or less for biases of 0.
+        factors: what b is multiplied by for each of the k gates.
+    """
+
+    def init(key, shape, dtype=jnp.float32):
+        steps = jax.random.uniform(key, (shape[0] // len(factors),), dtype, 1.0, max(span - 1, 1))
+        return jnp.concatenate([factor * jnp.log(steps) for factor in factors])
+
+    return init
+
+
 def over_time(step: Callable[[Any, Any], tuple[Any, Any]], carry, rows):
     """`jax.lax.scan(step, carry, rows)`, without a loop where there is one row."""
     if jax.tree.leaves(rows)[0].shape[0] > 1:
@@ -41,6 +59,7 @@ class GRU(nn.Module):
     """
 
     size: int
+    span: int = 0
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int):
@@ -50,7 +69,8 @@ class GRU(nn.Module):
     @nn.compact
     def __call__(self, carry, x, start):
         """See the module's docstring; the carry is h [N, H]."""
-        inputs = nn.Dense(3 * self.size, kernel_init=nn.initializers.lecun_normal(), name="in")(x)
+        biases = gate_biases(self.span, (0.0, 1.0, 0.0))
+        inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
 
@@ -74,10 +94,11 @@ class LSTM(nn.Module):
         c' = f c + i g    h' = o tanh c'
 
     Hochreiter & Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735, with the forget gate
-    of Gers et al. 2000, whose bias starts at 1 (Jozefowicz et al. 2015).
+    of Gers et al. 2000.
     """
 
     size: int
+    span: int = 0
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int):
@@ -87,13 +108,8 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, carry, x, start):
         """See the module's docstring; the carry is (c, h), each [N, H]."""
-
-        def bias(key, shape, dtype=jnp.float32):
-            del key
-            return jnp.zeros(shape, dtype).at[self.size : 2 * self.size].set(1.0)
-
-        kernel_init = nn.initializers.lecun_normal()
-        inputs = nn.Dense(4 * self.size, kernel_init=kernel_init, bias_init=bias, name="in")(x)
+        bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
+        inputs = nn.Dense(4 * self.size, bias_init=bias, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
         def step(carry, row):
@@ -118,6 +134,7 @@ class MinGRU(nn.Module):
     """
 
     size: int
+    span: int = 0
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int):
@@ -127,7 +144,8 @@ class MinGRU(nn.Module):
     @nn.compact
     def __call__(self, carry, x, start):
         """See the module's docstring; the carry is h [N, H]."""
-        inputs = nn.Dense(2 * self.size, kernel_init=nn.initializers.lecun_normal(), name="in")(x)
+        bias = gate_biases(self.span, (-1.0, 0.0))
+        inputs = nn.Dense(2 * self.size, bias_init=bias, name="in")(x)
         gate, candidate = jnp.split(inputs, 2, -1)
         z = nn.sigmoid(gate)
         keep = jnp.where(start[..., None], 0.0, 1.0 - z)

@@ -127,7 +127,9 @@ class ActorCritic(nn.Module):
         """Each torso's features through a memory of its own."""
         kind, names = cells.MEMORIES[self.config.memory], ("actor_memory", "critic_memory")
         outs = [
-            kind(self.config.memory_size, name=name)(h, x.astype(jnp.float32), start)
+            kind(self.config.memory_size, self.config.memory_span, name=name)(
+                h, x.astype(jnp.float32), start
+            )
             for name, h, x in zip(names, carry, features, strict=False)
         ]
         return tuple(h for h, _ in outs), [y for _, y in outs]

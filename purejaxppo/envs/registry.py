@@ -9,7 +9,7 @@ from purejaxppo.config import EnvConfig
 from purejaxppo.envs.halves import HalvedEnv
 from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.wrappers import TimeLimit, UnitActions
+from purejaxppo.envs.wrappers import TimeLimit, UnitActions, Visible
 
 
 class Family(NamedTuple):
@@ -116,6 +116,8 @@ def make_task(config: EnvConfig) -> Any:
     """
     module, name = resolve(config)
     task = module.make(name, config)
+    if config.visible:
+        task = Visible(task, config.visible, config.full_state)
     return UnitActions(TimeLimit(task, config.max_episode_steps or task.max_episode_steps))
 
 
@@ -193,6 +195,11 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv:
     """What a host adapter makes, refused if its episodes have no end."""
     module, name = resolve(config)
+    if config.visible:
+        raise ValueError(
+            f"env.visible is for simulators in JAX, and {config.name} is none: leave it empty, or "
+            f"use one of Gymnasium's wrappers (env.options.wrappers)"
+        )
     env = module.make(name, config, num_envs, **settings)
     if not 0 < env.spec.max_episode_steps < NO_LIMIT:
         raise ValueError(

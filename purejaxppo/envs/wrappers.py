@@ -111,6 +111,44 @@ class UnitActions(Wrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
+class Visible(Wrapper):
+    """Shows some numbers of a vector observation and, if asked for, all of them as another part."""
+
+    def __init__(self, task: Task, visible: tuple[int, ...], full_state: bool) -> None:
+        """Shows the numbers `visible` of the observations of `task`.
+
+        Raises:
+            ValueError: the observation is no vector, or has fewer numbers.
+        """
+        super().__init__(task)
+        space = task.observation
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise ValueError(f"env.visible is for observations that are vectors, not for {space}")
+        if not all(0 <= i < space.shape[0] for i in visible):
+            raise ValueError(
+                f"env.visible = {list(visible)}: the observation's numbers are 0 to "
+                f"{space.shape[0] - 1}"
+            )
+        self.visible, self.full_state = np.array(visible), full_state
+        seen = replace(space, shape=(len(visible),), low=-np.inf, high=np.inf, slide=0)
+        self.observation = Dict.of({"obs": seen, "state": space}) if full_state else seen
+
+    def see(self, obs):
+        """What is shown of an observation [F]."""
+        seen = obs[self.visible]
+        return {"obs": seen, "state": obs} if self.full_state else seen
+
+    def reset(self, key):
+        """(key) -> (state, what is shown)."""
+        state, obs = self.task.reset(key)
+        return state, self.see(obs)
+
+    def step(self, key, state, action):
+        """As the task, with what is shown."""
+        state, out = self.task.step(key, state, action)
+        return state, out._replace(obs=self.see(out.obs))
+
+
 def flat_space(space: Space) -> Space:
     """A `Box` without axes, or with several, as one with exactly one; others as they are."""
     if not isinstance(space, Box) or len(space.shape) == 1:
