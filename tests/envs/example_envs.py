@@ -208,7 +208,7 @@ class Unsupported(Counter):
         if which == "obs":
             self.observation_space = spaces.Text(5)
         elif which == "action":
-            self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+            self.action_space = spaces.Text(5)
         else:
             self.action_space = spaces.Box(0, 3, (2,), np.int32)
 
