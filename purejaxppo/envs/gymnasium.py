@@ -30,6 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "wrappers": "",
     "pixels": 0,
     "frame_stack": 1,
+    "mask": False,
 }
 """Options that are ours and not the environment's."""
 STREAMS = 100_003
@@ -69,8 +70,8 @@ def make(
         name: a registered id, `package:Id`, or `file.py:Class`.
         config: `options` are keyword arguments of the environment, besides `wrappers` (names,
             separated by commas), `workers` (process or thread), `num_workers` (0: one per core),
-            `timeout` (seconds for one step), and `pixels` with `frame_stack`: size and number of
-            pictures to observe.
+            `timeout` (seconds for one step), `pixels` with `frame_stack` (size and number of
+            pictures to observe), and `mask`: observe the `action_mask` of its infos, too.
         num_envs: N.
         seed: of the global generators of worker processes; environments are seeded from the key.
         evaluation: other streams of these generators.
@@ -92,6 +93,7 @@ def make(
         config.max_episode_steps,
         pixels=ours["pixels"],
         frame_stack=ours["frame_stack"],
+        mask=ours["mask"],
     )
     workers = Workers(config.name, maker, ours)
     return workers.env(num_envs, seed=2 * seed + evaluation, first=first, film=film)
@@ -197,6 +199,8 @@ def _facts(maker: Maker, kind: Literal["process", "thread"], timeout: float, sta
     """Asks one environment in a worker of its own; `stamp` tells versions of a file apart."""
     del stamp
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
+        if getattr(maker, "mask", False):
+            pool.reset(0)  # to find out now whether there is one
         return Facts(pool.observation, pool.action, pool.max_episode_steps, pool.team)
 
 
@@ -339,12 +343,12 @@ class Solo:
         return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
 
     def picture(self) -> np.ndarray | None:
-        """As the environment draws itself, uint8 [H, W, 3]."""
+        """As the environment draws itself, uint8 [H, W, 3]; None if it does not."""
         from gymnasium.error import DependencyNotInstalled
 
         try:
             picture = self.env.render()
-        except DependencyNotInstalled:
+        except (DependencyNotInstalled, NotImplementedError):
             return None
         return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
 

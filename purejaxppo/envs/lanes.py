@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.makers import MakeError
+from purejaxppo.envs.teams import MASK
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 ALIGNMENT = 64  # bytes: a cache line
@@ -110,10 +111,26 @@ def observation_space(space: Any) -> Space:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): observation_space(part) for name, part in space.items()})
+        return Dict.of(
+            {
+                str(name): _mask(part) if name == MASK else observation_space(part)
+                for name, part in space.items()
+            }
+        )
     if isinstance(space, spaces.Tuple):
         return Dict.of({str(i): observation_space(part) for i, part in enumerate(space)})
     return _plain_space(space, "observation", SUPPORTED)
+
+
+def _mask(space: Any) -> Space:
+    """A part called `action_mask`, of whatever kind of zeros and ones: uint8 with one axis."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
+    if isinstance(space, spaces.Dict):
+        return Dict.of({str(name): _mask(part) for name, part in space.items()})
+    return observation_space(space)
 
 
 def action_space(space: Any) -> Space:
@@ -325,7 +342,7 @@ class Lanes:
     def _contain(self) -> None:
         """Ends the episodes of environments that returned NaN or infinity."""
         bad = self._buffers.diverged
-        for part in self._buffers.obs:
-            part[bad] = 0
+        for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
+            part[bad] = MASK in leaf.path  # what allows nothing leaves nothing to choose from
         self._buffers.reward[bad] = 0
         self._buffers.terminated[bad] = True

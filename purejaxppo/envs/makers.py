@@ -36,6 +36,7 @@ class Spec:
     max_episode_steps: int = 0
     pixels: int = 0
     frame_stack: int = 1
+    mask: bool = False
 
     def __call__(self, render_mode: str | None = None) -> Any:
         """The environment in its wrappers."""
@@ -58,6 +59,10 @@ class Spec:
             )
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
+        if self.mask:
+            from purejaxppo.envs.masks import Masked
+
+            env = Masked(env, f"gymnasium/{self.name}")
         return env
 
 
@@ -73,6 +78,7 @@ def make_spec(
     *,
     pixels: int = 0,
     frame_stack: int = 1,
+    mask: bool = False,
 ) -> Spec:
     """Describes a Gymnasium environment; nothing is imported or made yet.
 
@@ -86,9 +92,10 @@ def make_spec(
             file has one if it says so in an attribute `max_episode_steps`, and truncates itself.
         pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
         frame_stack: how many of the last pictures.
+        mask: observe the infos' `action_mask`, too.
     """
     pairs = tuple(sorted((options or {}).items()))
-    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack)
+    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack, mask)
 
 
 def make_one(maker: Maker, render_mode: str | None = None) -> Any:

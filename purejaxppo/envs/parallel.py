@@ -13,6 +13,7 @@ from pettingzoo import ParallelEnv
 
 from purejaxppo.envs.lanes import action_space, decoder, encoder, leaves, observation_space
 from purejaxppo.envs.makers import MakeError, import_named, in_file, near, one_line
+from purejaxppo.envs.masks import gymnasium_space, mask_in
 from purejaxppo.envs.teams import (
     ALIVE,
     MASK,
@@ -23,7 +24,7 @@ from purejaxppo.envs.teams import (
     split_mask,
     split_mask_off,
 )
-from purejaxppo.spaces import Box, Dict, MultiDiscrete, Space
+from purejaxppo.spaces import Box, Dict, Space
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ class ParallelWorld(gymnasium.Env):
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._own = [observation_space(space) for space in spaces]
         self._encode = [encoder(space) for space in spaces]
-        acts = [env.action_space(agent) for agent in self.agents]
-        self._decode = [decoder(space) for space in acts]
+        self._acts = [env.action_space(agent) for agent in self.agents]
+        self._decode = [decoder(space) for space in self._acts]
         split = [split_mask(space) for space in self._own]
         try:
             team = Team(
                 agents=tuple(map(str, self.agents)),
                 observations=tuple(space for space, _ in split),
-                actions=tuple(map(action_space, acts)),
+                actions=tuple(map(action_space, self._acts)),
                 masked=self._mask or any(masked for _, masked in split),
             )
             self._shows_state = False
@@ -202,13 +203,9 @@ class ParallelWorld(gymnasium.Env):
         agent = self.agents[i]
         own, mask = split_mask_off(self._encode[i](obs[agent]), self._own[i])
         if self._mask:
-            there = infos.get(agent, {})
-            if MASK not in there:
-                raise MakeError(
-                    f"pettingzoo/{self.name}: env.options.mask needs an 'action_mask' in every "
-                    f"info, and that of {agent} from {when} has none"
-                )
-            mask = np.asarray(there[MASK])
+            where = f"pettingzoo/{self.name}: env.options.mask"
+            when = f"{when} for {agent}"
+            mask = mask_in(infos.get(agent, {}), self._acts[i], where, when)
         return own, mask
 
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
@@ -229,15 +226,3 @@ def _in_shape(tree: Any, space: Space) -> Any:
         return {name: _in_shape(tree[name], part) for name, part in space.spaces}
     (leaf,) = leaves(space)
     return tree.reshape(leaf.shape)
-
-
-def gymnasium_space(space: Space) -> gymnasium.Space:
-    """A space of ours, which has no bare `Discrete`, as Gymnasium's."""
-    if isinstance(space, Dict):
-        return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})
-    if isinstance(space, MultiDiscrete):
-        return gymnasium.spaces.MultiDiscrete(list(space.nvec))
-    assert isinstance(space, Box)
-    bounds = (space.low, space.high)
-    low, high = (np.broadcast_to(bound, space.shape).astype(space.dtype) for bound in bounds)
-    return gymnasium.spaces.Box(low, high, space.shape, np.dtype(space.dtype).type)

@@ -282,6 +282,9 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
     assert "has no function or class 'Hnad'" in message("Hnad")
     assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)
     assert "env.options.mask = 1 should be like False" in message("Hand", mask=1)
+    assert "'action_mask' in every info; reset for a gave nothing" in message(
+        "Masked", where="nowhere", mask=True
+    )
     assert "makes a int, and not a pettingzoo.ParallelEnv" in message("make_nothing")
 
 
@@ -291,7 +294,6 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
         ("JoinsLater", {}, "c is not there when an episode starts"),
         ("Vanishes", {}, "b left without being terminated or truncated"),
         ("Breaks", {}, "the wire is cut"),
-        ("Masked", {"where": "nowhere", "mask": True}, "that of a from reset has none"),
     ],
 )
 def test_worlds_that_fail_say_so(name, options, words):
