@@ -4,11 +4,13 @@ It observes what all its agents observe and how they fare (`teams.Team.world`), 
 their actions joined. Nothing here imports JAX, since worker processes import it.
 """
 
+import pkgutil
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pettingzoo
 from pettingzoo import ParallelEnv
 
 from purejaxppo.envs.lanes import action_space, decoder, encoder, leaves, observation_space
@@ -32,7 +34,8 @@ class WorldSpec:
     """A PettingZoo environment by name: what a worker makes its worlds from.
 
     Args:
-        name: a module with a `parallel_env`, `module:function`, or `file.py:function`.
+        name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
+            PettingZoo's registry, which has a slash.
         options: keyword arguments of the function, as sorted pairs.
         max_episode_steps: the time limit; 0 keeps the environment's own.
         mask: take `action_mask` from the agents' infos.
@@ -72,7 +75,9 @@ def _builder(name: str) -> Any:
     if where.endswith(".py"):
         return in_file(where, attribute, "env.name", callable, "function or class")
     label = f"env.name: pettingzoo/{name}"
-    module = import_named(where or name, label)
+    if "/" in name:
+        return _registered(name, label)
+    module = _module(where or name, label)
     attribute = attribute if where else "parallel_env"
     builder = getattr(module, attribute, None)
     if callable(builder):
@@ -82,6 +87,41 @@ def _builder(name: str) -> Any:
     close = near(attribute, [key for key in vars(module) if not key.startswith("_")])
     hint = f"; did you mean {close!r}?" if where and close else ""
     raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
+
+
+def _registered(name: str, label: str) -> Any:
+    """What makes an environment of PettingZoo's registry, which there is since 1.27."""
+    known = getattr(pettingzoo, "parallel_registry", {})
+    if name not in known:
+        close = near(name, known)
+        raise MakeError(f"{label}: no such id{f'; did you mean {close!r}?' if close else ''}")
+
+    def build(**options: Any) -> Any:
+        try:
+            return pettingzoo.make("parallel", name, **options)
+        except Exception as error:
+            if isinstance(error.__cause__, ImportError):
+                raise ImportError(str(error)) from error
+            raise
+
+    return build
+
+
+def _module(name: str, label: str) -> Any:
+    """A module by name; of one that is not in its package, the nearest is named."""
+    try:
+        return import_named(name, label)
+    except MakeError as error:
+        package, _, last = name.rpartition(".")
+        missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
+        if not (package and missing):
+            raise
+        known = [
+            module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
+        ]
+        close = near(last, known)
+        hint = f"; did you mean '{package}.{close}'?" if close else ""
+        raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
 
 
 class ParallelWorld(gymnasium.Env):

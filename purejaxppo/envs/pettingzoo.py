@@ -2,7 +2,8 @@
 
 `pettingzoo/mpe2.simple_spread_v3` is a module with a function `parallel_env`,
 `pettingzoo/package.module:Class` and `pettingzoo/path/to/file.py:function` are what makes an
-environment of one's own. Each world steps in a worker; its agents are rows.
+environment of one's own, and `pettingzoo/sisl/pursuit-v5` is an id of PettingZoo's registry. Each
+world steps in a worker; its agents are rows.
 """
 
 import importlib.util
@@ -17,23 +18,17 @@ from purejaxppo.envs.worlds import WorldsEnv, count_worlds
 
 DEFAULTS: dict[str, Any] = {**POOL, "mask": False, GLOBAL_STATE: False}
 """Options that are ours and not the environment's."""
-PACKAGES = ("mpe2", "pettingzoo.sisl", "pettingzoo.butterfly")
-"""Whose environments are listed."""
 
 
 def task_names() -> list[str]:
-    """Modules of well-known packages that are installed; others and files work, too."""
-    return [
-        f"{package}.{module.name}"
-        for package in PACKAGES
-        for module in pkgutil.iter_modules(_places(package))
-        if re.search(r"_v\d+$", module.name)
-    ]
+    """Modules of mpe2, if it is installed, and registered ids; others and files work, too."""
+    import pettingzoo
 
-
-def _places(package: str) -> list[str]:
-    spec = importlib.util.find_spec(package)
-    return list(spec.submodule_search_locations or ()) if spec else []
+    spec = importlib.util.find_spec("mpe2")
+    places = spec.submodule_search_locations if spec else ()
+    modules = (module.name for module in pkgutil.iter_modules(places))
+    particles = [f"mpe2.{name}" for name in modules if re.search(r"_v\d+$", name)]
+    return particles + sorted(getattr(pettingzoo, "parallel_registry", {}))
 
 
 def is_task(name: str) -> bool:
@@ -54,7 +49,7 @@ def make(
     """`num_envs` rows of worlds of the environment called `name`.
 
     Args:
-        name: a module, `package.module:Class`, or `file.py:function`.
+        name: a module, `package.module:Class`, `file.py:function`, or a registered id.
         config: `options` are keyword arguments of the environment, besides `workers`,
             `num_workers` and `timeout` (see `envs.gymnasium`), `mask` (take `action_mask` from the
             agents' infos) and `global_state` (show rows the state of their world).

@@ -155,7 +155,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], verb: str) -> Space:
 
 
 def _padable(a: Space, b: Space) -> bool:
-    if isinstance(a, Discrete) and isinstance(b, Discrete):
+    if a == b or (isinstance(a, Discrete) and isinstance(b, Discrete)):
         return True
     vectors = isinstance(a, Box) and isinstance(b, Box) and len(a.shape) == len(b.shape) == 1
     return vectors and (a.dtype, a.bounded) == (b.dtype, b.bounded)  # type: ignore[union-attr]

@@ -326,6 +326,8 @@ class Allows(Counter):
         if self.wrong == "missing" or (self.wrong == "later" and self.time == 2):
             return obs, {"other": 1}
         mask = self.mask()[:-1] if self.wrong == "short" else self.mask()
+        if self.wrong == "nan" and self.time == 2:
+            obs = obs * np.nan
         return ({"time": obs} if self.kind == "several" else obs), {"action_mask": mask}
 
     def reset(self, *, seed=None, options=None):

@@ -127,6 +127,39 @@ class Pushes(Hand):
         return obs, rewards, *rest
 
 
+class Robots(ParallelEnv):
+    """Two alike, who see pictures, and both choose and push: paid 1000 (i + 1) + 10 pick + push."""
+
+    metadata = MappingProxyType({"name": "robots"})
+    possible_agents = ("left", "right")
+    max_cycles = 3
+
+    def observation_space(self, agent):
+        return spaces.Box(0, 255, (2, 3, 1), np.uint8)
+
+    def action_space(self, agent):
+        push = spaces.Box(-4.0, 4.0, (1,), np.float32)
+        return spaces.Dict({"pick": spaces.Discrete(5, start=1), "push": push})
+
+    def observe(self):
+        return {a: np.full((2, 3, 1), 100 * i + self.time) for i, a in enumerate(self.agents)}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.time = list(self.possible_agents), 0
+        return {a: obs.astype(np.uint8) for a, obs in self.observe().items()}, {}
+
+    def step(self, actions):
+        self.time += 1
+        obs = self.observe()
+        paid = {
+            agent: 1000 * (i + 1) + 10 * actions[agent]["pick"] + float(actions[agent]["push"][0])
+            for i, agent in enumerate(self.agents)
+        }
+        over, late = ({a: flag for a in self.agents} for flag in (False, self.time == 3))
+        self.agents = [] if self.time == 3 else self.agents
+        return obs, paid, over, late, {}
+
+
 class Mixed(Hand):
     """Acts in spaces that nothing makes one of."""
 

@@ -175,3 +175,12 @@ def test_a_mask_that_goes_missing_is_named():
     env = make("Allows", 1, mask=True, wrong="later")
     with pytest.raises(SimulatorError, match=r"in every info; step gave 'other'$"):
         play(env, jnp.zeros((3, 1), jnp.int32))
+
+
+def test_a_diverged_environment_allows_everything():
+    # A policy that may do nothing has no action to give to the step that resets.
+    _, out = play(make("Allows", 1, mask=True, wrong="nan"), jnp.zeros((3, 1), jnp.int32))
+    np.testing.assert_array_equal(out.diverged[:, 0], [False, True, False])
+    np.testing.assert_array_equal(out.obs["obs"][1], [[0, 0, 0]])
+    masks = out.obs["action_mask"][:, 0]
+    np.testing.assert_array_equal(masks, [[0, 1, 0], [1, 1, 1], [1, 0, 0]])

@@ -1,5 +1,6 @@
 """Many agents: rows worked by hand, in JAX and through PettingZoo; padding, masks, containment."""
 
+import runpy
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host import SimulatorError, named_failures
+from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
@@ -248,6 +250,48 @@ def test_continuous_actions_are_scaled_to_each_agents_own_bounds():
     np.testing.assert_allclose(out.reward, [[3, 0, 0]], atol=1e-6)
 
 
+def test_agents_alike_may_act_in_products_and_see_pictures():
+    env = pettingzoo("Robots", 4)
+    assert env.spec.observation["obs"] == Box((2, 3, 1), 0.0, 255.0, "uint8")
+    assert env.spec.action == Dict((("pick", Discrete(5)), ("push", Box((1,), -1.0, 1.0))))
+    actions = {
+        "pick": jnp.array([[0, 1, 2, 3]] * 4),
+        "push": jnp.array([[[0.25], [0.5], [-0.5], [9.0]]] * 4),
+    }
+    _, out = play(env, actions)
+    np.testing.assert_allclose(out.reward[0], [1011, 2022, 1028, 2044])
+    np.testing.assert_array_equal(
+        out.truncated, [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+    )
+    np.testing.assert_array_equal(out.obs["obs"][1, :, 1, 2, 0], [2, 102, 2, 102])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (Box((2,)), Box((2, 2)), "a Box of shape (2, 2)"),
+        (Box((2,)), Box((3,), 0.0, 1.0, "uint8"), "in uint8"),
+        (Box((2,), -1.0, 1.0), Box((3,)), "a Box of shape (3,) in float32 without bounds"),
+        (MultiDiscrete((2,)), MultiDiscrete((3,)), "MultiDiscrete(nvec=(3,))"),
+    ],
+)
+def test_spaces_that_differ_in_more_than_size_are_not_padded(one, other, words):
+    with pytest.raises(ValueError) as error:
+        common((one, one, other), ("a", "b", "c"), "observe")
+    assert str(error.value).startswith("agents a and c observe spaces that cannot be padded")
+    assert words in str(error.value)
+
+
+def test_bounded_vectors_are_padded_within_bounds():
+    spaces = Box((1,), 0.0, 4.0), Box((2,), -1.0, 3.0)
+    team = Team(("a", "b"), (Box((2,)), Box((2,))), spaces)
+    assert team.action == Box((2,), -1.0, 1.0)
+    assert team.joint_action == Box((2, 2), ((0.0, -1.0), (-1.0, -1.0)), ((4.0, 1.0), (3.0, 3.0)))
+    one, other = team.split(np.array([[1.0, 9.0], [2.0, 3.0]]), np)
+    np.testing.assert_array_equal(one, [1.0])
+    np.testing.assert_array_equal(other, [2.0, 3.0])
+
+
 def test_vmapped_seeds_of_worlds_fold_into_one_pool():
     env = pettingzoo("Hand", 6)
     _, out = play(env, ACTIONS, seeds=3)
@@ -308,6 +352,8 @@ def test_worlds_that_fail_say_so(name, options, words):
     [
         ("pettingzoo.classic.tictactoe_v3", "its agents take turns"),
         ("mpe2:parallel", "mpe2 has no 'parallel'"),
+        ("mpe2.simple_spred_v3", "mpe2 has no module .*; did you mean 'mpe2.simple_spread_v3'"),
+        ("sisl/persuit-v5", "no such id"),
         ("nopackage.world_v1", "no package 'nopackage' is installed"),
         ("json", "json has no 'parallel_env'"),
         ("numpy:zeros", "numpy:zeros: .*argument"),
@@ -319,6 +365,29 @@ def test_wrong_pettingzoo_names_are_answered_in_one_sentence(name, words):
     with pytest.raises(ValueError, match=words) as error:
         registry.make(config, 2)
     assert "\n" not in str(error.value)
+
+
+def test_a_registered_id_is_made_or_says_what_it_lacks():
+    pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
+    from pettingzoo.env_registry.registration import register
+
+    assert "sisl/pursuit-v5" in registry.adapter("pettingzoo").task_names()
+    register("parallel", "hand/hand-v0", runpy.run_path(str(EXAMPLES))["Hand"])
+    register("parallel", "hand/lost-v0", "no_such_module:Hand")
+
+    def made(name):
+        config = EnvConfig(name=f"pettingzoo/hand/{name}", options={"workers": "thread"})
+        return registry.make(config, 3)
+
+    try:
+        assert made("hand-v0").spec.agents == ("a", "b", "c")
+        with pytest.raises(ValueError, match="needs another package: Failed to import entry point"):
+            made("lost-v0")
+        with pytest.raises(ValueError, match="no such id; did you mean 'hand/hand-v0'"):
+            made("hnad-v0")
+    finally:
+        for name in ("hand/hand-v0", "hand/lost-v0"):
+            del pettingzoo.parallel_registry[name]
 
 
 def test_double_buffering_of_worlds_is_refused():
