@@ -9,6 +9,7 @@ rows after that are not `valid`, with reward 0 and its last observation. When al
 world resets: one row that is not `valid` for each agent, with the next episode's first observation.
 """
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -47,7 +48,8 @@ def count_worlds(
         return -(-num_envs // num_agents)
     if num_envs % num_agents:
         parts = max(config.num_envs // num_envs, 1)
-        step = parts * num_agents
+        # What divides the number now, for the sake of minibatches, is to divide the one to try.
+        step = math.lcm(parts * num_agents, math.gcd(config.num_envs, 8))
         among = f" in each of {parts} shards" if parts > 1 else ""
         raise ValueError(
             f"env.num_envs = {config.num_envs} counts agents, and {config.name} has {num_agents} "
