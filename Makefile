@@ -8,13 +8,13 @@ VENV ?= .venv
 CONFIG ?= hopper.yaml
 ARGS ?=
 EXTRAS ?= brax,render
-LOCKED = brax,envpool,gymnasium,gymnax,optuna,playground,ray,render,slurm,dev,docs
+LOCKED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev,docs
 RUN = $(VENV)/bin/python
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 comma := ,
 for_train := $(VENV)/.installed-$(EXTRAS)
-for_test := $(VENV)/.installed-brax,envpool,gymnasium,gymnax,optuna,playground,ray,render,slurm,dev
+for_test := $(VENV)/.installed-brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev
 for_docs := $(VENV)/.installed-docs
 
 .PHONY: train test mpirun lint format types layers docs lock clean

@@ -38,7 +38,7 @@ class EnvConfig:
     name: str = "brax/hopper"
     """family/task; `--list-envs` prints them all."""
     num_envs: int = 256
-    """Environments that step in parallel."""
+    """Environments that step in parallel; of a task with several agents, each agent counts."""
     backend: str = ""
     """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
     Empty: the family's default."""

@@ -14,6 +14,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState
@@ -54,7 +55,7 @@ class Agent(NamedTuple):
     @property
     def policy(self) -> Policy:
         """How the parameters act."""
-        spec = registry.make(self.config.env, 1).spec
+        spec = registry.make(self.config.env, 1, evaluation=True).spec
         return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
@@ -277,7 +278,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
     """One episode's states, for drawing.
 
     Returns:
-        (task, list of its states from the start to the end, rewards [steps]).
+        (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
     env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
     policy = agent.policy
@@ -288,17 +289,16 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
             named_failures(agent.config.env.name, env),
             jax.default_matmul_precision(agent.config.matmul_precision),
         ):
-            if isinstance(env, HostEnv):
-                states, rewards = film_on_host(env, *episode)
-            else:
-                states, rewards = film_in_jax(env, *episode)
+            film: Any = film_on_host if registry.on_host(agent.config.env) else film_in_jax
+            states, rewards = film(env, *episode)
     finally:
         env.close()
     return env.task, states, rewards
 
 
-def film_in_jax(env: VectorEnv, act, initial_carry, state: AgentState, seed: int):
+def film_in_jax(env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int):
     """(states, rewards) of one episode of a JAX simulator, in one program."""
+    rows = env.spec.num_envs  # one, or the agents of one world
 
     @jax.jit
     def episode(state: AgentState, key):
@@ -312,20 +312,21 @@ def film_in_jax(env: VectorEnv, act, initial_carry, state: AgentState, seed: int
             done = out.terminated | out.truncated
             return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
 
-        loop = (env_state, obs, jnp.ones(1, bool), initial_carry((1,)))
+        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
         keys = jax.random.split(key, env.spec.max_episode_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
     first, (states, rewards, done) = jax.device_get(
         episode(jax.device_get(state), jax.random.key(seed))
     )
-    length = int(np.argmax(done[:, 0])) + 1 if done.any() else len(done)
+    ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
+    length = int(ends.max())
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    return take, rewards[:length, 0]
+    return take, rewards[:length].sum(axis=1)
 
 
-def film_on_host(env: HostEnv, act, initial_carry, state: AgentState, seed: int):
+def film_on_host(env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int):
     """(pictures, rewards) of one episode of a simulator on the host, step by step."""
 
     @jax.jit
@@ -338,12 +339,13 @@ def film_on_host(env: HostEnv, act, initial_carry, state: AgentState, seed: int)
     env_state, obs = jax.jit(env.reset)(key)
     pictures: list[Any] = [env.picture(obs)]
     rewards: list[float] = []
-    start, carry, done = jnp.ones(1, bool), initial_carry((1,)), False
-    while not done:
+    n = env.spec.num_envs  # one, or the agents of one world
+    start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
+    while not done.all() and len(rewards) < 2 * env.spec.max_episode_steps:
         key, step_key = jax.random.split(key)
         env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
         obs, start = out.obs, ~out.valid
-        done = bool(out.ends[0]) or len(rewards) >= 2 * env.spec.max_episode_steps
+        done |= np.asarray(out.ends)
         pictures.append(env.picture(obs))
-        rewards.append(float(out.scores[0]))
+        rewards.append(float(out.scores.sum()))
     return pictures, np.asarray(rewards)

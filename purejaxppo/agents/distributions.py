@@ -261,13 +261,22 @@ def logit_positions(space: spaces.Space) -> np.ndarray:
     return np.ones(num_logits(space), bool)
 
 
+def flat_mask(mask, space: spaces.Space):
+    """A mask as one array [..., L]."""
+    if not isinstance(mask, dict):
+        return mask
+    assert isinstance(space, spaces.Dict)
+    parts = [flat_mask(mask[name], part) for name, part in space.spaces if num_logits(part)]
+    return jnp.concatenate(parts, axis=-1)
+
+
 def forbid(params, mask, space: spaces.Space, impossible: float):
     """The parameters [..., P] with `impossible` for logits of actions that are not allowed.
 
     Args:
         params: of `for_space(space)`.
         mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
-            also a dict of its discrete parts' masks.
+            also a dict of masks, of those parts that have logits.
         space: of the actions.
         impossible: a logit.
 
@@ -276,9 +285,7 @@ def forbid(params, mask, space: spaces.Space, impossible: float):
 
     Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
     """
-    if isinstance(mask, dict):
-        assert isinstance(space, spaces.Dict)
-        mask = jnp.concatenate([mask[name] for name, part in space.spaces if num_logits(part)], -1)
+    mask = flat_mask(mask, space)
     size = num_logits(space)
     if mask.shape[-1] != size:
         raise ValueError(

@@ -2,7 +2,8 @@
 
 The trainer sees `Env`, a batch of N environments, and nothing of the simulator behind it.
 Simulators written in JAX implement the smaller `Task`, one environment without resets;
-`vectorize.VectorEnv` lifts it.
+`vectorize.VectorEnv` lifts it. Tasks of several agents implement `MultiTask`, and each agent is a
+row of the batch (`worlds.WorldsEnv`).
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,11 @@ class EnvSpec:
     observation: Space
     action: Space
     num_envs: int
+    """Rows of the batch; each agent is one."""
     num_agents: int = 1
+    """Agents per world, A; row = world * A + agent."""
+    agents: tuple[str, ...] = ()
+    """Their names, of a task of several agents."""
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
     same_start: bool = False
@@ -110,4 +115,41 @@ class Task(Protocol):
 
     def step(self, key, state, action) -> tuple[Any, TaskStep]:
         """(key, state, action) -> (state, TaskStep); may return both flags, terminated wins."""
+        ...
+
+
+class MultiStep(NamedTuple):
+    """What one world of A agents answers to one action of each."""
+
+    obs: tuple  # A observations, each in its agent's space
+    reward: jax.Array  # [A]
+    terminated: jax.Array  # [A] bool: who has no part in the episode any more
+    truncated: jax.Array  # [] bool: a time limit, for all at once
+
+
+class MultiTask(Protocol):
+    """One world of A agents in JAX, without resets: pure functions of its state.
+
+    What it says of an agent that is done already is not looked at: such an agent keeps its last
+    observation, is paid nothing, and its actions are arbitrary. An agent whose observation is a
+    `Dict` with a part `action_mask` (uint8 [n], 1 = allowed) says what it may do.
+
+    A world may offer `state_space`, a `Box` with one axis, and `global_state(state)`: what a
+    centralised critic sees.
+    """
+
+    agents: tuple[str, ...]
+    observation: tuple[Space, ...]
+    """Of each agent."""
+    action: tuple[Space, ...]
+    """Of each agent; actions of a bounded `Box` arrive within its bounds."""
+    max_episode_steps: int
+    cheap_reset: bool
+
+    def reset(self, key) -> tuple[Any, tuple]:
+        """A key -> (state, A observations)."""
+        ...
+
+    def step(self, key, state, action: tuple) -> tuple[Any, MultiStep]:
+        """(key, state, A actions) -> (state, MultiStep)."""
         ...

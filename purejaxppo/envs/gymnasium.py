@@ -17,18 +17,20 @@ from jax.experimental import io_callback
 from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs.host import HostEnv, Rows, SimulatorError
-from purejaxppo.envs.lanes import Lanes, buffers, size_of
-from purejaxppo.envs.makers import MakeError, Maker, Spec, make_one, make_spec
+from purejaxppo.envs.lanes import Lanes, arrays_of, buffers, size_of, tree_of
+from purejaxppo.envs.makers import MakeError, Maker, make_one, make_spec
+from purejaxppo.envs.teams import Team
 from purejaxppo.envs.workers import Rows as WorkerRows
-from purejaxppo.envs.workers import WorkerError, WorkerPool, tree_of
+from purejaxppo.envs.workers import WorkerError, WorkerPool
 
+POOL: dict[str, Any] = {"workers": "process", "num_workers": 0, "timeout": 60.0}
+"""Options of worker pools."""
 DEFAULTS: dict[str, Any] = {
+    **POOL,
     "wrappers": "",
-    "workers": "process",
-    "num_workers": 0,
-    "timeout": 60.0,
     "pixels": 0,
     "frame_stack": 1,
+    "mask": False,
 }
 """Options that are ours and not the environment's."""
 STREAMS = 100_003
@@ -68,8 +70,8 @@ def make(
         name: a registered id, `package:Id`, or `file.py:Class`.
         config: `options` are keyword arguments of the environment, besides `wrappers` (names,
             separated by commas), `workers` (process or thread), `num_workers` (0: one per core),
-            `timeout` (seconds for one step), and `pixels` with `frame_stack`: size and number of
-            pictures to observe.
+            `timeout` (seconds for one step), `pixels` with `frame_stack` (size and number of
+            pictures to observe), and `mask`: observe the `action_mask` of its infos, too.
         num_envs: N.
         seed: of the global generators of worker processes; environments are seeded from the key.
         evaluation: other streams of these generators.
@@ -80,9 +82,9 @@ def make(
         ValueError: there is no such environment, or it has spaces that no policy here can use.
         SimulatorError: it fails when it is made.
     """
-    ours = DEFAULTS | {key: value for key, value in config.options.items() if key in DEFAULTS}
-    _check(ours)
-    theirs = {key: value for key, value in config.options.items() if key not in DEFAULTS}
+    ours, theirs = split_options(config, DEFAULTS)
+    for key, least in (("pixels", 0), ("frame_stack", 1)):
+        at_least(ours, key, least)
     wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
     maker = make_spec(
         name,
@@ -91,48 +93,96 @@ def make(
         config.max_episode_steps,
         pixels=ours["pixels"],
         frame_stack=ours["frame_stack"],
+        mask=ours["mask"],
     )
-    with _in_words(name):
-        facts = _facts(maker, ours["workers"], float(ours["timeout"]), _stamp(name))
-    solo = Solo(maker) if film else None
-
-    def make_pool(count: int) -> CallbackPool:
-        if solo:
-            return CallbackPool(solo, facts.observation, 1)
-        with _in_words(name):
-            workers = WorkerPool(
-                maker,
-                count,
-                num_workers=int(ours["num_workers"]),
-                timeout=float(ours["timeout"]),
-                kind=ours["workers"],
-                seed=(2 * seed + evaluation) * STREAMS + first,
-            )
-        return CallbackPool(workers, facts.observation, count, first)
-
-    return HostEnv(
-        make_pool,
-        facts.observation,
-        facts.action,
-        num_envs=num_envs,
-        max_episode_steps=facts.max_episode_steps,
-        frame_rate=solo.frame_rate if solo else 30.0,
-    )
+    workers = Workers(config.name, maker, ours)
+    return workers.env(num_envs, seed=2 * seed + evaluation, first=first, film=film)
 
 
-def _check(ours: dict[str, Any]) -> None:
-    """Refuses values of our options that cannot be."""
+def split_options(
+    config: EnvConfig, defaults: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options that are ours (those of `defaults`, which has those of `POOL`), and the others.
+
+    Raises:
+        ValueError: a value of ours that cannot be.
+    """
+    ours = defaults | {key: value for key, value in config.options.items() if key in defaults}
     for key, value in ours.items():
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if not (isinstance(value, type(DEFAULTS[key])) or (whole and key == "timeout")):
-            raise ValueError(f"env.options.{key} = {value!r} should be like {DEFAULTS[key]!r}")
+        alike = type(value) is type(defaults[key])
+        if not (alike or (whole and key == "timeout")):
+            raise ValueError(f"env.options.{key} = {value!r} should be like {defaults[key]!r}")
     if ours["workers"] not in ("process", "thread"):
         raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
-    for key, least in (("num_workers", 0), ("pixels", 0), ("frame_stack", 1)):
-        if ours[key] < least:
-            raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
+    at_least(ours, "num_workers", 0)
     if ours["timeout"] <= 0:
         raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
+    return ours, {key: value for key, value in config.options.items() if key not in defaults}
+
+
+def at_least(ours: dict[str, Any], key: str, least: int) -> None:
+    """Refuses an option that is too small."""
+    if ours[key] < least:
+        raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
+
+
+class Workers:
+    """Environments of one kind in workers.
+
+    Args:
+        name: family/task, for messages.
+        maker: a `Maker`, which makes one environment; hashable.
+        options: of the pool, as `POOL`.
+
+    Raises:
+        ValueError: there is no such environment, or it has spaces that no policy here can use.
+        SimulatorError: it fails when it is made.
+    """
+
+    def __init__(self, name: str, maker: Any, options: dict[str, Any]) -> None:
+        """Asks one environment about its spaces."""
+        self.name = name
+        self.maker = maker
+        self.options = options
+        timeout, stamp = float(options["timeout"]), _stamp(name.partition("/")[2])
+        with _in_words(name):
+            self.facts: Facts = _facts(maker, options["workers"], timeout, stamp)
+
+    def env(self, num_envs: int, *, seed: int, first: int = 0, film: bool = False) -> HostEnv:
+        """So many of them.
+
+        Args:
+            num_envs: N.
+            seed: of the global generators of worker processes.
+            first: the number that the first environment has in a larger batch.
+            film: pictures will be asked for; one environment in this process.
+        """
+        facts = self.facts
+        solo = Solo(self.maker) if film else None
+
+        def make_pool(count: int) -> CallbackPool:
+            if solo:
+                return CallbackPool(solo, facts.observation, 1)
+            with _in_words(self.name):
+                workers = WorkerPool(
+                    self.maker,
+                    count,
+                    num_workers=int(self.options["num_workers"]),
+                    timeout=float(self.options["timeout"]),
+                    kind=self.options["workers"],
+                    seed=seed * STREAMS + first,
+                )
+            return CallbackPool(workers, facts.observation, count, first)
+
+        return HostEnv(
+            make_pool,
+            facts.observation,
+            facts.action,
+            num_envs=num_envs,
+            max_episode_steps=facts.max_episode_steps,
+            frame_rate=solo.frame_rate if solo else 30.0,
+        )
 
 
 class Facts(NamedTuple):
@@ -141,14 +191,17 @@ class Facts(NamedTuple):
     observation: spaces.Space
     action: spaces.Space
     max_episode_steps: int
+    team: Team | None
 
 
 @functools.cache
-def _facts(maker: Spec, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
+def _facts(maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
     """Asks one environment in a worker of its own; `stamp` tells versions of a file apart."""
     del stamp
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
-        return Facts(pool.observation, pool.action, pool.max_episode_steps)
+        if getattr(maker, "mask", False):
+            pool.reset(0)  # to find out now whether there is one
+        return Facts(pool.observation, pool.action, pool.max_episode_steps, pool.team)
 
 
 def _stamp(name: str) -> float:
@@ -163,7 +216,7 @@ def _in_words(name: str) -> Iterator[None]:
     try:
         yield
     except WorkerError as error:
-        raise SimulatorError(f"gymnasium/{name}: {error}") from error
+        raise SimulatorError(f"{name}: {error}") from error
 
 
 class CallbackPool:
@@ -216,10 +269,10 @@ class CallbackPool:
         return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
 
     def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
-        return _next(token), _rows(self._ask(self.envs.step, np.asarray(action)))
+        return _next(token), _rows(self._ask(self.envs.step, _arrays(action)))
 
     def _send(self, token: Any, action: Any) -> np.ndarray:
-        self._ask(self.envs.send, np.asarray(action))
+        self._ask(self.envs.send, _arrays(action))
         return _next(token)
 
     def _recv(self, token: Any) -> tuple[np.ndarray, Rows]:
@@ -240,6 +293,11 @@ class CallbackPool:
     def close(self) -> None:
         """Ends environments and workers."""
         self.envs.close()
+
+
+def _arrays(action: Any) -> Any:
+    """An action's arrays as NumPy's."""
+    return jax.tree.map(np.asarray, action)
 
 
 def _next(token: Any) -> np.ndarray:
@@ -275,20 +333,22 @@ class Solo:
         self.lanes.reset(seed)
         return tree_of(self.lanes.observation, self.buffers.obs)
 
-    def step(self, action: np.ndarray) -> WorkerRows:
+    def step(self, action: Any) -> WorkerRows:
         """As `WorkerPool.step`."""
-        self.buffers.action[:] = action
+        parts = arrays_of(self.lanes.action, action)
+        for there, part in zip(self.buffers.action, parts, strict=True):
+            there[:] = part
         self.lanes.step()
         obs = tree_of(self.lanes.observation, self.buffers.obs)
         return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
 
     def picture(self) -> np.ndarray | None:
-        """As the environment draws itself, uint8 [H, W, 3]."""
+        """As the environment draws itself, uint8 [H, W, 3]; None if it does not."""
         from gymnasium.error import DependencyNotInstalled
 
         try:
             picture = self.env.render()
-        except DependencyNotInstalled:
+        except (DependencyNotInstalled, NotImplementedError):
             return None
         return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
 

@@ -20,7 +20,7 @@ from flax import struct
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import finite, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
-from purejaxppo.spaces import Box, Space
+from purejaxppo.spaces import Box, Dict, Space
 
 
 class Rows(NamedTuple):
@@ -228,10 +228,7 @@ class HostEnv:
 
     def to_simulator(self, action):
         """The policy's action [N, ...] as the pool takes it."""
-        action = from_unit(action, flat_space(self._raw_action))
-        if isinstance(self._raw_action, Box):
-            action = action.reshape((-1, *self._raw_action.shape))
-        return action
+        return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
     def _outcome(self, state: HostState, token, rows: Rows) -> tuple[HostState, EnvStep]:
         """What the trainer sees of a pool's answer."""
@@ -295,6 +292,13 @@ class HostEnv:
             return out, jax.tree.map(lambda x: True, out)
 
         return reset, step
+
+
+def shaped(action, space: Space):
+    """Flat actions [N, ...] with the axes that their `Box` spaces have."""
+    if isinstance(space, Dict):
+        return {name: shaped(action[name], part) for name, part in space.spaces}
+    return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
 
 
 def spread(tree, size: int):

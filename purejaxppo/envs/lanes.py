@@ -4,22 +4,24 @@ Nothing here imports JAX, since worker processes import it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from purejaxppo.envs.makers import MakeError
+from purejaxppo.envs.teams import MASK
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 ALIGNMENT = 64  # bytes: a cache line
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
 TRIES = 3  # resets before one that returns NaN is an error
 
 
 class Buffers(NamedTuple):
     """What a batch of N environments and its owner write for each other, in one memory."""
 
-    action: np.ndarray  # [N, ...]
+    action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
     obs: tuple[np.ndarray, ...]  # [N, ...] each: the observation's parts in order of their paths
     reward: np.ndarray  # [N] float32
     terminated: np.ndarray  # [N] bool
@@ -29,8 +31,8 @@ class Buffers(NamedTuple):
 
     def rows(self, start: int, stop: int) -> "Buffers":
         """Views of some environments' rows."""
-        obs = tuple(part[start:stop] for part in self.obs)
-        return Buffers(self.action[start:stop], obs, *(part[start:stop] for part in self[2:]))
+        action, obs = (tuple(part[start:stop] for part in parts) for parts in self[:2])
+        return Buffers(action, obs, *(part[start:stop] for part in self[2:]))
 
 
 class Leaf(NamedTuple):
@@ -54,6 +56,27 @@ def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
         yield Leaf(path, (), "int32")
 
 
+def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
+    """A copy of an element's arrays, in the order of the space's leaves, as its pytree."""
+    rest = iter(parts)
+
+    def build(space: Space) -> Any:
+        if isinstance(space, Dict):
+            return {name: build(part) for name, part in space.spaces}
+        return next(rest).copy()
+
+    return build(space)
+
+
+def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
+    """The arrays of a pytree, in the order of the space's leaves."""
+    if isinstance(space, Dict):
+        for name, part in space.spaces:
+            yield from arrays_of(part, tree[name])
+    else:
+        yield np.asarray(tree)
+
+
 def size_of(observation: Space, action: Space, num_envs: int) -> int:
     """The bytes that the buffers of N environments take."""
     return _places(observation, action, num_envs)[1]
@@ -63,14 +86,15 @@ def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Bu
     """The buffers of N environments in `memory`, which has `size_of` bytes."""
     places, _ = _places(observation, action, num_envs)
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
-    return Buffers(arrays[0], tuple(arrays[1:-5]), *arrays[-5:])
+    acts = len(list(leaves(action)))
+    return Buffers(tuple(arrays[:acts]), tuple(arrays[acts:-5]), *arrays[-5:])
 
 
 def _places(observation: Space, action: Space, num_envs: int):
     """(shape, dtype, offset) of each array, and the bytes of all."""
-    (act,) = leaves(action)
     places, end = [], 0
-    for leaf in [act, *leaves(observation), Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 4]:
+    rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 4]
+    for leaf in [*leaves(action), *leaves(observation), *rest]:
         shape = (num_envs, *leaf.shape)
         places.append((shape, leaf.dtype, end))
         size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
@@ -87,23 +111,43 @@ def observation_space(space: Any) -> Space:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): observation_space(part) for name, part in space.items()})
+        return Dict.of(
+            {
+                str(name): _mask(part) if name == MASK else observation_space(part)
+                for name, part in space.items()
+            }
+        )
     if isinstance(space, spaces.Tuple):
         return Dict.of({str(i): observation_space(part) for i, part in enumerate(space)})
-    return _plain_space(space, "observation", "Box, Discrete, MultiDiscrete, MultiBinary, Dict")
+    return _plain_space(space, "observation", SUPPORTED)
+
+
+def _mask(space: Any) -> Space:
+    """A part called `action_mask`, of whatever kind of zeros and ones: uint8 with one axis."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
+    if isinstance(space, spaces.Dict):
+        return Dict.of({str(name): _mask(part) for name, part in space.items()})
+    return observation_space(space)
 
 
 def action_space(space: Any) -> Space:
-    """A Gymnasium action space as ours.
+    """A Gymnasium action space as ours; a Tuple is a Dict with keys "0", "1", ...
 
     Raises:
-        MakeError: it is neither a Box of floats nor discrete.
+        MakeError: a part is neither a Box of floats nor discrete.
     """
     from gymnasium import spaces
 
+    if isinstance(space, spaces.Dict):
+        return Dict.of({str(name): action_space(part) for name, part in space.items()})
+    if isinstance(space, spaces.Tuple):
+        return Dict.of({str(i): action_space(part) for i, part in enumerate(space)})
     if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
         raise MakeError(f"actions in a Box of {space.dtype} are not supported, only floats are")
-    return _plain_space(space, "action", "Box, Discrete, MultiDiscrete, MultiBinary")
+    return _plain_space(space, "action", SUPPORTED)
 
 
 def _plain_space(space: Any, role: str, supported: str) -> Space:
@@ -123,9 +167,15 @@ def _plain_space(space: Any, role: str, supported: str) -> Space:
 
 
 def decoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a row of our action array to an action of a Gymnasium space."""
+    """A function from our action (an array, or a dict of them) to one of a Gymnasium space."""
     from gymnasium import spaces
 
+    if isinstance(space, spaces.Dict):
+        named = {name: decoder(part) for name, part in space.items()}
+        return lambda tree: {name: decode(tree[str(name)]) for name, decode in named.items()}
+    if isinstance(space, spaces.Tuple):
+        listed = [decoder(part) for part in space]
+        return lambda tree: tuple(decode(tree[str(i)]) for i, decode in enumerate(listed))
     if isinstance(space, spaces.Box):
         # Bounds in float64 may lie inside their own float32 rounding.
         low, high, dtype = space.low, space.high, space.dtype
@@ -136,6 +186,39 @@ def decoder(space: Any) -> Callable[[Any], Any]:
     shape, dtype = space.shape, space.dtype
     start = getattr(space, "start", 0)
     return lambda row: row.astype(dtype).reshape(shape) + start
+
+
+def read(source: "Source", obs: Any) -> np.ndarray:
+    """One array of ours from a Gymnasium observation, in Gymnasium's shape.
+
+    Raises:
+        ValueError: it has another shape than its space says.
+    """
+    for key in source.keys:
+        obs = obs[key]
+    part = np.asarray(obs)
+    if part.shape != source.shape:
+        name = "".join(f"[{key!r}]" for key in source.keys)
+        raise ValueError(
+            f"the observation{name} has shape {part.shape}, "
+            f"but observation_space says {source.shape}"
+        )
+    return part if source.start is None else part - source.start
+
+
+def encoder(space: Any) -> Callable[[Any], Any]:
+    """A function from a Gymnasium observation to ours, an array or a dict of them."""
+    ours, places = observation_space(space), tuple(sources(space))
+    kinds = tuple(leaves(ours))
+
+    def encode(obs: Any) -> Any:
+        arrays = (
+            read(source, obs).reshape(leaf.shape).astype(leaf.dtype)
+            for source, leaf in zip(places, kinds, strict=True)
+        )
+        return tree_of(ours, arrays)
+
+    return encode
 
 
 class Source(NamedTuple):
@@ -226,7 +309,8 @@ class Lanes:
     def _advance(self, lane: int) -> tuple[Any, float, bool, bool]:
         if self._over[lane]:
             return self._first(lane, None), 0.0, False, False
-        action = self._decode[lane](self._buffers.action[lane])
+        parts = [part[lane] for part in self._buffers.action]
+        action = self._decode[lane](tree_of(self.action, parts))
         obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
         return obs, float(reward), bool(terminated), bool(truncated)
 
@@ -243,18 +327,7 @@ class Lanes:
     def _write(self, lane: int, obs: Any) -> None:
         """Puts an observation into its row."""
         for target, source in zip(self._buffers.obs, self._sources[lane], strict=True):
-            part = obs
-            for key in source.keys:
-                part = part[key]
-            part = np.asarray(part)
-            if part.shape != source.shape:
-                name = "".join(f"[{key!r}]" for key in source.keys)
-                raise ValueError(
-                    f"the observation{name} has shape {part.shape}, "
-                    f"but observation_space says {source.shape}"
-                )
-            if source.start is not None:
-                part = part - source.start
+            part = read(source, obs)
             with np.errstate(over="ignore", invalid="ignore"):  # infinity is contained like NaN
                 target[lane] = part.reshape(target.shape[1:])
 
@@ -269,7 +342,7 @@ class Lanes:
     def _contain(self) -> None:
         """Ends the episodes of environments that returned NaN or infinity."""
         bad = self._buffers.diverged
-        for part in self._buffers.obs:
-            part[bad] = 0
+        for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
+            part[bad] = MASK in leaf.path  # what allows nothing leaves nothing to choose from
         self._buffers.reward[bad] = 0
         self._buffers.terminated[bad] = True

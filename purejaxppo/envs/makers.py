@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ class Spec:
     max_episode_steps: int = 0
     pixels: int = 0
     frame_stack: int = 1
+    mask: bool = False
 
     def __call__(self, render_mode: str | None = None) -> Any:
         """The environment in its wrappers."""
@@ -58,6 +59,10 @@ class Spec:
             )
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
+        if self.mask:
+            from purejaxppo.envs.masks import Masked
+
+            env = Masked(env, f"gymnasium/{self.name}")
         return env
 
 
@@ -73,6 +78,7 @@ def make_spec(
     *,
     pixels: int = 0,
     frame_stack: int = 1,
+    mask: bool = False,
 ) -> Spec:
     """Describes a Gymnasium environment; nothing is imported or made yet.
 
@@ -86,9 +92,10 @@ def make_spec(
             file has one if it says so in an attribute `max_episode_steps`, and truncates itself.
         pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
         frame_stack: how many of the last pictures.
+        mask: observe the infos' `action_mask`, too.
     """
     pairs = tuple(sorted((options or {}).items()))
-    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack)
+    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack, mask)
 
 
 def make_one(maker: Maker, render_mode: str | None = None) -> Any:
@@ -122,39 +129,39 @@ def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> A
 
     package, _, task = name.rpartition(":")
     if package:
-        _import(package, f"env.name: gymnasium/{name}")
+        import_named(package, f"env.name: gymnasium/{name}")
     try:
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        near = _near(task, gymnasium.registry)
-        hint = f"did you mean {near!r}?" if near else "is its package named, as in package:Id-v0?"
+        close = near(task, gymnasium.registry)
+        hint = f"did you mean {close!r}?" if close else "is its package named, as in package:Id-v0?"
         if isinstance(error, gymnasium.error.DeprecatedEnv):
-            hint = _one_line(error)
+            hint = one_line(error)
         raise MakeError(f"env.name: unknown task 'gymnasium/{name}'; {hint}") from error
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        raise MakeError(f"gymnasium/{name} needs another package: {_one_line(error)}") from error
+        raise MakeError(f"gymnasium/{name} needs another package: {one_line(error)}") from error
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        reason = _one_line(error).partition(" was raised from")[0]
+        reason = one_line(error).partition(" was raised from")[0]
         raise MakeError(f"env.options: gymnasium/{name}: {reason}") from error
     except gymnasium.error.Error as error:
         if task in gymnasium.registry:
             raise
-        raise MakeError(f"env.name: gymnasium/{name}: {_one_line(error)}") from error
+        raise MakeError(f"env.name: gymnasium/{name}: {one_line(error)}") from error
 
 
 def _from_file(file: str, name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
     """An instance of a class in a file, under a time limit if one is given."""
     import gymnasium
 
-    kind = _class_in_file(file, name, "env.name")
+    kind = in_file(file, name, "env.name")
     if not issubclass(kind, gymnasium.Env):
         raise MakeError(f"env.name: {file}:{name} is not a gymnasium.Env")
     try:
         inspect.signature(kind).bind(**options)
     except TypeError as error:
-        raise MakeError(f"env.options: {file}:{name}: {_one_line(error)}") from error
+        raise MakeError(f"env.options: {file}:{name}: {one_line(error)}") from error
     env = kind(**options)
     return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
 
@@ -166,13 +173,13 @@ def _wrapper(name: str) -> Any:
     where = f"env.wrappers: {name}"
     module, _, class_name = name.rpartition(":")
     if module.endswith(".py"):
-        return _class_in_file(module, class_name, "env.wrappers")
-    place = _import(module, where) if module else gymnasium.wrappers
+        return in_file(module, class_name, "env.wrappers")
+    place = import_named(module, where) if module else gymnasium.wrappers
     try:
         return getattr(place, class_name)
     except AttributeError:
-        near = _near(class_name, dir(place))
-        hint = f"; did you mean {near!r}?" if near else ""
+        close = near(class_name, dir(place))
+        hint = f"; did you mean {close!r}?" if close else ""
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
 
 
@@ -183,12 +190,16 @@ def _wrapped(name: str, env: Any) -> Any:
     except TypeError as error:
         raise MakeError(
             f"env.options.wrappers: {name} cannot be made from an environment alone: "
-            f"{_one_line(error)}"
+            f"{one_line(error)}"
         ) from error
 
 
-def _import(module: str, where: str) -> Any:
-    """A module by name."""
+def import_named(module: str, where: str) -> Any:
+    """A module by name.
+
+    Raises:
+        MakeError: it, or what it imports, is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -197,18 +208,31 @@ def _import(module: str, where: str) -> Any:
         raise MakeError(f"{where}: {module} needs another package: {error}") from error
 
 
-def _class_in_file(file: str, name: str, where: str) -> Any:
-    """A class of a Python file, which is loaded once and may import its neighbours."""
+def in_file(
+    file: str,
+    name: str,
+    where: str,
+    is_one: Callable[[Any], bool] = inspect.isclass,
+    kind: str = "class",
+) -> Any:
+    """A class (or what `is_one`) of a Python file, loaded once; it may import its neighbours.
+
+    Raises:
+        MakeError: there is no such file, or nothing of that name and kind in it.
+    """
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise MakeError(f"{where}: {file}: no such file")
     with _LOADING:
         module = _module_of(path)
-    classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
-    if name not in classes:
-        own = [key for key in classes if vars(module)[key].__module__ == module.__name__]
-        there = f"it has {', '.join(own)}" if own else "it has no classes"
-        raise MakeError(f"{where}: {file} has no class {name!r}; {there}")
+    there = [key for key, value in vars(module).items() if is_one(value)]
+    if name not in there:
+        own = [
+            key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__
+        ]
+        plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+        has = f"it has {', '.join(own)}" if own else f"it has no {plural}"
+        raise MakeError(f"{where}: {file} has no {kind} {name!r}; {has}")
     return vars(module)[name]
 
 
@@ -231,11 +255,13 @@ def _module_of(path: Path) -> Any:
     return module
 
 
-def _near(name: str, known: Iterable[str]) -> str | None:
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is nearest to a wrong one, if any is near."""
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
     return by_lower[close[0]] if close else None
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error says, as one line."""
     return " ".join(str(error).split()).rstrip(".")

@@ -9,6 +9,7 @@ from purejaxppo.config import EnvConfig
 from purejaxppo.envs.halves import HalvedEnv
 from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions, Visible
 
 
@@ -46,6 +47,16 @@ FAMILIES = {
     ),
     "oscillator": Family(
         "purejaxppo.envs.oscillator", "jax", "", "ensembles of neurons to desynchronise"
+    ),
+    "particles": Family(
+        "purejaxppo.envs.particles", "jax", "", "several agents each: discs in the plane"
+    ),
+    "pettingzoo": Family(
+        "purejaxppo.envs.pettingzoo",
+        "pettingzoo",
+        "pettingzoo",
+        "several agents: any module, package:Class or file.py:function, in worker processes",
+        True,
     ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
@@ -111,6 +122,8 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
 def make_task(config: EnvConfig) -> Any:
     """One JAX environment, wrapped in the fixed order: adapter, time limit, action scaling.
 
+    A world of several agents is made one environment between the last two.
+
     Raises:
         ValueError: as `resolve`, or a bad option.
     """
@@ -118,7 +131,10 @@ def make_task(config: EnvConfig) -> Any:
     task = module.make(name, config)
     if config.visible:
         task = Visible(task, config.visible, config.full_state)
-    return UnitActions(TimeLimit(task, config.max_episode_steps or task.max_episode_steps))
+    task = TimeLimit(task, config.max_episode_steps or task.max_episode_steps)
+    if hasattr(task, "agents"):
+        task = World(task, global_state=wants_global_state(config))
+    return UnitActions(task)
 
 
 def _suggest(name: str, *families: str) -> str:
@@ -147,19 +163,20 @@ def make(
     first: int = 0,
     evaluation: bool = False,
     film: bool = False,
-) -> VectorEnv | HostEnv:
+) -> VectorEnv | HostEnv | WorldsEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
         config: which environment.
-        num_envs: how many.
+        num_envs: how many rows; each agent is one.
         seed: of simulators that do not take a key.
-        first: the number of the first environment, where this batch is part of a larger one.
-        evaluation: whole episodes as they are scored; the first of each environment counts.
+        first: the number of the first environment, where this batch is one of several equal ones.
+        evaluation: whole episodes as they are scored; the first of each environment counts. Rows
+            of a task of several agents are rounded up to whole worlds.
         film: pictures will be taken of simulators on the host.
 
     Raises:
-        ValueError: as `resolve`, or a bad option.
+        ValueError: as `resolve`, a bad option, or no whole number of worlds.
     """
     if on_host(config):
         return _make_on_host(
@@ -167,7 +184,12 @@ def make(
         )
     task = make_task(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
-    return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)
+    every_step = every_step and not evaluation
+    team = getattr(task, "team", None)
+    if team is None:
+        return VectorEnv(task, num_envs, fresh_every_step=every_step)
+    num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
+    return WorldsEnv(VectorEnv(task, num_worlds, fresh_every_step=every_step), team)
 
 
 def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int = 0) -> HalvedEnv:
@@ -188,11 +210,16 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
             f"{config.name} is none: leave it off"
         )
     half = num_envs // 2
-    halves = [_make_on_host(config, half, seed=seed, first=first + i) for i in (0, half)]
-    return HalvedEnv(*halves)
+    one, other = (_make_on_host(config, half, seed=seed, first=first + i) for i in (0, half))
+    if isinstance(one, WorldsEnv) or isinstance(other, WorldsEnv):
+        raise ValueError(
+            f"env.double_buffer is not for tasks of several agents, and {config.name} is one: "
+            f"leave it off"
+        )
+    return HalvedEnv(one, other)
 
 
-def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv:
+def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
     """What a host adapter makes, refused if its episodes have no end."""
     module, name = resolve(config)
     if config.visible:

@@ -23,16 +23,17 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from purejaxppo.envs.lanes import Lanes, buffers, size_of
+from purejaxppo.envs.lanes import Lanes, arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.makers import MakeError, Maker, make_one, make_spec, time_limit
-from purejaxppo.spaces import Dict, Space
+from purejaxppo.envs.teams import Team
+from purejaxppo.spaces import Space
 
 __all__ = ["Maker", "Rows", "WorkerError", "WorkerPool", "make_one", "make_spec"]
 
@@ -82,6 +83,7 @@ class Facts(NamedTuple):
     observation: Space
     action: Space
     max_episode_steps: int
+    team: Team | None  # of a world of several agents
 
 
 class Fault(NamedTuple):
@@ -154,6 +156,7 @@ class WorkerPool:
         self.observation: Space = facts[0].observation
         self.action: Space = facts[0].action
         self.max_episode_steps: int = facts[0].max_episode_steps
+        self.team: Team | None = facts[0].team
         for worker, other in zip(self._workers, facts, strict=True):
             if other != facts[0]:
                 raise WorkerError(
@@ -190,11 +193,11 @@ class WorkerPool:
     def send(self, action: Any) -> None:
         """The first half of `step`: returns while the environments step."""
         self._check()
-        action = np.asarray(action)
-        there = self._buffers.action
-        if action.shape != there.shape:
-            raise ValueError(f"actions have shape {action.shape} in place of {there.shape}")
-        np.copyto(there, action, casting="same_kind")
+        parts = arrays_of(self.action, action)
+        for part, there in zip(parts, self._buffers.action, strict=True):
+            if part.shape != there.shape:
+                raise ValueError(f"actions have shape {part.shape} in place of {there.shape}")
+            np.copyto(there, part, casting="same_kind")
         self._post("step")
 
     def recv(self) -> Rows:
@@ -462,7 +465,9 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
     if isinstance(lanes, Fault):
         connection.send(lanes)
         return
-    connection.send(Facts(lanes.observation, lanes.action, time_limit(envs[0])))
+    team = getattr(envs[0], "team", None)
+    known = team if isinstance(team, Team) else None
+    connection.send(Facts(lanes.observation, lanes.action, time_limit(envs[0]), known))
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)
@@ -569,15 +574,3 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
-    """A copy of an observation's arrays, in the order of the space's leaves, as its pytree."""
-    rest = iter(parts)
-
-    def build(space: Space) -> Any:
-        if isinstance(space, Dict):
-            return {name: build(part) for name, part in space.spaces}
-        return next(rest).copy()
-
-    return build(space)

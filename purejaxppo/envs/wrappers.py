@@ -151,6 +151,8 @@ class Visible(Wrapper):
 
 def flat_space(space: Space) -> Space:
     """A `Box` without axes, or with several, as one with exactly one; others as they are."""
+    if isinstance(space, Dict):
+        return Dict(tuple((name, flat_space(part)) for name, part in space.spaces))
     if not isinstance(space, Box) or len(space.shape) == 1:
         return space
     low, high = (

@@ -208,7 +208,7 @@ class Unsupported(Counter):
         if which == "obs":
             self.observation_space = spaces.Text(5)
         elif which == "action":
-            self.action_space = spaces.Dict({"a": spaces.Discrete(2)})
+            self.action_space = spaces.Text(5)
         else:
             self.action_space = spaces.Box(0, 3, (2,), np.int32)
 
@@ -239,3 +239,101 @@ class Walk(gymnasium.Env):
         self.place = self.place + 0.3 * action[0] + 0.2 * self.np_random.normal(size=2)
         over = bool(np.abs(self.place).max() > 2)
         return self.place.astype(np.float32), float(self.place[0]), over, False, {}
+
+
+class Hybrid(Counter):
+    """Acts in products of spaces, and is paid for each number of an action in a place of its own.
+
+    It observes a Tuple: a picture of its action, and the choice.
+    """
+
+    discrete = spaces.Discrete(3, start=5)
+    several = spaces.MultiDiscrete([2, 3], start=[1, 1])
+    observation_space = spaces.Tuple(
+        (spaces.Box(-10, 10, (2,), np.float64), spaces.Discrete(3, start=5))
+    )
+
+    def __init__(self, kind="tuple"):
+        super().__init__(length=4)
+        box = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 4.0]), dtype=np.float64)
+        self.action_space = {
+            "tuple": spaces.Tuple((self.discrete, box, self.several)),
+            "dict": spaces.Dict({"pick": self.discrete, "by": box, "how": self.several}),
+            "nested": spaces.Dict(
+                {"pick": self.discrete, "rest": spaces.Tuple((box, self.several))}
+            ),
+        }[kind]
+        self.kind = kind
+        self.last = np.zeros(2), 5
+
+    def obs(self):
+        return self.last
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        if self.kind == "tuple":
+            pick, by, how = action
+        elif self.kind == "dict":
+            pick, by, how = action["pick"], action["by"], action["how"]
+        else:
+            pick, (by, how) = action["pick"], action["rest"]
+        self.last = by, pick
+        obs, _, *rest = super().step(action)
+        return obs, float(pick + 10 * by[0] + 100 * by[1] + 1000 * how[0] + 10000 * how[1]), *rest
+
+
+class Allows(Counter):
+    """Says in its infos what it allows, in actions of several kinds."""
+
+    def __init__(self, kind="discrete", wrong=""):
+        super().__init__(length=3)
+        pair = spaces.MultiDiscrete([2, 3])
+        self.kind, self.wrong = kind, wrong
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = {
+            "discrete": spaces.Discrete(3, start=4),
+            "several": pair,
+            "long": pair,
+            "dict": spaces.Dict({"a": spaces.Discrete(2), "b": pair, "c": box}),
+            "tuple": spaces.Tuple((box, spaces.Discrete(2))),
+            "own": spaces.Discrete(3),
+            "box": box,
+        }[kind]
+        if kind == "own":
+            self.observation_space = spaces.Dict(
+                {"time": Counter.observation_space, "action_mask": spaces.MultiBinary(3)}
+            )
+        if kind == "several":
+            self.observation_space = spaces.Dict({"time": Counter.observation_space})
+
+    def mask(self):
+        t = self.time
+        one = np.array([t == 0, t == 1, t == 2], np.int8)  # at the end, t = 3, nothing is allowed
+        pair = np.array([t != 1, t == 1], bool), np.array([1, t == 1, 0], np.int8)
+        return {
+            "discrete": one,
+            "several": pair,
+            "long": np.concatenate(pair),
+            "dict": {"a": pair[0], "b": pair, "c": None},
+            "tuple": (None, pair[0]),
+            "own": one,
+            "box": one,
+        }[self.kind]
+
+    def both(self, obs):
+        if self.kind == "own":
+            return {"time": obs, "action_mask": self.mask()}, {}
+        if self.wrong == "missing" or (self.wrong == "later" and self.time == 2):
+            return obs, {"other": 1}
+        mask = self.mask()[:-1] if self.wrong == "short" else self.mask()
+        if self.wrong == "nan" and self.time == 2:
+            obs = obs * np.nan
+        return ({"time": obs} if self.kind == "several" else obs), {"action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        return self.both(super().reset(seed=seed)[0])
+
+    def step(self, action):
+        obs, *rest, _ = super().step(action)
+        obs, info = self.both(obs)
+        return obs, *rest, info

@@ -13,6 +13,7 @@ from purejaxppo.advantages import gae
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import select
+from purejaxppo.envs.worlds import WorldsState
 from purejaxppo.rollout import collect, init_rollout
 
 # Brax asks MJX for fields in the old way.
@@ -77,6 +78,7 @@ ENVPOOL = (
     "FrozenLake-v1",
     "FetchReach-v4",
 )
+PETTINGZOO = ("mpe2.simple_spread_v3", "mpe2.simple_tag_v3")
 GYMNASIUM = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "FrozenLake-v1")
 QUICK = {
     "brax/inverted_pendulum",
@@ -93,7 +95,13 @@ ALL = [
     *(("envpool/" + name, "") for name in ENVPOOL),
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
+    *(("particles/" + name, "") for name in ("spread", "tag")),
+    *(("pettingzoo/" + name, "") for name in PETTINGZOO),
 ]
+OPTIONS = {
+    "particles/tag": {"num_hunters": 1, "num_prey": 2},
+    "pettingzoo/mpe2.simple_tag_v3": {"num_adversaries": 2, "num_good": 1},
+}
 ONE_START = {
     "envpool/FrozenLake-v1",
     "gymnasium/FrozenLake-v1",
@@ -116,7 +124,7 @@ ONE_START = {
 
 def parameter(name, backend):
     is_quick = (name in QUICK and not backend) or name.startswith(
-        ("dummy/", "gymnax/", "envpool/", "gymnasium/")
+        ("dummy/", "gymnax/", "envpool/", "gymnasium/", "particles/", "pettingzoo/")
     )
     return pytest.param(
         (name, backend),
@@ -144,14 +152,42 @@ class Disturbed:
 
     def step(self, state, action):
         other = another_action(self.spec.action, action)
-        return self.env.step(state, select(state.done & self.disturb, other, action))
+        return self.env.step(state, select(ignored(state) & self.disturb, other, action))
+
+
+def ignored(state):
+    """Whose actions the next step does not look at: bool [N]."""
+    if isinstance(state, WorldsState):
+        return (state.worlds.done[:, None] | ~state.alive).ravel()
+    return state.done
+
+
+def valid_after(done, num_agents):
+    """The rows that are valid, given where agents are done and that the first row is valid.
+
+    An agent that is done is out until all of its world are, and one row more.
+    """
+    worlds = done.reshape(len(done), -1, num_agents)
+    valid, alive = np.zeros(worlds.shape, bool), np.ones(worlds.shape[1:], bool)
+    for t in range(len(worlds)):
+        valid[t] = alive
+        alive = alive & ~worlds[t]
+        resetting = ~valid[t].any(axis=1) if t else np.zeros(len(alive), bool)
+        alive[resetting] = True
+    return valid.reshape(done.shape)
 
 
 def make(name, backend="", limit=LIMIT):
     family = name.partition("/")[0]
     if importlib.util.find_spec(registry.FAMILIES[family].requires) is None:
         pytest.skip(f"needs the extra {family}")
-    config = EnvConfig(name=name, num_envs=NUM_ENVS, backend=backend, max_episode_steps=limit)
+    config = EnvConfig(
+        name=name,
+        num_envs=NUM_ENVS,
+        backend=backend,
+        max_episode_steps=limit,
+        options=OPTIONS.get(name, {}),
+    )
     return registry.make(config, NUM_ENVS)
 
 
@@ -276,7 +312,10 @@ def test_an_end_is_one_of_two_kinds_and_on_a_valid_row(recording):
 
 def test_each_end_is_followed_by_exactly_one_reset_row_that_pays_nothing(recording):
     rows = recording.rows
-    np.testing.assert_array_equal(rows.valid[1:], ~recording.done[:-1])
+    expected = valid_after(recording.done, recording.spec.num_agents)
+    np.testing.assert_array_equal(rows.valid, expected)
+    if recording.spec.num_agents == 1:
+        np.testing.assert_array_equal(rows.valid[1:], ~recording.done[:-1])
     assert rows.valid[0].all()
     assert np.all(rows.reward[~rows.valid] == 0)
     np.testing.assert_array_equal(rows.start[1:], ~rows.valid[:-1])

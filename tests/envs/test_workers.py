@@ -330,7 +330,7 @@ def test_a_missing_package_is_named(monkeypatch):
     ("which", "message"),
     [
         ("obs", "the observation space Text is not supported; Box, Discrete"),
-        ("action", "the action space Dict is not supported; Box, Discrete"),
+        ("action", "the action space Text is not supported; Box, Discrete"),
         ("integers", "actions in a Box of int32 are not supported"),
     ],
 )

@@ -1,0 +1,336 @@
+"""`particles/`: discs in the plane, several agents each: `spread` together, or `tag` each other.
+
+The physics are those of the multi-agent particle environments of Lowe et al. 2017,
+https://arxiv.org/abs/1706.02275, without communication: damped motion, forces where discs touch.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.config import EnvConfig, Scalar
+from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.spaces import Box, Discrete, Space
+
+DT, DAMPING = 0.1, 0.25
+CONTACT_FORCE, CONTACT_MARGIN = 100.0, 1e-3
+DIRECTIONS = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
+"""What the five discrete actions push in."""
+FRAME_RATE = 1 / DT
+
+
+class State(NamedTuple):
+    """One world of A agents and L discs that stay where they are."""
+
+    position: jax.Array  # [A, 2]
+    velocity: jax.Array  # [A, 2]
+    fixed: jax.Array  # [L, 2] positions of landmarks or obstacles
+    alive: jax.Array  # [A] bool
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """The physical constants of A agents and of fixed discs."""
+
+    size: tuple[float, ...]  # radii
+    accel: tuple[float, ...]  # force of a full push
+    max_speed: tuple[float, ...]  # infinity: any
+    fixed_size: float = 0.0
+    """Radius of fixed discs, if agents bump into them; 0: they pass through."""
+
+    def move(self, state: State, push: jax.Array) -> State:
+        """One step of DT under pushes [A, 2] of length up to 1 per axis.
+
+        Positions move with the old velocities, then v' = (1 - damping) v + F dt, at most as fast
+        as is allowed.
+        """
+        size = jnp.asarray(self.size)
+        force = push * jnp.asarray(self.accel)[:, None]
+        pairs = state.alive[:, None] & state.alive & ~jnp.eye(len(size), dtype=bool)
+        force += contact(state.position, state.position, size[:, None] + size, pairs)
+        if self.fixed_size:
+            everywhere = jnp.ones((len(size), len(state.fixed)), bool)
+            reach = size[:, None] + self.fixed_size
+            force += contact(state.position, state.fixed, reach, everywhere)
+        velocity = (1 - DAMPING) * state.velocity + DT * force
+        speed = jnp.sqrt(jnp.sum(velocity**2, axis=-1, keepdims=True) + 1e-12)
+        velocity = velocity * jnp.minimum(1.0, jnp.asarray(self.max_speed)[:, None] / speed)
+        return state._replace(position=state.position + DT * state.velocity, velocity=velocity)
+
+    def touching(self, position: jax.Array) -> jax.Array:
+        """Which agents overlap, bool [A, A]; each overlaps with itself."""
+        size = jnp.asarray(self.size)
+        return distances(position, position) < size[:, None] + size
+
+
+def distances(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Euclidean, [A, 2] and [B, 2] -> [A, B]."""
+    return jnp.sqrt(jnp.sum((a[:, None] - b) ** 2, axis=-1) + 1e-12)
+
+
+def contact(a: jax.Array, b: jax.Array, reach, there) -> jax.Array:
+    """Forces [A, 2] on discs at `a` from discs at `b` [B, 2]: a spring that sets in softly.
+
+    Args:
+        a: [A, 2].
+        b: [B, 2].
+        reach: sums of radii [A, B].
+        there: which pairs push each other, bool [A, B].
+    """
+    away = a[:, None] - b
+    distance = distances(a, b)
+    depth = CONTACT_MARGIN * jnp.logaddexp(0.0, (reach - distance) / CONTACT_MARGIN)
+    force = CONTACT_FORCE * away * (depth / distance)[..., None]
+    return jnp.sum(jnp.where(there[..., None], force, 0.0), axis=1)
+
+
+def pushes(action: tuple, *, continuous: bool) -> jax.Array:
+    """A actions as pushes [A, 2]."""
+    stacked = jnp.stack(action)
+    return stacked if continuous else jnp.asarray(DIRECTIONS)[stacked]
+
+
+def start(key, num_agents: int, num_fixed: int, spread: float) -> State:
+    """Agents in [-1, 1]^2 at rest, fixed discs in [-spread, spread]^2."""
+    agent_key, fixed_key = jax.random.split(key)
+    return State(
+        position=jax.random.uniform(agent_key, (num_agents, 2), minval=-1.0, maxval=1.0),
+        velocity=jnp.zeros((num_agents, 2)),
+        fixed=jax.random.uniform(fixed_key, (num_fixed, 2), minval=-spread, maxval=spread),
+        alive=jnp.ones(num_agents, bool),
+    )
+
+
+class Particles:
+    """What both tasks have in common."""
+
+    cheap_reset = True
+    frame_rate = FRAME_RATE
+    agents: tuple[str, ...]
+    observation: tuple[Space, ...]
+    bodies: Bodies
+    continuous: bool
+    num_fixed: int
+
+    @property
+    def action(self) -> tuple[Space, ...]:
+        """Five directions each, or a push in [-1, 1]^2."""
+        one: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
+        return (one,) * len(self.agents)
+
+    @property
+    def state_space(self) -> Box:
+        """Of `global_state`."""
+        return Box((5 * len(self.agents) + 2 * self.num_fixed,))
+
+    def global_state(self, state: State) -> jax.Array:
+        """Positions, velocities, fixed discs, and who is alive; float [5 A + 2 L]."""
+        parts = (*state[:3], state.alive.astype(jnp.float32))
+        return jnp.concatenate([part.ravel() for part in parts])
+
+    def draw(self, states, *, height: int, width: int):
+        """Frames: agents in the colour of their role, landmarks or obstacles."""
+        from purejaxppo.pictures import particles
+
+        roles = [name.rpartition("_")[0] for name in self.agents]
+        fixed = self.bodies.fixed_size
+        return particles.film(states, roles, self.bodies.size, fixed, height=height, width=width)
+
+
+@dataclass(frozen=True)
+class Spread(Particles):
+    """A agents that are to cover A landmarks without touching each other; all share the reward
+
+        r = - sum over landmarks of the distance to the nearest agent
+            - collision_penalty * (pairs of agents that touch)
+
+    An agent observes its velocity and position, and the landmarks and the others relative to it.
+    """  # noqa: D415 - the formula ends the sentence
+
+    num_agents: int = 3
+    collision_penalty: float = 1.0
+    continuous: bool = False
+    max_episode_steps: int = 25
+
+    options: ClassVar = {"num_agents": 1, "collision_penalty": 0}
+
+    @property
+    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Their names."""
+        return tuple(f"agent_{i}" for i in range(self.num_agents))
+
+    @property
+    def num_fixed(self) -> int:  # type: ignore[override]
+        """Landmarks."""
+        return self.num_agents
+
+    @property
+    def bodies(self) -> Bodies:  # type: ignore[override]
+        """Discs of radius 0.15."""
+        count = self.num_agents
+        return Bodies((0.15,) * count, (5.0,) * count, (np.inf,) * count)
+
+    @property
+    def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
+        """The same for all."""
+        return (Box((2 + 4 * self.num_agents,)),) * self.num_agents
+
+    def reset(self, key):
+        """Everything anywhere in [-1, 1]^2."""
+        state = start(key, self.num_agents, self.num_agents, 1.0)
+        return state, self._observe(state)
+
+    def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
+        """One step; nobody is ever done before the time limit."""
+        del key
+        state = self.bodies.move(state, pushes(action, continuous=self.continuous))
+        nearest = jnp.min(distances(state.position, state.fixed), axis=0)
+        touching = jnp.sum(self.bodies.touching(state.position)) - self.num_agents
+        reward = -jnp.sum(nearest) - self.collision_penalty * touching / 2
+        alive = jnp.ones(self.num_agents)
+        return state, MultiStep(
+            self._observe(state), reward * alive, alive < 0, jnp.zeros((), bool)
+        )
+
+    def _observe(self, state: State) -> tuple:
+        def one(i: int):
+            here = state.position[i]
+            others = np.delete(np.arange(self.num_agents), i)
+            parts = (state.velocity[i], here, state.fixed - here, state.position[others] - here)
+            return jnp.concatenate([part.ravel() for part in parts])
+
+        return tuple(one(i) for i in range(self.num_agents))
+
+
+@dataclass(frozen=True)
+class Tag(Particles):
+    """Hunters that are to catch faster prey among obstacles; a prey that a hunter touches is out.
+
+    Each catch pays 10 to every hunter and costs the prey 10. Prey also pay for leaving
+    [-0.9, 0.9]^2, as in Lowe et al. 2017. When the last prey is caught, the episode is over for the
+    hunters, too. Hunters observe themselves, obstacles, other hunters, and of each prey where it is
+    relative to them, its velocity, and 1 if it is still free (all 0 if it is not). Prey observe
+    themselves, obstacles and hunters.
+    """
+
+    num_hunters: int = 3
+    num_prey: int = 2
+    num_obstacles: int = 2
+    continuous: bool = False
+    max_episode_steps: int = 50
+
+    options: ClassVar = {"num_hunters": 1, "num_prey": 1, "num_obstacles": 0}
+
+    @property
+    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Hunters first."""
+        hunters = (f"hunter_{i}" for i in range(self.num_hunters))
+        return (*hunters, *(f"prey_{i}" for i in range(self.num_prey)))
+
+    @property
+    def num_fixed(self) -> int:  # type: ignore[override]
+        """Obstacles."""
+        return self.num_obstacles
+
+    @property
+    def bodies(self) -> Bodies:  # type: ignore[override]
+        """Prey are smaller and faster."""
+
+        def each(hunter: float, prey: float) -> tuple[float, ...]:
+            return (hunter,) * self.num_hunters + (prey,) * self.num_prey
+
+        return Bodies(each(0.075, 0.05), each(3.0, 4.0), each(1.0, 1.3), fixed_size=0.2)
+
+    @property
+    def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
+        """Of different sizes."""
+        both = 4 + 2 * self.num_obstacles
+        hunter = Box((both + 2 * (self.num_hunters - 1) + 5 * self.num_prey,))
+        prey = Box((both + 2 * self.num_hunters,))
+        return (hunter,) * self.num_hunters + (prey,) * self.num_prey
+
+    def reset(self, key):
+        """Agents anywhere in [-1, 1]^2, obstacles not at the edge."""
+        state = start(key, len(self.agents), self.num_obstacles, 0.9)
+        return state, self._observe(state)
+
+    def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
+        """One step, and who was caught in it."""
+        del key
+        before = state.alive
+        state = self.bodies.move(state, pushes(action, continuous=self.continuous))
+        hunters = jnp.arange(len(self.agents)) < self.num_hunters
+        touched = jnp.any(self.bodies.touching(state.position) & hunters, axis=1)
+        caught = before & touched & ~hunters
+        state = state._replace(alive=before & ~caught)
+        outside = jnp.sum(edge_cost(jnp.abs(state.position)), axis=-1)
+        reward = jnp.where(hunters, 10.0 * jnp.sum(caught), -10.0 * caught - outside)
+        over = ~jnp.any(state.alive & ~hunters)
+        terminated = ~state.alive | over
+        return state, MultiStep(self._observe(state), reward, terminated, jnp.zeros((), bool))
+
+    def _observe(self, state: State) -> tuple:
+        count = self.num_hunters
+        free = state.alive[count:, None].astype(jnp.float32)
+
+        def one(i: int):
+            here = state.position[i]
+            hunters = state.position[np.delete(np.arange(count), i) if i < count else slice(count)]
+            parts = [state.velocity[i], here, state.fixed - here, hunters - here]
+            if i < count:
+                prey = (state.position[count:] - here, state.velocity[count:], jnp.ones_like(free))
+                parts.append(free * jnp.concatenate(prey, axis=1))
+            return jnp.concatenate([part.ravel() for part in parts])
+
+        return tuple(one(i) for i in range(len(self.agents)))
+
+
+def edge_cost(x: jax.Array) -> jax.Array:
+    """What a distance from the middle costs along one axis: 0 up to 0.9, then more and more."""
+    beyond = jnp.minimum(jnp.exp(2 * x - 2), 10.0)
+    return jnp.where(x < 0.9, 0.0, jnp.where(x < 1, 10 * (x - 0.9), beyond))
+
+
+TASKS: dict[str, Any] = {"spread": Spread, "tag": Tag}
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return list(TASKS)
+
+
+def make(name: str, config: EnvConfig) -> Spread | Tag:
+    """The task called `name`; `config.options` are its fields, besides `global_state`.
+
+    Raises:
+        ValueError: an option that it does not have, or a value that cannot be.
+    """
+    kind = TASKS[name]
+    options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
+    _check(name, kind, options)
+    return kind(**options)
+
+
+def _check(name: str, kind: Any, options: Mapping[str, Scalar]) -> None:
+    fields = {f.name: f.default for f in dataclasses.fields(kind) if f.name != "max_episode_steps"}
+    for option, value in options.items():
+        if option not in fields:
+            raise ValueError(
+                f"env.options.{option}: particles/{name} has no such option; it has "
+                f"{', '.join([*fields, GLOBAL_STATE])}"
+            )
+        default: Any = fields[option]
+        number = isinstance(default, float) and isinstance(value, int)
+        if isinstance(value, bool) != isinstance(default, bool) or not (
+            isinstance(value, type(default)) or number
+        ):
+            raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+        least = kind.options.get(option)
+        if least is not None and not least <= value < np.inf:  # type: ignore[operator]
+            raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")

@@ -1,0 +1,264 @@
+"""Worlds of several agents as a batch of rows: row = world * A + agent.
+
+A world as a whole is an ordinary environment whose observation holds what all its agents observe
+and how they fare (`teams.Team.world`): so time limits, scaled actions, fresh starts, containment
+and the bridge to the host are those of any other. `WorldsEnv` takes its answers apart.
+
+An agent that is done while its world goes on is `terminated` (or `truncated`) at that step; its
+rows after that are not `valid`, with reward 0 and its last observation. When all are done, the
+world resets: one row that is not `valid` for each agent, with the next episode's first observation.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs.base import EnvStep, TaskStep
+from purejaxppo.envs.host import HostEnv
+from purejaxppo.envs.teams import (
+    ALIVE,
+    GLOBAL_STATE,
+    MASK,
+    TERMINATED,
+    TRUNCATED,
+    Team,
+    joined_state_space,
+    split_mask,
+    split_mask_off,
+)
+from purejaxppo.envs.vectorize import VectorEnv, select
+from purejaxppo.envs.wrappers import Wrapper, flat_space, from_unit, unit_space
+from purejaxppo.spaces import example
+
+
+def count_worlds(
+    config: EnvConfig, num_agents: int, num_envs: int, *, evaluation: bool = False
+) -> int:
+    """How many worlds have `num_envs` rows; rounded up in an evaluation.
+
+    Raises:
+        ValueError: no whole number of them.
+    """
+    if evaluation:
+        return -(-num_envs // num_agents)
+    if num_envs % num_agents:
+        parts = max(config.num_envs // num_envs, 1)
+        # What divides the number now, for the sake of minibatches, is to divide the one to try.
+        step = math.lcm(parts * num_agents, math.gcd(config.num_envs, 8))
+        among = f" in each of {parts} shards" if parts > 1 else ""
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} counts agents, and {config.name} has {num_agents} "
+            f"to a world: these are no whole worlds{among}; try env.num_envs = "
+            f"{max(step, round(config.num_envs / step) * step)}"
+        )
+    return num_envs // num_agents
+
+
+def wants_global_state(config: EnvConfig) -> bool:
+    """Whether rows are to see the state of their world.
+
+    Raises:
+        ValueError: the option is neither true nor false.
+    """
+    value = config.options.get(GLOBAL_STATE, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"env.options.{GLOBAL_STATE} = {value!r} is neither true nor false")
+    return value
+
+
+class World(Wrapper):
+    """A `MultiTask` as a `Task`: one environment that observes what all its agents do.
+
+    Args:
+        task: the world, within its time limit.
+        global_state: show the state of the world.
+    """
+
+    class State(NamedTuple):
+        """Where a world stands."""
+
+        task: Any
+        alive: jax.Array  # [A] bool
+        seen: Any  # what the agents observed last, [A, ...]
+
+    def __init__(self, task: Any, *, global_state: bool = False) -> None:
+        """Makes agents alike; nothing is computed yet."""
+        super().__init__(task)
+        self.task: Any
+        split = [split_mask(space) for space in task.observation]
+        team = Team(
+            agents=tuple(task.agents),
+            observations=tuple(space for space, _ in split),
+            actions=tuple(task.action),
+            masked=any(masked for _, masked in split),
+        )
+        self._own_state = getattr(task, "state_space", None)
+        if global_state:
+            space = self._own_state or joined_state_space(team.world["obs"])
+            team = replace(team, state=space)
+        self.team = team
+        self.observation = team.world
+        self.action = flat_space(team.joint_action)
+
+    def unwrap(self, state: State):
+        """The innermost task's state."""
+        return super().unwrap(state.task)
+
+    def reset(self, key):
+        """(key) -> (state, observation)."""
+        task, obs = self.task.reset(key)
+        state = self.State(task, jnp.ones(self.team.size, bool), self._seen(obs))
+        nothing = jnp.zeros(self.team.size)
+        return state, self._observation(state, nothing, nothing.astype(jnp.uint8))
+
+    def step(self, key, state: State, action):
+        """One step of all agents; the world is done when they are."""
+        task, out = self.task.step(key, state.task, self.team.split(action, jnp))
+        terminated = jnp.asarray(out.terminated, bool)
+        end = jnp.where(terminated, TERMINATED, jnp.where(out.truncated, TRUNCATED, ALIVE))
+        end = jnp.where(state.alive, end, ALIVE).astype(jnp.uint8)
+        reward = jnp.where(state.alive, jnp.asarray(out.reward, jnp.float32), 0.0)
+        seen = select(state.alive, self._seen(out.obs), state.seen)
+        state = self.State(task, state.alive & (end == ALIVE), seen)
+        over = ~jnp.any(state.alive)
+        return state, TaskStep(
+            self._observation(state, reward, end),
+            jnp.zeros(()),
+            over & ~out.truncated,
+            jnp.asarray(out.truncated, bool),
+        )
+
+    def _seen(self, obs: tuple) -> dict[str, Any]:
+        """What agents observe, [A, ...], and their masks."""
+        split = [
+            split_mask_off(own, space)
+            for own, space in zip(obs, self.task.observation, strict=True)
+        ]
+        seen = {"obs": self.team.join([own for own, _ in split], jnp)}
+        if self.team.mask is not None:
+            seen[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
+        return seen
+
+    def _observation(self, state: State, reward, end) -> dict[str, Any]:
+        """The world's observation, as `Team.world` says."""
+        out = {**state.seen, "reward": reward, "end": end}
+        if self.team.state is not None:
+            out["state"] = (
+                state.seen["obs"].astype(jnp.float32).ravel()
+                if self._own_state is None
+                else jnp.asarray(self.task.global_state(super().unwrap(state.task)), jnp.float32)
+            )
+        return out
+
+
+class WorldsState(struct.PyTreeNode):
+    """W worlds of A agents."""
+
+    worlds: Any  # the state of the batch of worlds
+    alive: jax.Array  # [W, A] bool: who has a part in the episode that is going on
+
+    @property
+    def task(self):
+        """The states of the tasks, of worlds in JAX."""
+        return self.worlds.task
+
+
+class WorldsEnv:
+    """A batch of W worlds as W x A rows.
+
+    Args:
+        worlds: each of them an environment that observes as `team.world` and acts in
+            `team.joint_action`.
+        team: the agents of a world.
+    """
+
+    def __init__(self, worlds: VectorEnv | HostEnv, team: Team) -> None:
+        """Takes the worlds over."""
+        self.worlds = worlds
+        self.team = team
+        self.task: Any = worlds.task
+        self.shape = worlds.spec.num_envs, team.size
+        self.spec = replace(
+            worlds.spec,
+            observation=team.row,
+            action=unit_space(flat_space(team.action)),
+            num_envs=worlds.spec.num_envs * team.size,
+            num_agents=team.size,
+            agents=team.agents,
+        )
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong on the host, if anything did."""
+        return self.worlds.failure
+
+    def close(self) -> None:
+        """Ends what runs on the host."""
+        self.worlds.close()
+
+    def picture(self, obs) -> Any:
+        """How world 0 looks, of worlds on the host; see `HostEnv.picture`."""
+        assert isinstance(self.worlds, HostEnv)
+        return self.worlds.picture(obs)
+
+    def to_simulator(self, action):
+        """The policy's actions [N, ...] as the agents take them."""
+        return from_unit(action, flat_space(self.team.action))
+
+    def reset(self, key):
+        """A key -> (state, obs [N, ...])."""
+        worlds, obs = self.worlds.reset(key)
+        return WorldsState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
+
+    def refresh(self, state: WorldsState) -> WorldsState:
+        """Draws fresh starts, as the worlds do."""
+        return state.replace(worlds=self.worlds.refresh(state.worlds))
+
+    def step(self, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        joint = jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
+        worlds, out = self.worlds.step(state.worlds, joint)
+        valid = out.valid[:, None] & state.alive
+        diverged = out.diverged[:, None] & valid  # one agent's NaN ends its world
+        end = out.obs["end"].reshape(self.shape)
+        terminated = valid & ((end == TERMINATED) | diverged)
+        truncated = valid & (end == TRUNCATED) & ~terminated
+        reward = out.obs["reward"].reshape(self.shape)
+        step = EnvStep(
+            obs=self._rows(out.obs),
+            reward=jnp.where(valid & ~diverged, reward, 0.0).ravel(),
+            terminated=terminated.ravel(),
+            truncated=truncated.ravel(),
+            valid=valid.ravel(),
+            diverged=diverged.ravel(),
+        )
+        over = out.terminated | out.truncated
+        alive = over[:, None] | (state.alive & ~(terminated | truncated))
+        return WorldsState(worlds, alive), step
+
+    def _rows(self, obs) -> dict[str, Any]:
+        """What W worlds observe as what each of their agents does."""
+        num_worlds, size = self.shape
+        rows = {"agent": jnp.tile(jnp.arange(size, dtype=jnp.int32), num_worlds)}
+        for name, space in self.team.row.spaces:
+            if name in ("obs", MASK):
+                rows[name] = jax.tree.map(
+                    lambda x, like: x.reshape(num_worlds * size, *like.shape),
+                    obs[name],
+                    example(space),
+                )
+        if MASK in rows:
+            rows[MASK] = jax.tree.map(never_empty, rows[MASK])
+        if "state" in obs:
+            rows["state"] = jnp.repeat(obs["state"], size, axis=0)
+        return rows
+
+
+def never_empty(mask):
+    """A mask [N, n] that allows nothing, as of a diverged world, allows everything."""
+    return jnp.where(jnp.any(mask > 0, axis=-1, keepdims=True), mask, jnp.ones_like(mask))

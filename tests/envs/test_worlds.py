@@ -1,0 +1,487 @@
+"""Many agents: rows worked by hand, in JAX and through PettingZoo; padding, masks, containment."""
+
+import runpy
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import load_config, make_train
+from purejaxppo.config import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.host import SimulatorError, named_failures
+from purejaxppo.envs.teams import Team, common
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.worlds import World, WorldsEnv
+from purejaxppo.envs.wrappers import TimeLimit, UnitActions
+from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+
+EXAMPLES = Path(__file__).with_name("example_worlds.py")
+HAND = f"pettingzoo/{EXAMPLES}:Hand"
+SIMULATORS = ("jax", "thread", "process")
+
+
+class Hand:
+    """`example_worlds.Hand` in JAX."""
+
+    agents = ("a", "b", "c")
+    observation = (Box((2,)), Box((1,)), Box((3,)))
+    action = (Discrete(3), Discrete(2), Discrete(3))
+    max_episode_steps = 10
+    cheap_reset = True
+
+    def __init__(self, nan_at=0):
+        self.nan_at = nan_at
+
+    def obs(self, t, action):
+        time = t.astype(jnp.float32)
+        bad = (t == self.nan_at) & (t > 0)
+        first = jnp.where(bad, jnp.nan, time)
+        return (
+            jnp.stack([time, -time]),
+            time[None],
+            jnp.stack([first, time, action.astype(jnp.float32)]),
+        )
+
+    def reset(self, key):
+        t = jnp.zeros((), jnp.int32)
+        return t, self.obs(t, t)
+
+    def step(self, key, state, action):
+        t = state + 1
+        reward = 10 * jnp.arange(3) + t + 100 * jnp.stack(action)
+        over = (t >= jnp.array([4, 2, 4])) | jnp.array([action[0] == 2, False, False])
+        return t, MultiStep(self.obs(t, action[2]), reward, over, jnp.zeros((), bool))
+
+
+class WithState(Hand):
+    """Shows its clock."""
+
+    state_space = Box((2,))
+
+    def global_state(self, state):
+        return jnp.stack([state, -state])
+
+
+def lift(task, num_worlds, limit=0, **options):
+    limited = TimeLimit(task, limit or task.max_episode_steps)
+    world = UnitActions(World(limited, **options))
+    return WorldsEnv(VectorEnv(world, num_worlds, fresh_every_step=True), world.team)
+
+
+def pettingzoo(name, rows, *, limit=0, kind="thread", **options):
+    pytest.importorskip("pettingzoo")
+    config = EnvConfig(
+        name=f"pettingzoo/{EXAMPLES}:{name}",
+        num_envs=rows,
+        max_episode_steps=limit,
+        options={"workers": kind, **options},
+    )
+    return registry.make(config, rows)
+
+
+def hand(simulator, *, limit=0, nan_at=0):
+    """Two worlds, six rows."""
+    if simulator == "jax":
+        return lift(Hand(nan_at), 2, limit)
+    return pettingzoo("make_hand", 6, limit=limit, kind=simulator, nan_at=nan_at)
+
+
+def play(env, actions, seeds=None):
+    """First observations and the answers [T, N, ...] to actions [T, N, ...]."""
+
+    def run(key):
+        state, obs = env.reset(key)
+        return obs, jax.lax.scan(env.step, env.refresh(state), actions)[1]
+
+    key = jax.random.key(0)
+    try:
+        with named_failures("worlds", env):
+            if seeds:
+                return jax.device_get(jax.jit(jax.vmap(run))(jax.random.split(key, seeds)))
+            return jax.device_get(jax.jit(run)(key))
+    finally:
+        env.close()
+
+
+# In world 0 a stays (its action is 1), in world 1 it leaves at once (2); b does 1, c does 2.
+ACTIONS = jnp.array([[1, 1, 2, 2, 1, 2]] * 6, jnp.int32)
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_rows_are_as_worked_by_hand(simulator):
+    first, out = play(hand(simulator), ACTIONS)
+    np.testing.assert_array_equal(first["agent"], [0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(first["obs"], np.zeros((6, 3)))
+    np.testing.assert_array_equal(
+        out.reward,
+        [
+            [101, 111, 221, 201, 111, 221],
+            [102, 112, 222, 0, 112, 222],  # world 1: a is out since the step before
+            [103, 0, 223, 0, 0, 223],
+            [104, 0, 224, 0, 0, 224],
+            [0, 0, 0, 0, 0, 0],  # both worlds begin anew
+            [101, 111, 221, 201, 111, 221],
+        ],
+    )
+    np.testing.assert_array_equal(
+        out.valid,
+        [
+            [1, 1, 1, 1, 1, 1],
+            [1, 1, 1, 0, 1, 1],
+            [1, 0, 1, 0, 0, 1],
+            [1, 0, 1, 0, 0, 1],
+            [0, 0, 0, 0, 0, 0],
+            [1, 1, 1, 1, 1, 1],
+        ],
+    )
+    np.testing.assert_array_equal(
+        out.terminated,
+        [
+            [0, 0, 0, 1, 0, 0],
+            [0, 1, 0, 0, 1, 0],
+            [0, 0, 0, 0, 0, 0],
+            [1, 0, 1, 0, 0, 1],
+            [0, 0, 0, 0, 0, 0],
+            [0, 0, 0, 1, 0, 0],
+        ],
+    )
+    assert not out.truncated.any() and not out.diverged.any()
+    np.testing.assert_array_equal(out.obs["agent"], [[0, 1, 2, 0, 1, 2]] * 6)
+    a, b, c = out.obs["obs"][:, 0], out.obs["obs"][:, 1], out.obs["obs"][:, 2]
+    np.testing.assert_array_equal(
+        a, [[1, -1, 0], [2, -2, 0], [3, -3, 0], [4, -4, 0], [0, 0, 0], [1, -1, 0]]
+    )
+    np.testing.assert_array_equal(b[:, 0], [1, 2, 2, 2, 0, 1])  # held while it is out
+    np.testing.assert_array_equal(b[:, 1:], np.zeros((6, 2)))
+    np.testing.assert_array_equal(
+        c, [[1, 1, 2], [2, 2, 2], [3, 3, 2], [4, 4, 2], [0, 0, 0], [1, 1, 2]]
+    )
+    np.testing.assert_array_equal(out.obs["obs"][:, 3, 0], [1, 1, 1, 1, 0, 1])
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_a_time_limit_truncates_all_who_live_at_once(simulator):
+    _, out = play(hand(simulator, limit=3), ACTIONS)
+    np.testing.assert_array_equal(out.truncated[2], [1, 0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(out.truncated.sum(axis=0), [1, 0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(out.terminated[2], np.zeros(6))
+    np.testing.assert_array_equal(out.valid[3], np.zeros(6))
+    np.testing.assert_array_equal(out.obs["obs"][2, 2], [3, 3, 2])  # the true last one
+    np.testing.assert_array_equal(out.obs["obs"][3], np.zeros((6, 3)))
+    np.testing.assert_array_equal(out.valid[4:], out.valid[:2])
+
+
+@pytest.mark.parametrize("simulator", SIMULATORS)
+def test_one_agents_nan_ends_its_world_for_all_who_live(simulator):
+    _, out = play(hand(simulator, nan_at=3), ACTIONS)
+    np.testing.assert_array_equal(out.diverged[2], [1, 0, 1, 0, 0, 1])
+    assert out.diverged.sum() == 3
+    np.testing.assert_array_equal(out.terminated[2], out.diverged[2])
+    np.testing.assert_array_equal(out.reward[2], np.zeros(6))
+    np.testing.assert_array_equal(out.obs["obs"][2:4], np.zeros((2, 6, 3)))
+    np.testing.assert_array_equal(out.obs["agent"][2], [0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(out.obs["action_mask"][2], np.ones((6, 3)))
+    np.testing.assert_array_equal(out.valid[3], np.zeros(6))
+    np.testing.assert_array_equal(out.valid[4], np.ones(6))
+
+
+@pytest.mark.parametrize("simulator", ["jax", "thread"])
+def test_spaces_are_padded_to_the_largest_and_masks_say_what_is_there(simulator):
+    env = hand(simulator)
+    assert env.spec.observation == Dict.of(
+        {
+            "action_mask": Box((3,), 0.0, 1.0, "uint8"),
+            "agent": Discrete(3),
+            "obs": Box((3,)),
+        }
+    )
+    assert env.spec.action == Discrete(3)
+    assert (env.spec.num_envs, env.spec.num_agents) == (6, 3)
+    assert env.spec.agents == ("a", "b", "c")
+    first, out = play(env, ACTIONS)
+    masks = [[1, 1, 1], [1, 1, 0], [1, 1, 1]] * 2
+    np.testing.assert_array_equal(first["action_mask"], masks)
+    np.testing.assert_array_equal(out.obs["action_mask"], [masks] * 6)
+    assert out.obs["action_mask"].dtype == np.uint8
+
+
+@pytest.mark.parametrize("simulator", ["jax", "thread"])
+def test_an_action_that_an_agent_does_not_have_is_its_last(simulator):
+    _, out = play(hand(simulator), ACTIONS.at[:, 1].set(2))
+    assert out.reward[0, 1] == 111
+
+
+def test_the_state_of_the_world_is_its_own_or_all_observations():
+    _, out = play(lift(WithState(), 2, global_state=True), ACTIONS)
+    np.testing.assert_array_equal(out.obs["state"][:, 4], [[t, -t] for t in (1, 2, 3, 4, 0, 1)])
+    _, out = play(lift(Hand(), 2, global_state=True), ACTIONS)
+    joined = out.obs["obs"].reshape(6, 2, 9)
+    np.testing.assert_array_equal(out.obs["state"], np.repeat(joined, 3, axis=1))
+    _, out = play(pettingzoo("WithState", 6, global_state=True), ACTIONS)
+    left = [[1, 3], [2, 2], [3, 2], [4, 0], [0, 3], [1, 3]]
+    np.testing.assert_array_equal(out.obs["state"][:, 1], left)
+    _, out = play(pettingzoo("Hand", 6, global_state=True), ACTIONS)
+    np.testing.assert_array_equal(out.obs["state"], np.repeat(joined, 3, axis=1))
+
+
+@pytest.mark.parametrize("where", ["obs", "info"])
+def test_pettingzoos_masks_are_a_part_of_the_observation(where):
+    env = pettingzoo("Masked", 3, where=where, mask=where == "info")
+    first, out = play(env, jnp.array([[1, 1, 2]] * 3, jnp.int32))
+    assert env.spec.observation["obs"] == Box((3,))
+    np.testing.assert_array_equal(first["action_mask"], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(out.obs["action_mask"][0], [[0, 1, 0], [0, 1, 0], [0, 1, 0]])
+    # b is out after step 2, and its row is held.
+    np.testing.assert_array_equal(out.obs["action_mask"][1], [[0, 0, 1], [1, 0, 0], [0, 0, 1]])
+    np.testing.assert_array_equal(out.obs["action_mask"][2], [[1, 0, 0], [1, 0, 0], [1, 0, 0]])
+
+
+def test_continuous_actions_are_scaled_to_each_agents_own_bounds():
+    env = pettingzoo("Pushes", 3)
+    assert env.spec.action == Box((3,), -1.0, 1.0)
+    actions = jnp.array([[[0.5, -1, 9], [-0.5, 9, 9], [1, 0, -2]]], jnp.float32)
+    _, out = play(env, actions)
+    # a: 3 + 0 in [0, 4]; b: 0 in [-1, 3]; c: 2 + 0 - 2 in [-2, 2].
+    np.testing.assert_allclose(out.reward, [[3, 0, 0]], atol=1e-6)
+
+
+def test_agents_alike_may_act_in_products_and_see_pictures():
+    env = pettingzoo("Robots", 4)
+    assert env.spec.observation["obs"] == Box((2, 3, 1), 0.0, 255.0, "uint8")
+    assert env.spec.action == Dict((("pick", Discrete(5)), ("push", Box((1,), -1.0, 1.0))))
+    actions = {
+        "pick": jnp.array([[0, 1, 2, 3]] * 4),
+        "push": jnp.array([[[0.25], [0.5], [-0.5], [9.0]]] * 4),
+    }
+    _, out = play(env, actions)
+    np.testing.assert_allclose(out.reward[0], [1011, 2022, 1028, 2044])
+    np.testing.assert_array_equal(
+        out.truncated, [[False] * 4, [False] * 4, [True] * 4, [False] * 4]
+    )
+    np.testing.assert_array_equal(out.obs["obs"][1, :, 1, 2, 0], [2, 102, 2, 102])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (Box((2,)), Box((2, 2)), "a Box of shape (2, 2)"),
+        (Box((2,)), Box((3,), 0.0, 1.0, "uint8"), "in uint8"),
+        (Box((2,), -1.0, 1.0), Box((3,)), "a Box of shape (3,) in float32 without bounds"),
+        (MultiDiscrete((2,)), MultiDiscrete((3,)), "MultiDiscrete(nvec=(3,))"),
+    ],
+)
+def test_spaces_that_differ_in_more_than_size_are_not_padded(one, other, words):
+    with pytest.raises(ValueError) as error:
+        common((one, one, other), ("a", "b", "c"), "observe")
+    assert str(error.value).startswith("agents a and c observe spaces that cannot be padded")
+    assert words in str(error.value)
+
+
+def test_bounded_vectors_are_padded_within_bounds():
+    spaces = Box((1,), 0.0, 4.0), Box((2,), -1.0, 3.0)
+    team = Team(("a", "b"), (Box((2,)), Box((2,))), spaces)
+    assert team.action == Box((2,), -1.0, 1.0)
+    assert team.joint_action == Box((2, 2), ((0.0, -1.0), (-1.0, -1.0)), ((4.0, 1.0), (3.0, 3.0)))
+    one, other = team.split(np.array([[1.0, 9.0], [2.0, 3.0]]), np)
+    np.testing.assert_array_equal(one, [1.0])
+    np.testing.assert_array_equal(other, [2.0, 3.0])
+
+
+def test_vmapped_seeds_of_worlds_fold_into_one_pool():
+    env = pettingzoo("Hand", 6)
+    _, out = play(env, ACTIONS, seeds=3)
+    _, alone = play(pettingzoo("Hand", 6), ACTIONS)
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, [y] * 3), out, alone)
+
+
+def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
+    with pytest.raises(
+        ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 to a world.*= 6$"
+    ):
+        registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
+    with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 12$"):
+        registry.make(EnvConfig(name="particles/spread", num_envs=10), 5)
+    with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 96$"):
+        registry.make(EnvConfig(name="particles/spread", num_envs=100), 50)  # a multiple of 4, too
+    with pytest.raises(ValueError, match=r"env\.num_envs = 1 .*try env.num_envs = 3$"):
+        pettingzoo("Hand", 1)
+    assert registry.make(EnvConfig(name="particles/tag"), 6, evaluation=True).spec.num_envs == 10
+
+
+def message(name, **options):
+    with pytest.raises(ValueError) as error:
+        pettingzoo(name, 3, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
+    text = message("Mixed")
+    assert "agents a and b act in spaces that cannot be padded to one" in text
+    assert "Discrete(n=2)" in text and "a Box of shape (2,)" in text
+    assert "has no time limit: set env.max_episode_steps" in message("Endless")
+    assert "has no function or class 'Hnad'" in message("Hnad")
+    assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)
+    assert "env.options.mask = 1 should be like False" in message("Hand", mask=1)
+    assert "'action_mask' in every info; reset for a gave nothing" in message(
+        "Masked", where="nowhere", mask=True
+    )
+    assert "makes a int, and not a pettingzoo.ParallelEnv" in message("make_nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("JoinsLater", {}, "c is not there when an episode starts"),
+        ("Vanishes", {}, "b left without being terminated or truncated"),
+        ("Breaks", {}, "the wire is cut"),
+    ],
+)
+def test_worlds_that_fail_say_so(name, options, words):
+    with pytest.raises(SimulatorError, match=words):
+        play(pettingzoo(name, 3, **options), jnp.zeros((3, 3), jnp.int32))
+
+
+# Since 1.27 PettingZoo's own modules say that its registry is to be preferred.
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pettingzoo.classic.tictactoe_v3", "its agents take turns"),
+        ("mpe2:parallel", "mpe2 has no 'parallel'"),
+        ("mpe2.simple_spred_v3", "mpe2 has no module .*; did you mean 'mpe2.simple_spread_v3'"),
+        ("sisl/persuit-v5", "no such id"),
+        ("nopackage.world_v1", "no package 'nopackage' is installed"),
+        ("json", "json has no 'parallel_env'"),
+        ("numpy:zeros", "numpy:zeros: .*argument"),
+    ],
+)
+def test_wrong_pettingzoo_names_are_answered_in_one_sentence(name, words):
+    pytest.importorskip("mpe2")
+    config = EnvConfig(name=f"pettingzoo/{name}", options={"workers": "thread"})
+    with pytest.raises(ValueError, match=words) as error:
+        registry.make(config, 2)
+    assert "\n" not in str(error.value)
+
+
+def test_a_registered_id_is_made_or_says_what_it_lacks():
+    pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
+    from pettingzoo.env_registry.registration import register
+
+    assert "sisl/pursuit-v5" in registry.adapter("pettingzoo").task_names()
+    register("parallel", "hand/hand-v0", runpy.run_path(str(EXAMPLES))["Hand"])
+    register("parallel", "hand/lost-v0", "no_such_module:Hand")
+
+    def made(name):
+        config = EnvConfig(name=f"pettingzoo/hand/{name}", options={"workers": "thread"})
+        return registry.make(config, 3)
+
+    try:
+        assert made("hand-v0").spec.agents == ("a", "b", "c")
+        with pytest.raises(ValueError, match="needs another package: Failed to import entry point"):
+            made("lost-v0")
+        with pytest.raises(ValueError, match="no such id; did you mean 'hand/hand-v0'"):
+            made("hnad-v0")
+    finally:
+        for name in ("hand/hand-v0", "hand/lost-v0"):
+            del pettingzoo.parallel_registry[name]
+
+
+def test_double_buffering_of_worlds_is_refused():
+    config = EnvConfig(
+        name=f"pettingzoo/{EXAMPLES}:Hand", num_envs=6, options={"workers": "thread"}
+    )
+    with pytest.raises(ValueError, match=r"env\.double_buffer is not for tasks of several agents"):
+        registry.make_halves(config, 6)
+
+
+def trained(name, **overrides):
+    config = load_config(
+        "cartpole.yaml",
+        {
+            "env.name": name,
+            "env.num_envs": 6,
+            "ppo.rollout_length": 16,
+            "ppo.num_minibatches": 2,
+            "total_timesteps": 192,
+            "num_shards": 1,
+            **overrides,
+        },
+    )
+    train = make_train(config)
+    result = jax.jit(train)(jax.random.key(0))
+    close = getattr(train, "close", None)
+    if close:
+        close()
+    return Agent(config, jax.device_get(result.agent)), result.curves
+
+
+@pytest.mark.parametrize("name", ["jax", "thread"])
+def test_an_agent_trains_is_evaluated_and_filmed(name):
+    if name == "jax":
+        options = {"num_hunters": 1, "num_prey": 2, "global_state": True}
+        agent, curves = trained("particles/tag", **{"env.options": options})
+    else:
+        pytest.importorskip("pettingzoo")
+        options = {"workers": "thread"}
+        agent, curves = trained(HAND, **{"env.options": options})
+    assert np.isfinite(np.asarray(curves.losses.policy_loss)).all()
+    result = evaluate(agent, 4)  # rounded up to two worlds of three, and cut off
+    assert result.returns.shape == result.lengths.shape == (4,)
+    _, states, rewards = record_states(agent)
+    assert len(states) == len(rewards) + 1 > 1
+    if name == "thread":
+        assert result.lengths[1] == 2 and len(rewards) == 4
+        assert states[2].pixels()[0, 0, 0] == 80
+
+
+def test_evaluated_returns_are_those_of_each_agents_own_episode():
+    config = EnvConfig(
+        name=f"pettingzoo/{EXAMPLES}:Hand", num_envs=3, options={"workers": "thread"}
+    )
+    pytest.importorskip("pettingzoo")
+    agent, _ = trained(config.name, **{"env.num_envs": 6, "env.options": config.options})
+
+    class Fixed:
+        """Always does a 1, b 1, c 2."""
+
+        network = agent.policy.network
+
+        @staticmethod
+        def act_deterministically(state, key, carry, obs, start):
+            action = jnp.array([1, 1, 2])[obs["agent"]]
+            return carry, action, jnp.zeros(len(action)), action
+
+    evaluator = Evaluator(agent.config, Fixed, 5)
+    returns, lengths = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
+    evaluator.close()
+    np.testing.assert_array_equal(lengths, [4, 2, 4, 4, 2])
+    np.testing.assert_array_equal(returns, [410, 223, 890, 410, 223])
+
+
+def test_joint_spaces_of_agents_alike_need_no_padding():
+    class Alike(Hand):
+        observation = (MultiDiscrete((5, 5)),) * 3
+        action = (MultiDiscrete((2, 3)),) * 3
+
+        def obs(self, t, action):
+            return (jnp.stack([t, t + 1]),) * 3
+
+        def step(self, key, state, action):
+            assert all(one.shape == (2,) for one in action)
+            t = state + 1
+            reward = jnp.stack([one[0] + 10 * one[1] for one in action])
+            return t, MultiStep(self.obs(t, t), reward, t >= jnp.full(3, 4), jnp.zeros((), bool))
+
+    env = lift(Alike(), 2)
+    assert env.spec.action == MultiDiscrete((2, 3))
+    assert env.spec.observation["obs"] == MultiDiscrete((5, 5))
+    actions = jnp.array([[[0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]]], jnp.int32)
+    _, out = play(env, actions)
+    np.testing.assert_array_equal(out.reward, [[0, 1, 10, 11, 20, 21]])
+    np.testing.assert_array_equal(out.obs["obs"], [[[1, 2]] * 6])
