@@ -203,9 +203,7 @@ def deterministic(policy: Policy, state: Any, to_simulator: Callable = lambda x:
     """
 
     def act(obs, carry, start):
-        carry, _, _, action = policy.act_deterministically(
-            state, jax.random.key(0), carry, obs, start
-        )
+        carry, action = policy.mode(state, carry, obs, start)
         return to_simulator(action), carry
 
     return act

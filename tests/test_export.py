@@ -17,6 +17,7 @@ from purejaxppo.agents import convolutions
 from purejaxppo.agents.networks import ACTIVATIONS
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import NetworkConfig
+from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Agent
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.types import AgentState, RunningStats
@@ -96,7 +97,8 @@ def assert_same_actions(policy, folder, *, batch=1, count=1000, gain=1.0):
 
 
 def make_policy(make_config, observation, action, **network):
-    return Policy(make_config(network={"hidden": (16, 16), **network}), observation, action)
+    config = make_config(network={"hidden": (16, 16), **network})
+    return Policy(config, EnvSpec(observation, action, 1))
 
 
 ACTIVATED = [("tanh", False), ("relu", False), ("swish", True), ("gelu", False), ("elu", True)]
@@ -176,6 +178,50 @@ def test_parts_of_observations_and_actions_keep_their_names(make_config, tmp_pat
         "move": (4, 2),
         "turn": (4,),
     }
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm", "mingru"])
+@pytest.mark.parametrize("torso", ["separate", "shared"])
+def test_policies_that_remember_act_alike_with_their_carry(memory, torso, make_config, tmp_path):
+    """1,000 steps of two rows, started anew now and then; observations have a part of the state."""
+    network = {"memory": memory, "memory_size": 8, "torso": torso}
+    policy = make_policy(make_config, Box((5,)), Box((3,), -1.0, 1.0), **network)
+    act = export.deterministic(policy, seasoned(policy))
+    program = export.trace_policy(act, policy, 2)
+    obs = export.random_observation(policy, np.random.default_rng(1), 2000).reshape(1000, 2, 5)
+    start = np.random.default_rng(2).random((1000, 2)) < 0.05
+    reference, seen = jax.jit(act), []
+    for play in players(program, tmp_path):
+        carry = policy.network.initial_carry((2,))
+        played_carry = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
+        for row, begins in zip(obs, start, strict=True):
+            expected, carry = reference(row, carry, begins)
+            (played,), played_carry = play(row, played_carry, begins)
+            np.testing.assert_allclose(played, expected, rtol=1e-5, atol=1e-5)
+            seen.append(played)
+    assert np.std(seen) > 0.05
+
+
+@pytest.mark.parametrize("layers", ["plain", "residual"])
+def test_masks_beta_and_parts_read_apart_act_alike(layers, make_config, tmp_path):
+    observation = Dict.of(
+        {"own": Box((4,)), "far": Box((3,)), "action_mask": Box((3,), 0, 1, "uint8")}
+    )
+    action = Dict.of({"move": Box((2,), -1.0, 1.0), "turn": Discrete(3)})
+    policy = make_policy(
+        make_config,
+        observation,
+        action,
+        distribution="beta",
+        part_hidden=(8,),
+        layers=layers,
+        actor_keys=("own",),
+    )
+    _, (move, turn) = assert_same_actions(policy, tmp_path, batch=4)
+    assert np.all(np.abs(move) <= 1) and move.std() > 0.05
+    mask = export.random_observation(policy, np.random.default_rng(1), 1000)["action_mask"]
+    some = mask.any(axis=1)
+    assert mask[np.arange(1000), turn][some].all() and not mask.all()
 
 
 # Recurrent functions, as networks write them: (params, obs [B, 3], carry, start) -> (y, carry).

@@ -21,7 +21,7 @@ LIMITS = (1e-2, 1e2)
 
 
 def muon(config: PPOConfig) -> optax.GradientTransformation:
-    """Momentum made orthogonal, for matrices; Adam for the rest.
+    """Momentum made orthogonal, for matrices; Nadam for the rest.
 
     Its steps are as large as Adam's (root mean square 0.2 per element), so that a rate that suits
     Adam suits it. Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025,

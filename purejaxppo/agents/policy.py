@@ -77,6 +77,13 @@ class Policy:
         return carry, action, log_prob, self.distribution.to_env(action)
 
     @at_matmul_precision
+    def mode(self, agent: AgentState, carry, obs, start):
+        """What the distribution's mode does: -> (carry, env_action)."""
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
+        return carry, self.distribution.to_env(self.distribution.mode(params))
+
+    @at_matmul_precision
     def act_deterministically(self, agent: AgentState, key, carry, obs, start):
         """The distribution's mode: -> (carry, action, log_prob, env_action)."""
         del key

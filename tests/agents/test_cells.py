@@ -1,0 +1,129 @@
+"""Memories against flax's cells, a numpy loop, and episodes computed apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from purejaxppo.agents import cells
+
+T, N, F, H = 7, 3, 4, 5
+KINDS = sorted(cells.MEMORIES)
+
+
+def make(kind, key, span=0):
+    """(apply, params, carry of nonzero numbers, x [T, N, F])."""
+    module = cells.MEMORIES[kind](H, span)
+    x = jax.random.normal(key, (T, N, F))
+    zeros = module.initial_carry((N,), H)
+    params = module.init(key, zeros, x, jnp.zeros((T, N), bool))
+    leaves, tree = jax.tree.flatten(zeros)
+    keys = jax.random.split(key, len(leaves))
+    carry = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    return jax.jit(module.apply), params, tree.unflatten(carry), x
+
+
+def test_gru_is_flaxs(key):
+    apply, params, h, x = make("gru", key)
+    ours = params["params"]
+    w, b = jnp.split(ours["in"]["kernel"], 3, 1), jnp.split(ours["in"]["bias"], 3)
+    u = jnp.split(ours["recurrent"], 3, 1)
+    theirs = {f"i{g}": {"kernel": w[i], "bias": b[i]} for i, g in enumerate("rzn")}
+    theirs |= {f"h{g}": {"kernel": u[i]} for i, g in enumerate("rz")}
+    theirs["hn"] = {"kernel": u[2], "bias": ours["recurrent_bias"]}
+    last, out = apply(params, h, x, jnp.zeros((T, N), bool))
+    for t in range(T):
+        h, y = nn.GRUCell(H).apply({"params": theirs}, h, x[t])
+        np.testing.assert_allclose(out[t], y, atol=1e-6)
+    np.testing.assert_allclose(last, h, atol=1e-6)
+
+
+def test_lstm_is_flaxs(key):
+    apply, params, carry, x = make("lstm", key)
+    ours = params["params"]
+    w, b = jnp.split(ours["in"]["kernel"], 4, 1), jnp.split(ours["in"]["bias"], 4)
+    u = jnp.split(ours["recurrent"], 4, 1)
+    theirs = {f"i{g}": {"kernel": w[i]} for i, g in enumerate("ifgo")}
+    theirs |= {f"h{g}": {"kernel": u[i], "bias": b[i]} for i, g in enumerate("ifgo")}
+    last, out = apply(params, carry, x, jnp.zeros((T, N), bool))
+    for t in range(T):
+        carry, y = nn.LSTMCell(H).apply({"params": theirs}, carry, x[t])
+        np.testing.assert_allclose(out[t], y, atol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, carry)
+
+
+def test_mingru_is_a_plain_loop(key):
+    apply, params, h, x = make("mingru", key)
+    start = np.zeros((T, N), bool)
+    start[3, 1] = start[0, 2] = True
+    last, out = apply(params, h, x, jnp.asarray(start))
+    kernel, bias = (np.asarray(params["params"]["in"][k], np.float64) for k in ("kernel", "bias"))
+    h = np.asarray(h, np.float64)
+    for t in range(T):
+        gate, candidate = np.split(np.asarray(x[t], np.float64) @ kernel + bias, 2, -1)
+        z = 1 / (1 + np.exp(-gate))
+        h = np.where(start[t][:, None], 0.0, h)
+        h = (1 - z) * h + z * candidate
+        np.testing.assert_allclose(out[t], h, atol=1e-5)
+    np.testing.assert_allclose(last, h, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_after_step_is_the_whole_stretch(kind, key):
+    apply, params, carry, x = make(kind, key)
+    start = jax.random.bernoulli(key, 0.3, (T, N))
+    last, out = apply(params, carry, x, start)
+    for t in range(T):
+        carry, y = apply(params, carry, x[t : t + 1], start[t : t + 1])
+        np.testing.assert_allclose(out[t], y[0], atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), last, carry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outputs_and_gradients_are_those_of_episodes_computed_apart(kind, key):
+    """Environment 0 begins an episode at step 0 and one at step 3, 1 only at 5, 2 at no step."""
+    apply, params, carry, x = make(kind, key)
+    start = np.zeros((T, N), bool)
+    start[0, 0] = start[3, 0] = start[5, 1] = True
+    weights = jax.random.normal(jax.random.key(1), (T, N, H))
+
+    def together(params, x):
+        _, y = apply(params, carry, x, jnp.asarray(start))
+        return jnp.sum(y * weights), y
+
+    zeros = cells.MEMORIES[kind].initial_carry((1,), H)
+    pieces = [(0, 0, 3, True), (0, 3, 7, True), (1, 0, 5, False), (1, 5, 7, True), (2, 0, 7, False)]
+
+    def apart(params, x):
+        total, out = 0.0, jnp.zeros((T, N, H))
+        for env, begin, end, fresh in pieces:
+            own = zeros if fresh else jax.tree.map(lambda c, env=env: c[env : env + 1], carry)
+            part = x[begin:end, env : env + 1]
+            _, y = apply(params, own, part, jnp.zeros((end - begin, 1), bool))
+            total += jnp.sum(y[:, 0] * weights[begin:end, env])
+            out = out.at[begin:end, env].set(y[:, 0])
+        return total, out
+
+    gradient, out = jax.jit(jax.grad(together, (0, 1), has_aux=True))(params, x)
+    expected, apart_out = jax.jit(jax.grad(apart, (0, 1), has_aux=True))(params, x)
+    np.testing.assert_allclose(out, apart_out, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), gradient, expected)
+    assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient)) > 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gates_remember_up_to_the_span_at_first(kind, key):
+    """With no input, what is held fades as σ(b)ᵗ: 1 / e is left after 1 to `span` steps."""
+    module = cells.MEMORIES[kind](64, 100)
+    x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)
+    carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,), 64))
+    params = module.init(key, carry, x, start)
+    params["params"]["recurrent" if kind != "mingru" else "none"] = jnp.zeros((64, 64 * 4))
+    if kind == "gru":
+        params["params"]["recurrent"] = jnp.zeros((64, 64 * 3))
+    after, _ = module.apply(params, carry, x, start)
+    kept = np.asarray(jax.tree.leaves(after)[0])[0]
+    steps = -1 / np.log(kept)
+    assert steps.min() > 0.5 and 60 < steps.max() < 101
+    assert len(np.unique(kept.round(6))) > 50

@@ -1,0 +1,115 @@
+"""Optimisers over one vector, schedules, and what the divergence decides."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from purejaxppo.agents import optimizers, ppo, schedules
+from purejaxppo.config import PPOConfig
+from purejaxppo.types import Losses
+
+
+@pytest.fixture
+def params(key):
+    keys = jax.random.split(key)
+    return {"b": jax.random.normal(keys[0], (5,)), "w": jax.random.normal(keys[1], (4, 5))}
+
+
+def step(params, gradient, steps=2, kl=0.0, **config):
+    """What an optimiser of ours makes of gradients as trees."""
+    config = PPOConfig(**config)
+    flat, unravel = ppo.flatten(params)
+    optimizer = optimizers.make(config, params, unravel)
+    state = optimizer.init(flat)
+    for _ in range(steps):
+        updates, state = optimizer.update(ppo.flatten(gradient)[0], state, flat, kl=kl)
+    return unravel(updates)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("adam", optax.adam(1.0, eps=1e-5)),
+        ("nadam", optax.nadam(1.0, eps=1e-5)),
+        ("adabelief", optax.adabelief(1.0)),
+        ("lion", optax.lion(1.0, weight_decay=0.0)),
+        ("rmsprop", optax.rmsprop(1.0, decay=0.99, eps=1e-5)),
+        ("sgd", optax.sgd(1.0)),
+    ],
+)
+def test_each_is_optaxs_with_a_step_size_of_one(params, name, theirs):
+    gradient = jax.tree.map(jnp.sin, params)
+    ours = step(params, gradient, optimizer=name)
+    state = theirs.init(params)
+    for _ in range(2):
+        expected, state = theirs.update(gradient, state, params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, -b, rtol=1e-4, atol=1e-6), ours, expected
+    )
+
+
+def test_muon_makes_matrices_orthogonal_and_leaves_the_rest_to_nadam(params):
+    gradient = jax.tree.map(jnp.sin, params)
+    updates = step(params, gradient, steps=1, optimizer="muon")
+    singular = np.linalg.svd(updates["w"], compute_uv=False)
+    assert singular.max() / singular.min() < 2.0
+    before = np.linalg.svd(gradient["w"], compute_uv=False)
+    assert before.max() / before.min() > 2.5
+    # Root mean square 0.2 per element: 0.2 sqrt(max(4, 5)) times an orthogonal matrix.
+    np.testing.assert_allclose(np.sqrt(np.mean(np.square(updates["w"]))), 0.2, rtol=0.3)
+    expected = step(params, gradient, steps=1, optimizer="nadam", adam_eps=1e-8)
+    np.testing.assert_allclose(updates["b"], expected["b"], rtol=1e-4)
+
+
+def test_weight_decay_is_of_matrices_alone_and_apart_from_the_gradient(params):
+    gradient = jax.tree.map(jnp.sin, params)
+    plain = step(params, gradient, optimizer="adamw")
+    decayed = step(params, gradient, optimizer="adamw", weight_decay=0.1)
+    np.testing.assert_allclose(decayed["b"], plain["b"])
+    np.testing.assert_allclose(decayed["w"], plain["w"] + 0.1 * params["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(0.05, 1.5**-2), (0.02, 1.0), (0.001, 1.5**2)])
+def test_the_rate_follows_the_divergence(params, kl, factor):
+    gradient = jax.tree.map(jnp.sin, params)
+    plain = step(params, gradient, optimizer="sgd")
+    adapted = step(params, gradient, kl=kl, optimizer="sgd", kl_rate=True, target_kl=0.02)
+    np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
+
+
+def test_no_epoch_follows_one_that_went_too_far():
+    divergence = jnp.array([0.001, 0.03, 0.001, 0.001])
+
+    def epoch(state, key):
+        del key
+        parts = Losses._make([jnp.ones(2)] * len(Losses._fields))
+        return state + 1, parts._replace(approx_kl=jnp.full(2, divergence[state]))
+
+    run = partial(ppo.until_kl(0.02), epoch, jnp.int32(0))
+    state, parts = jax.jit(run)(jax.random.split(jax.random.key(0), 4))
+    assert state == 2
+    np.testing.assert_array_equal(parts.epochs, [[1, 1], [1, 1], [0, 0], [0, 0]])
+    state, parts = ppo.every_epoch(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
+    assert state == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [  # at 0, a quarter, a half, three quarters and the end
+        ("constant", [1, 1, 1, 1, 1]),
+        ("linear", [1, 0.75, 0.5, 0.25, 0]),
+        ("cosine", [1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2, 0]),
+        ("exponential", [1, 0.01**0.25, 0.1, 0.01**0.75, 0.01]),
+        ("step", [1, 1, 0.1, 0.01, 0.01]),
+    ],
+)
+def test_schedules_by_hand(name, values):
+    progress = jnp.linspace(0, 1, 5)
+    np.testing.assert_allclose(schedules.factor(name, progress), values, atol=1e-6)
+    warm = schedules.factor(name, progress, warmup=0.5)
+    np.testing.assert_allclose(warm, np.array([0, 0.5, 1, 1, 1]) * values, atol=1e-6)
+    assert schedules.factor(name, 1.5) == schedules.factor(name, 1.0)
