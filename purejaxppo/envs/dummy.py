@@ -10,13 +10,16 @@ import jax.numpy as jnp
 
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.spaces import Box, Discrete
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 TASKS = {
     "vector": "17 numbers, 6 continuous actions, 1000 steps",
     "pixels": "84 x 84 x 4 uint8 images, 6 discrete actions, 1000 steps",
     "constant": "reward 1 at every step, ended by a time limit of 10 steps alone",
+    "choices": "which action is right can be seen; of any kind (option kind), 10 steps",
 }
+KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
+"""Of the actions of `dummy/choices`."""
 
 
 def task_names() -> list[str]:
@@ -28,11 +31,23 @@ def make(name: str, config: EnvConfig):
     """The task called `name`.
 
     Raises:
-        ValueError: for any option; there are none.
+        ValueError: for any option but `kind` of `dummy/choices`.
     """
+    if name == "choices":
+        return Choices(_kind(config))
     for option in config.options:
         raise ValueError(f"env.options.{option}: dummy/{name} takes no options")
     return {"vector": Vector, "pixels": Pixels, "constant": Constant}[name]()
+
+
+def _kind(config: EnvConfig) -> str:
+    unknown = [option for option in config.options if option != "kind"]
+    if unknown:
+        raise ValueError(f"env.options.{unknown[0]}: dummy/choices takes `kind` alone")
+    kind = config.options.get("kind", "discrete")
+    if kind not in KINDS:
+        raise ValueError(f"env.options.kind = {kind!r} is none of {', '.join(KINDS)}")
+    return str(kind)
 
 
 @dataclass(frozen=True)
@@ -100,3 +115,81 @@ class Constant:
         """Nothing happens."""
         del key, action
         return state, TaskStep(state, jnp.float32(1.0), jnp.array(False), jnp.array(False))
+
+
+ACTIONS: dict[str, Space] = {
+    "discrete": Discrete(3),
+    "multidiscrete": MultiDiscrete((2, 3)),
+    "box": Box((2,), -1.0, 1.0),
+    "hybrid": Dict.of({"button": Discrete(3), "lever": Box((2,), -1.0, 1.0)}),
+    "masked": Discrete(3),
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """At every step the right action is observed; a reward of 1 for it, less for others.
+
+    Observed are three numbers, drawn anew each time. The right discrete action is the largest one's
+    place, of MultiDiscrete((2, 3)) whether the first is positive and that place, and the right
+    continuous one the first two. A continuous action pays 1 less its squared error. Under the kind
+    `masked` one of the three discrete actions is forbidden, and the right one is the largest of the
+    others; a forbidden one costs 1.
+
+    Args:
+        kind: of actions, one of `KINDS`.
+    """
+
+    kind: str = "discrete"
+    max_episode_steps: int = 10
+    cheap_reset = True
+
+    @property
+    def action(self) -> Space:
+        """By kind."""
+        return ACTIONS[self.kind]
+
+    @property
+    def observation(self) -> Space:
+        """The numbers and, where there is one, the mask."""
+        numbers = Box((3,))
+        if self.kind == "masked":
+            return Dict.of({"action_mask": Box((3,), 0, 1, "uint8"), "obs": numbers})
+        return numbers
+
+    def _draw(self, key):
+        number_key, mask_key = jax.random.split(key)
+        obs = jax.random.uniform(number_key, (3,), minval=-1.0)
+        if self.kind != "masked":
+            return obs
+        forbidden = jax.random.randint(mask_key, (), 0, 3)
+        return {"action_mask": (jnp.arange(3) != forbidden).astype(jnp.uint8), "obs": obs}
+
+    def reset(self, key):
+        """Three numbers."""
+        obs = self._draw(key)
+        return obs, obs
+
+    def step(self, key, state, action):
+        """Pays, and draws the next numbers."""
+        reward = jnp.asarray(self._reward(state, action), jnp.float32)
+        obs = self._draw(key)
+        return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))
+
+    def _reward(self, obs, action):
+        def lever(action):
+            return 1.0 - jnp.mean(jnp.square(action - obs[:2]))
+
+        match self.kind:
+            case "discrete":
+                return action == jnp.argmax(obs)
+            case "multidiscrete":
+                right = jnp.stack([obs[0] > 0, jnp.argmax(obs)])
+                return jnp.mean(action == right)
+            case "box":
+                return lever(action)
+            case "hybrid":
+                return 0.5 * (action["button"] == jnp.argmax(obs)) + 0.5 * lever(action["lever"])
+        allowed = obs["action_mask"] > 0
+        right = jnp.argmax(jnp.where(allowed, obs["obs"], -jnp.inf))
+        return jnp.where(allowed[action], action == right, -1.0)

@@ -1,0 +1,310 @@
+"""Every kind of policy with every kind of action: ratios of 1, masks, resuming, and learning."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import load_config
+from purejaxppo.agents import distributions
+from purejaxppo.config import IntrinsicConfig
+from purejaxppo.evaluation import run_episodes
+from purejaxppo.learner import Learner
+from purejaxppo.rollout import collect
+
+MEMORIES = ("none", "gru", "lstm", "mingru")
+ACTIONS = {
+    "discrete": {},
+    "multidiscrete": {},
+    "box": {},
+    "tanh": {"distribution": "tanh_gaussian"},
+    "beta": {"distribution": "beta"},
+    "hybrid": {},
+    "masked": {},
+}
+KINDS = {"tanh": "box", "beta": "box"}
+
+
+@pytest.fixture
+def make_learner(make_config):
+    def make(action="box", *, ppo=None, network=None, **rest):
+        options = {"kind": KINDS.get(action, action)}
+        env = {"name": "dummy/choices", "options": options, "max_episode_steps": 7}
+        network = {"memory_size": 6, **ACTIONS[action], **(network or {})}
+        return Learner(make_config(env=env, network=network, ppo=ppo or {}, **rest))
+
+    return make
+
+
+def plain(tree):
+    return jax.tree.map(
+        lambda x: np.asarray(
+            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        ),
+        tree,
+    )
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
+
+
+def run(learner, state, updates, **hp):
+    hp = learner.hyperparams()._replace(**{name: jnp.float32(x) for name, x in hp.items()})
+    return jax.jit(learner.train_chunk)(state, hp, jnp.int32(updates))
+
+
+def begin(learner, seed=0):
+    return jax.jit(learner.init)(jax.random.key(seed), learner.shard_ids())
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("memory", ["gru"])
+def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_learner):
+    """12 steps of episodes of 7: they start and end within rollouts and stretches."""
+    learner = make_learner(action, network={"memory": memory}, ppo={"bptt_length": 4})
+    state = begin(learner)
+    still, metrics = run(learner, state, 2, learning_rate=0.0)
+    assert 0 <= metrics.losses.approx_kl < 1e-9
+    assert metrics.losses.clipfrac == 0
+    assert_same(still.agent.params, state.agent.params)
+    after, metrics = run(learner, state, 2)
+    assert all(np.isfinite(x) for x in jax.tree.leaves(metrics.losses))
+    half, _ = run(learner, jax.device_get(run(learner, state, 1)[0]), 1)
+    assert_same(after, half)
+
+
+EXTRAS = {
+    "muon, decay, warm-up": {
+        "optimizer": "muon",
+        "weight_decay": 0.01,
+        "learning_rate_warmup": 0.5,
+        "learning_rate_schedule": "cosine",
+    },
+    "dual clip, kl stop, popart": {
+        "objective": "dual_clip",
+        "kl_stop": True,
+        "critic": "popart",
+        "clip_bootstrap": "observed",
+    },
+    "spo, symlog, anew": {"objective": "spo", "critic": "symlog", "recompute_advantages": True},
+    "kl, rate, histogram": {"objective": "kl", "kl_rate": True, "critic": "hl_gauss"},
+    "clip and kl, fixed": {"objective": "clip_kl", "clip_bootstrap": "fixed"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"), zip(EXTRAS, ["none", "lstm", "none", "mingru", "none"], strict=True)
+)
+def test_extras_go_with_each_other(name, memory, make_learner):
+    kind = "icm" if memory == "none" else "rnd"
+    learner = make_learner(
+        "hybrid",
+        network={"memory": memory, "layers": "residual", "hidden": (8,)},
+        ppo=EXTRAS[name],
+        intrinsic=IntrinsicConfig(kind=kind, hidden=(8,), num_minibatches=2),
+        num_shards=2,
+    )
+    state = begin(learner)
+    # Popart's values are kept to rounding, and a warm-up begins at 0: ratios stay 1 all the same.
+    _, metrics = run(learner, state, 2, learning_rate=0.0)
+    assert 0 <= metrics.losses.approx_kl < 1e-9
+    after, metrics = run(learner, state, 3)
+    assert all(np.isfinite(x) for x in jax.tree.leaves(metrics))
+    assert metrics.extras["intrinsic/reward"] > 0
+    moved = jax.tree.map(
+        lambda a, b: float(jnp.abs(a - b).max()), after.agent.params, state.agent.params
+    )
+    assert max(jax.tree.leaves(moved)) > 1e-6
+    half, _ = run(learner, jax.device_get(run(learner, state, 1)[0]), 2)
+    assert_same(after, half)
+
+
+@pytest.mark.parametrize("memory", MEMORIES[1:])
+def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, make_learner, key):
+    """Acting step by step, with a carry of zeros put in by hand at each start."""
+    learner = make_learner(network={"memory": memory})
+    state = jax.jit(learner.init_shard)(key, 0)
+    policy = learner.policy
+
+    def act(*args):
+        return policy.act(state.agent, *args)
+
+    after, transitions, _ = collect(learner.env, act, state.rollout, key, 12)
+    carry = policy.network.initial_carry((4,))
+    assert_same(transitions.carry, carry)
+    for t in range(12):
+        fresh = policy.network.initial_carry((4,))
+        carry = jax.tree.map(
+            lambda new, old, t=t: jnp.where(transitions.start[t][:, None], new, old), fresh, carry
+        )
+        never = jnp.zeros(4, bool)
+        carry, dist_params, _ = policy.network.apply(
+            state.agent.params, carry, transitions.obs[t], never
+        )
+        log_prob = policy.distribution.log_prob(dist_params, transitions.action[t])
+        np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.carry, carry)
+    assert transitions.start[1:].any()
+
+
+def test_a_gradient_reaches_back_through_its_stretch_and_no_further(make_learner, key):
+    """The value of the last step depends on the stretch's first observation, not on older ones."""
+    learner = make_learner(network={"memory": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
+    state = jax.jit(learner.init_shard)(key, 0)
+    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
+    hp = learner.hyperparams()
+
+    def last_value_loss(obs):
+        transitions = experience.transitions._replace(obs=obs, start=jnp.zeros((8, 4), bool))
+        batch = learner.estimate(
+            state.agent, experience.rollout, transitions, transitions.reward, hp, state.value_stats
+        )
+        batch = batch._replace(carry=jax.lax.stop_gradient(batch.carry), target=jnp.zeros((8, 4)))
+        loss = learner.evaluate_rows(hp)(state.agent.params, batch).value_loss
+        return jnp.sum(loss[4:, -1])  # the last step of the second stretch of each environment
+
+    gradient = jax.jit(jax.grad(last_value_loss))(experience.transitions.obs)
+    assert (np.abs(gradient[4:]).max(axis=(1, 2)) > 0).all()
+    np.testing.assert_array_equal(gradient[:4], 0.0)
+
+
+def test_an_evaluation_carries_the_memory(make_learner, key):
+    learner = make_learner(network={"memory": "lstm"})
+    agent = jax.jit(learner.init_shard)(key, 0).agent
+    policy = learner.policy
+    returns, _ = jax.jit(
+        lambda key: run_episodes(
+            learner.env,
+            lambda *args: policy.act_deterministically(agent, *args),
+            policy.network.initial_carry,
+            key,
+        )
+    )(key)
+    env_key, _ = jax.random.split(key)
+    env_state, obs = learner.env.reset(env_key)
+    carry, start, total = policy.network.initial_carry((4,)), jnp.ones(4, bool), np.zeros(4)
+    for _ in range(7):
+        carry, action = policy.mode(agent, carry, obs, start)
+        env_state, out = learner.env.step(env_state, action)
+        obs, start, total = out.obs, ~out.valid, total + np.asarray(out.reward)
+    np.testing.assert_allclose(returns, total, rtol=1e-4)
+
+
+def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_learner, key):
+    learner = make_learner("masked")
+    state = jax.jit(learner.init_shard)(key, 0)
+    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
+    transitions = experience.transitions
+    allowed = np.take_along_axis(
+        transitions.obs["action_mask"], np.asarray(transitions.action)[..., None], -1
+    )
+    assert allowed.all()
+    batch = learner.estimate(
+        state.agent,
+        experience.rollout,
+        transitions,
+        transitions.reward,
+        learner.hyperparams(),
+        state.value_stats,
+    )
+    mask = transitions.obs["action_mask"]
+    assert batch.obs["action_mask"].dtype == jnp.uint8
+    np.testing.assert_array_equal(batch.obs["action_mask"], mask.reshape(-1, 3))
+    assert not np.all(mask)
+
+
+MASKED = {
+    "discrete": (distributions.categorical(4), [1, 0, 1, 0]),
+    "all but one": (distributions.categorical(4), [0, 0, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name, key):
+    from purejaxppo import spaces
+
+    dist, mask = MASKED[name]
+    logits, mask = jnp.array([0.3, 5.0, -1.0, 0.0]), jnp.array(mask, jnp.uint8)
+    params = distributions.forbid(logits, mask, spaces.Discrete(4), -1e9)
+    draws = np.asarray(dist.sample(jnp.broadcast_to(params, (1_000_000, 4)), key))
+    counts = np.bincount(draws, minlength=4)
+    allowed = np.asarray(mask, bool)
+    assert counts[~allowed].sum() == 0
+    expected = np.where(allowed, np.exp(np.asarray(logits, np.float64)), 0)
+    expected /= expected.sum()
+    np.testing.assert_allclose(counts / 1e6, expected, atol=2e-3)
+    for action in np.flatnonzero(allowed):
+        np.testing.assert_allclose(
+            np.exp(dist.log_prob(params, jnp.int32(action))), expected[action], rtol=1e-5
+        )
+    p = expected[allowed]
+    np.testing.assert_allclose(dist.entropy(params), -np.sum(p * np.log(p)), atol=1e-6)
+    gradient = jax.grad(
+        lambda x: dist.entropy(distributions.forbid(x, mask, spaces.Discrete(4), -1e9))
+    )(logits)
+    assert np.all(np.isfinite(gradient)) and np.all(np.asarray(gradient)[~allowed] == 0)
+
+
+def test_masks_of_products_are_of_their_discrete_parts():
+    from purejaxppo import spaces
+
+    space = spaces.Dict.of(
+        {"a": spaces.MultiDiscrete((2, 3)), "b": spaces.Box((2,)), "c": spaces.Discrete(2)}
+    )
+    params = jnp.arange(11.0)  # five logits, two means and log deviations, two logits
+    mask = jnp.array([1, 0, 1, 1, 0, 0, 1])
+    out = distributions.forbid(params, mask, space, -9.0)
+    np.testing.assert_array_equal(out, [0, -9, 2, 3, -9, 5, 6, 7, 8, -9, 10])
+    parts = {"a": mask[:5], "c": mask[5:]}
+    np.testing.assert_array_equal(distributions.forbid(params, parts, space, -9.0), out)
+    with pytest.raises(ValueError, match="has 6 entries, and there are 7 discrete actions"):
+        distributions.forbid(params, mask[:6], space, -9.0)
+
+
+def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_learner, make_config, key):
+    """The policy's output does not depend on what only the critic sees."""
+    env = {"name": "dummy/vector", "visible": (0, 1, 2), "full_state": True}
+    network = {"actor_keys": ("obs",), "critic_keys": ("state",), "part_hidden": (8,)}
+    learner = Learner(make_config(env=env, network=network))
+    state = jax.jit(learner.init_shard)(key, 0)
+    obs = state.rollout.obs
+    assert obs["obs"].shape == (4, 3) and obs["state"].shape == (4, 17)
+    np.testing.assert_array_equal(obs["obs"], obs["state"][:, :3])
+
+    def outputs(obs):
+        return learner.policy.network.apply(state.agent.params, (), obs, None)[1:]
+
+    params, value = outputs(obs)
+    other = outputs({**obs, "state": obs["state"] + 1.0})
+    np.testing.assert_array_equal(other[0], params)
+    assert not np.allclose(other[1], value)
+    other = outputs({**obs, "obs": obs["obs"] + 1.0})
+    np.testing.assert_array_equal(other[1], value)
+    assert not np.allclose(other[0], params, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory", ["gru", "mingru"])
+def test_what_a_memory_is_for(memory):
+    """A bit that was seen 10 steps ago: all right with a memory, half of it without."""
+    pytest.importorskip("gymnax")
+    best = {}
+    for kind in (memory, "none"):
+        config = load_config(
+            "memory_chain.yaml",
+            {
+                "network.memory": kind,
+                "network.memory_size": 16,
+                "env.options": {"memory_length": 10},
+                "env.num_envs": 32,
+                "ppo.rollout_length": 48,
+                "total_timesteps": 250_000,
+                "num_shards": 1,
+            },
+        )
+        learner = Learner(config)
+        state, _ = run(learner, begin(learner), config.num_updates - 20)
+        _, metrics = run(learner, state, 20)
+        best[kind] = metrics.episodes.return_sum / metrics.episodes.count
+    assert best[memory] > 0.8
+    assert best["none"] < 0.3
