@@ -92,6 +92,9 @@ class NetworkConfig:
     critic_keys: tuple[str, ...] = ()
     """Parts of a Dict observation that the critic sees; empty: all. More than the policy's make
     the critic a privileged one (Pinto et al. 2018)."""
+    policies: dict[str, Scalar] = field(default_factory=dict)
+    """With several agents, which of them share a policy: patterns of agents' names, and names of
+    policies. Empty: all share one. Each policy has a network of its own, critic included."""
     part_hidden: tuple[int, ...] = ()
     """Widths of layers of its own that each part of a Dict observation goes through before the
     parts are joined; empty: none."""
@@ -368,6 +371,11 @@ class Config:
             raise ValueError(
                 f"ppo.value_clipping is for ppo.critic = scalar, and it is {ppo.critic}: leave it "
                 f"off"
+            )
+        if network.policies and ppo.critic == "popart":
+            raise ValueError(
+                "ppo.critic = popart is for one policy, and network.policies names more: use "
+                "scalar with ppo.normalize_reward"
             )
         if ppo.dual_clip <= 1:
             raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")

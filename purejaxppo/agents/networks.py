@@ -4,6 +4,8 @@ The rest of the library sees a `Network` of four functions over plain parameter 
 imported here, in `encoders.py` and in `cells.py` alone.
 """
 
+import fnmatch
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -206,6 +208,83 @@ def make_network(
     if config.memory == "none":
         return feed_forward(module)
     return recurrent(module)
+
+
+def make_networks(spec: Any, config: NetworkConfig, critic_outputs: int = 1) -> Network:
+    """The network of an environment's agents: one for all, or one per policy of the config.
+
+    Args:
+        spec: of the environment: `observation`, `action`, and `agents` if it has several.
+        config: which one.
+        critic_outputs: how many numbers a critic puts out.
+
+    Raises:
+        ValueError: as `make_network`; or `policies` that do not name every agent once.
+    """
+    if not config.policies:
+        return make_network(spec.observation, spec.action, config, critic_outputs)
+    names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
+    if not names:
+        raise ValueError("network.policies is for several agents, and this environment has one")
+    unused = set(config.policies.values()) - set(names)
+    if unused:
+        raise ValueError(
+            f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
+            f"{list(spec.agents)}"
+        )
+    one = make_network(spec.observation, spec.action, config, critic_outputs)
+    return side_by_side(one, tuple(names))
+
+
+def policy_of(agent: str, policies: dict[str, Any]) -> str:
+    """The policy of the first pattern that an agent's name fits.
+
+    Raises:
+        ValueError: none does.
+    """
+    for pattern, name in policies.items():
+        if fnmatch.fnmatchcase(agent, pattern):
+            return str(name)
+    raise ValueError(f"network.policies: no pattern fits agent {agent!r}; there are {[*policies]}")
+
+
+def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
+    """A network per policy, of which each row takes its agent's; all are computed for all rows.
+
+    Args:
+        one: what each policy is like.
+        names: of the agents' policies; an agent's number is the part `agent` of its observation.
+    """
+    policies = tuple(dict.fromkeys(names))
+    table = np.array([policies.index(name) for name in names])
+
+    def init(key):
+        keys = jax.random.split(key, len(policies))
+        return {name: one.init(k) for name, k in zip(policies, keys, strict=True)}
+
+    def choose(apply):
+        def chosen(params, carry, obs, start):
+            outs = [apply(params[name], carry, obs, start) for name in policies]
+            which = jnp.asarray(table)[obs["agent"]]
+            last = which[-1] if carry != () and which.ndim > 1 else which
+            carries = [out[0] for out in outs]
+            return pick(last, carries), *pick(which, [out[1:] for out in outs])
+
+        return chosen
+
+    return one._replace(init=init, apply=choose(one.apply), unroll=choose(one.unroll))
+
+
+def pick(which, trees: list[Any]):
+    """Per row, the tree of its number: `which` [*B], leaves [*B, ...]."""
+
+    def leaf(*xs):
+        mask = which.reshape(which.shape + (1,) * (xs[0].ndim - which.ndim))
+        return functools.reduce(
+            lambda out, i: jnp.where(mask == i, xs[i], out), range(1, len(xs)), xs[0]
+        )
+
+    return jax.tree.map(leaf, *trees)
 
 
 def feed_forward(module: ActorCritic) -> Network:

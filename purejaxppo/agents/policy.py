@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents import critics, distributions, normalize
-from purejaxppo.agents.networks import MASK, make_network, zeros
+from purejaxppo.agents.networks import MASK, make_networks, zeros
 from purejaxppo.config import Config
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.types import AgentState, RunningStats
@@ -31,7 +31,7 @@ class Policy:
         self.observation = spec.observation
         critic_outputs = critic_outputs or critics.make(config.ppo).num_outputs
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
-        self.network = make_network(spec.observation, spec.action, config.network, critic_outputs)
+        self.network = make_networks(spec, config.network, critic_outputs)
         self.recurrent = config.network.memory != "none"
 
     def init(self, key) -> AgentState:
