@@ -153,10 +153,10 @@ class PPOConfig:
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Schedule = "constant"
     """Of clip_eps, as for the learning rate."""
-    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl"] = "clip"
+    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] = "clip"
     """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
     penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
-    from the old policy. clip_kl: both."""
+    from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
     kl_coef: float = 1.0
     """Weight of the divergence under the objectives kl and clip_kl."""
     dual_clip: float = 3.0
@@ -200,6 +200,9 @@ class PPOConfig:
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
     rollout_length: int = 128
     """Steps of each environment between updates."""
+    rollout_start: Literal["continue", "reset"] = "continue"
+    """Whether episodes go on from one rollout to the next, or each rollout begins with new ones,
+    so that all are of one fixed length or shorter. For simulators in JAX."""
     bptt_length: int = 0
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
     num_minibatches: int = 4
@@ -242,6 +245,16 @@ class IntrinsicConfig:
     """Parts that one epoch's data is divided into."""
     num_epochs: int = 1
     """Passes over the data of a rollout."""
+
+
+@dataclass(frozen=True)
+class ImitateConfig:
+    """A start from a teacher."""
+
+    teacher: str = ""
+    """Folder of a run whose best agent is imitated before PPO begins; empty: none."""
+    updates: int = 50
+    """Rollouts of the teacher that are learned from."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +303,7 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     intrinsic: IntrinsicConfig = field(default_factory=IntrinsicConfig)
+    imitate: ImitateConfig = field(default_factory=ImitateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -483,6 +497,7 @@ _MINIMA = {
     "intrinsic.features": 1,
     "intrinsic.num_minibatches": 1,
     "intrinsic.num_epochs": 1,
+    "imitate.updates": 1,
     "eval.num_episodes": 0,
     "eval.interval": 0,
     "checkpoint.interval": 0,

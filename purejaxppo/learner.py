@@ -59,12 +59,18 @@ class Learner:
         self.env: Env
         env, seed = self.config.env, self.config.seed
         first = hosts.index() * self.num_envs
+        if self.config.ppo.rollout_start == "reset" and registry.on_host(env):
+            raise ValueError(
+                f"ppo.rollout_start = reset is for simulators in JAX, and {env.name} is none: its "
+                f"episodes go on from one rollout to the next"
+            )
         if env.double_buffer:
             self.env = registry.make_halves(env, self.num_envs, seed=seed, first=first)
             self._collect: Any = double_buffer.collect
         else:
             self.env = registry.make(env, self.num_envs, seed=seed, first=first)
             self._collect = collect
+        self.begin: Any = self.anew if self.config.ppo.rollout_start == "reset" else go_on
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.critic = critics.make(self.config.ppo)
         self.track = critics.tracker(self.config.ppo)
@@ -131,7 +137,7 @@ class Learner:
         after, transitions, episodes = self._collect(
             self.env,
             lambda *args: self.policy.act(agent, *args),
-            start,
+            self.begin(start, key),
             key,
             self.config.ppo.rollout_length,
             memory=self.memory,
@@ -362,9 +368,21 @@ class Learner:
             extras={},
         )
 
+    def anew(self, start: RolloutState, key) -> RolloutState:
+        """All environments at the start of new episodes, whatever they were at."""
+        del start
+        initial_carry = self.policy.network.initial_carry
+        return init_rollout(self.env, initial_carry, jax.random.fold_in(key, 1))
+
     def zero_metrics(self) -> Metrics:
         """Sums of nothing."""
         i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
         extras = dict.fromkeys(self.intrinsic.figures, f)
         losses = Losses._make([f] * len(Losses._fields))
         return Metrics(i, i, Episodes(i, f, i, i), losses, f, extras)
+
+
+def go_on(start: RolloutState, key) -> RolloutState:
+    """Environments where they stand."""
+    del key
+    return start

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo import configio, hosts, reporting
+from purejaxppo import configio, hosts, imitation, reporting
 from purejaxppo.agents import schedules
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
@@ -123,6 +123,13 @@ class Programs:
         """The state before the first update."""
         with named_failures(self.config.env.name, self):
             return jax.block_until_ready(self._init()(self.key, self.learner.shard_ids()))
+
+    def taught(self, state: TrainState) -> TrainState:
+        """A state before the first update, its agent having learned from a teacher."""
+        with named_failures(self.config.env.name, self):
+            agent = imitation.taught(self.learner, self.key)
+        where = self.shards.shardings(STATE_AXES.agent)
+        return state.replace(agent=jax.device_put(agent, where) if where else agent)
 
     def abstract_state(self) -> TrainState:
         """The shapes of the state, enough to compile for it."""

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import tyro
 
-from purejaxppo import cli, configio, hosts, reporting
+from purejaxppo import cli, configio, hosts, imitation, reporting
 from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -152,6 +152,8 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
         devices = start_jax(config, place)
         config = resolve_shards(config, len(devices))
         programs, run_kind = programs_of(config, spread(devices, config))
+        if config.imitate.teacher and not (run_dir / CONFIG).is_file():
+            imitation.load_teacher(config, programs.learner.policy)
     with writing(config, run_dir, programs.members, clobber=command.clobber):
         steps = config.num_updates * programs.steps_per_update
         # mpirun hands its processes terminals, even if its own output goes to a file.
@@ -311,6 +313,9 @@ def prepare(run: Run) -> TrainState:
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+    elif config.imitate.teacher:
+        state = run.programs.taught(state)
+        console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
     if hosts.is_main():
         # The save fits it: only now may it replace what is there.
         record_run(config, run.run_dir, run.programs.members)

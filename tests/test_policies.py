@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import load_config
+from purejaxppo import imitation, load_config, spaces
 from purejaxppo.agents import distributions
 from purejaxppo.config import IntrinsicConfig
-from purejaxppo.evaluation import run_episodes
+from purejaxppo.evaluation import Agent, run_episodes
 from purejaxppo.learner import Learner
 from purejaxppo.rollout import collect
+from purejaxppo.sharding import Shards
 
 MEMORIES = ("none", "gru", "lstm", "mingru")
 ACTIONS = {
@@ -222,8 +223,6 @@ MASKED = {
 
 @pytest.mark.parametrize("name", MASKED)
 def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name, key):
-    from purejaxppo import spaces
-
     dist, mask = MASKED[name]
     logits, mask = jnp.array([0.3, 5.0, -1.0, 0.0]), jnp.array(mask, jnp.uint8)
     params = distributions.forbid(logits, mask, spaces.Discrete(4), -1e9)
@@ -247,8 +246,6 @@ def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name
 
 
 def test_masks_of_products_are_of_their_discrete_parts():
-    from purejaxppo import spaces
-
     space = spaces.Dict.of(
         {"a": spaces.MultiDiscrete((2, 3)), "b": spaces.Box((2,)), "c": spaces.Discrete(2)}
     )
@@ -308,3 +305,86 @@ def test_what_a_memory_is_for(memory):
         best[kind] = metrics.episodes.return_sum / metrics.episodes.count
     assert best[memory] > 0.8
     assert best["none"] < 0.3
+
+
+def test_hard_resets_begin_every_rollout_with_new_episodes(make_learner, key):
+    """Rollouts of 12 steps, episodes of 7: each begins anew, and the last one is bootstrapped."""
+    learner = make_learner(ppo={"rollout_start": "reset"})
+    state = jax.jit(learner.init_shard)(key, 0)
+    for i in range(3):
+        state_key = jax.random.key(i)
+        experience = jax.jit(learner.collect)(state.agent, state.rollout, state_key)
+        start = np.asarray(experience.transitions.start)
+        np.testing.assert_array_equal(np.flatnonzero(start[:, 0]), [0, 8])
+        assert experience.episodes.count == 4
+        assert experience.episodes.length_sum == 4 * 7
+        state = state.replace(rollout=experience.rollout)
+    soft = make_learner()
+    first = jax.jit(soft.collect)(state.agent, jax.jit(soft.init_shard)(key, 0).rollout, key)
+    second = jax.jit(soft.collect)(state.agent, first.rollout, key)
+    np.testing.assert_array_equal(np.flatnonzero(second.transitions.start[:, 0]), [4])
+
+
+def test_each_agent_has_the_policy_of_its_name(make_config, key):
+    names = {"hunter_*": "hunters", "prey_*": "prey"}
+    config = make_config(
+        env={"name": "particles/tag", "num_envs": 10},
+        network={"policies": names, "memory": "gru", "memory_size": 6},
+    )
+    learner = Learner(config)
+    state = jax.jit(learner.init_shard)(key, 0)
+    agents = learner.env.spec.agents
+    params = state.agent.params
+    assert set(params) == {"hunters", "prey"}
+    network, obs = learner.policy.network, state.rollout.obs
+    carry = jax.tree.map(lambda x: jax.random.normal(key, x.shape), network.initial_carry((10,)))
+    never = jnp.zeros(10, bool)
+    one = Learner(
+        make_config(
+            env={"name": "particles/tag", "num_envs": 10},
+            network={"memory": "gru", "memory_size": 6},
+        )
+    ).policy.network
+    out = network.apply(params, carry, obs, never)
+    own = {name: one.apply(params[name], carry, obs, never) for name in params}
+    for row in range(10):
+        name = "prey" if agents[row % 5].startswith("prey") else "hunters"
+        jax.tree.map(
+            lambda a, b, row=row: np.testing.assert_allclose(a[row], b[row], atol=1e-6),
+            out,
+            own[name],
+        )
+    assert not np.allclose(out[1], own["hunters"][1], atol=1e-3)
+    _, metrics = run(learner, begin(learner), 2, learning_rate=0.0)
+    assert 0 <= metrics.losses.approx_kl < 1e-9
+    for wrong, words in [
+        ({"hunter_*": "a"}, "no pattern fits agent 'prey_0'"),
+        ({"*": "a", "wolf": "b"}, "no agent has policy 'b'"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            Learner(
+                make_config(
+                    env={"name": "particles/tag", "num_envs": 10}, network={"policies": wrong}
+                )
+            )
+    with pytest.raises(ValueError, match="this environment has one"):
+        Learner(make_config(network={"policies": {"*": "a"}}))
+
+
+def test_an_apprentice_does_as_its_teacher(make_config, key):
+    """A teacher that always takes action 1 of a Discrete(3), by its bias; the student a GRU."""
+    env = {"name": "dummy/choices"}
+    teacher_config = make_config(env=env)
+    teacher = Learner(teacher_config).policy.init(key)
+    actor = {"kernel": jnp.zeros((8, 3)), "bias": jnp.array([0.0, 8.0, 0.0])}
+    teacher = teacher.replace(params=teacher.params | {"actor": actor})
+    config = make_config(
+        env=env, network={"memory": "gru", "memory_size": 6}, ppo={"learning_rate": 1e-2}
+    )
+    student = imitation.Apprentice(config, Agent(teacher_config, teacher), Shards(1))
+    state = jax.jit(student.init)(key, student.shard_ids())
+    after, _ = run(student, state, 40)
+    obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
+    carry = student.policy.network.initial_carry((50,))
+    _, action = student.policy.mode(after.agent, carry, obs, start)
+    assert np.mean(np.asarray(action) == 1) > 0.95

@@ -35,6 +35,8 @@ class Distribution(NamedTuple):
     """params -> [...]."""
     to_env: Callable[[Any], Any]
     """The stored action -> what the environment is given."""
+    from_env: Callable[[Any], Any]
+    """What an environment was given -> a stored action that does the same."""
 
 
 def _identity(action):
@@ -59,6 +61,7 @@ def categorical(n: int) -> Distribution:
         log_prob=log_prob,
         entropy=entropy,
         to_env=_identity,
+        from_env=_identity,
     )
 
 
@@ -83,6 +86,7 @@ def gaussian(size: int) -> Distribution:
             jnp.split(params, 2, axis=-1)[1] + 0.5 * (1 + LOG_2PI), axis=-1
         ),
         to_env=_identity,
+        from_env=_identity,
     )
 
 
@@ -111,6 +115,7 @@ def tanh_gaussian(size: int) -> Distribution:
         log_prob=lambda params, u: base.log_prob(params, u) - jnp.sum(_log_tanh_derivative(u), -1),
         entropy=entropy,
         to_env=jnp.tanh,
+        from_env=lambda action: jnp.arctanh(jnp.clip(action, -1.0 + 1e-6, 1.0 - 1e-6)),
     )
 
 
@@ -143,7 +148,12 @@ def beta(size: int) -> Distribution:
         a, b = concentrations(params)
         return (a - 1.0) / jnp.maximum(a + b - 2.0, 1e-6)
 
-    return Distribution(2 * size, sample, mode, log_prob, entropy, lambda x: 2.0 * x - 1.0)
+    def from_env(action):
+        return jnp.clip(0.5 * (action + 1.0), 1e-6, 1.0 - 1e-6)
+
+    return Distribution(
+        2 * size, sample, mode, log_prob, entropy, lambda x: 2.0 * x - 1.0, from_env
+    )
 
 
 def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) -> Distribution:
@@ -185,7 +195,11 @@ def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) ->
         actions = unpack(action)
         return pack({name: part.to_env(actions[name]) for name, part in parts.items()})
 
-    return Distribution(int(ends[-1]), sample, mode, log_prob, entropy, to_env)
+    def from_env(action):
+        actions = unpack(action)
+        return pack({name: part.from_env(actions[name]) for name, part in parts.items()})
+
+    return Distribution(int(ends[-1]), sample, mode, log_prob, entropy, to_env, from_env)
 
 
 CONTINUOUS = {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian, "beta": beta}

@@ -28,7 +28,7 @@ class Policy:
     def __init__(self, config: Config, spec: Any, critic_outputs: int = 0) -> None:
         """Builds network and distribution; nothing is computed yet."""
         self.config = config
-        self.observation = spec.observation
+        self.observation, self.action = spec.observation, spec.action
         critic_outputs = critic_outputs or critics.make(config.ppo).num_outputs
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
         self.network = make_networks(spec, config.network, critic_outputs)

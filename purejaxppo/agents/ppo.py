@@ -85,6 +85,7 @@ OBJECTIVES: dict[str, Callable[[Any, Any, Hyperparams], Any]] = {
         losses.clipped_surrogate(ratio, advantage, hp.clip_eps)
         + hp.kl_coef * losses.approx_kl(ratio)
     ),
+    "imitate": lambda ratio, advantage, hp: -ratio,
 }
 """(log ratio [B], advantage [B], hp) -> what is minimised [B], by `ppo.objective`."""
 
