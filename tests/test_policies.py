@@ -95,7 +95,8 @@ EXTRAS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "memory"), zip(EXTRAS, ["none", "lstm", "none", "mingru", "none"], strict=True)
+    ("name", "memory"),
+    list(zip(EXTRAS, ["none", "lstm", "none", "mingru", "none"], strict=True)),
 )
 def test_extras_go_with_each_other(name, memory, make_learner):
     kind = "icm" if memory == "none" else "rnd"
