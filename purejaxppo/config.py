@@ -54,6 +54,13 @@ class EnvConfig:
     options: dict[str, Scalar] = field(default_factory=dict)
     """Further options that the task itself takes, as name value pairs. Flags are added to the
     config's; --env.options alone drops these."""
+    randomize: dict[str, float] = field(default_factory=dict)
+    """Parameters that every episode draws anew, as name value pairs: with x, between 1 - x and
+    1 + x times their value (Tobin et al. 2017). Also in evaluations."""
+    curriculum: dict[str, str] = field(default_factory=dict)
+    """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
+    until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
+    Evaluations have them as they are at the end."""
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
             if isinstance(env, HostEnv):
                 states, rewards = film_on_host(env, *episode)
             else:
+                assert isinstance(env, VectorEnv)  # evaluations are of a curriculum's end
                 states, rewards = film_in_jax(env, *episode)
     finally:
         env.close()

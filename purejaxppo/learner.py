@@ -11,7 +11,7 @@ from purejaxppo.advantages import gae, vtrace
 from purejaxppo.agents import critics, intrinsic, normalize, ppo
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
-from purejaxppo.envs import registry
+from purejaxppo.envs import curriculum, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.rollout import collect, init_rollout
@@ -65,6 +65,7 @@ class Learner:
         else:
             self.env = registry.make(env, self.num_envs, seed=seed, first=first)
             self._collect = collect
+        self.env_at = curriculum.follower(self.env)
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.critic = critics.make(self.config.ppo)
         self.track = critics.tracker(self.config.ppo)
@@ -122,7 +123,8 @@ class Learner:
     def train_step(self, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
         """One PPO iteration: collect, then learn."""
         _, act_key, _ = jax.random.split(state.key, 3)
-        experience = self.collect(state.agent, state.rollout, act_key)
+        env = self.env_at(state.rollout.env, state.update / hp.total_updates)
+        experience = self.collect(state.agent, state.rollout.replace(env=env), act_key)
         return self.learn(state, experience, hp)
 
     @at_matmul_precision

@@ -1,5 +1,6 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
+import copy
 from typing import Any
 
 import jax
@@ -50,9 +51,27 @@ def make(name: str, config: EnvConfig):
     kind = type(params.max_steps_in_episode)  # a float in some tasks, which compute with it
     params = params.replace(**{**config.options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit)
+    for field in ("randomize", "curriculum"):
+        for parameter in getattr(config, field):
+            if parameter in task.parameters:
+                _check_traceable(task, parameter, f"env.{field}.{parameter}: gymnax/{name}")
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
     return task
+
+
+def _check_traceable(task: "GymnaxTask", parameter: str, where: str) -> None:
+    """Raises ValueError if a parameter decides about more than numbers, such as shapes."""
+
+    def episode(value, key):
+        adjusted = task.adjusted({parameter: value})
+        state, _ = adjusted.reset(key)
+        return adjusted.step(key, state, jnp.asarray(spaces.example(task.action)))
+
+    try:
+        jax.eval_shape(episode, jnp.float32(task.parameters[parameter]), jax.random.key(0))
+    except (jax.errors.JAXTypeError, TypeError) as error:
+        raise ValueError(f"{where} cannot change this number while it runs") from error
 
 
 class GymnaxTask:
@@ -67,6 +86,27 @@ class GymnaxTask:
         self.max_episode_steps = max_episode_steps
         self.observation = spaces.convert(env.observation_space(params))
         self.action = spaces.convert(env.action_space(params))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The numbers among the parameters, but for the time limit, which is not the task's own."""
+        return {
+            name: value
+            for name, value in vars(self.params).items()
+            if type(value) in (int, float) and name != "max_steps_in_episode"
+        }
+
+    def adjusted(self, values) -> "GymnaxTask":
+        """The same task with other parameters, whole numbers rounded; see `variation`."""
+        nominal = self.parameters
+        task = copy.copy(self)
+        task.params = self.params.replace(
+            **{
+                name: jnp.round(value).astype(jnp.int32) if type(nominal[name]) is int else value
+                for name, value in values.items()
+            }
+        )
+        return task
 
     def _obs(self, obs):
         if isinstance(self.observation, Box):

@@ -199,16 +199,30 @@ def _import(module: str, where: str) -> Any:
 
 def _class_in_file(file: str, name: str, where: str) -> Any:
     """A class of a Python file, which is loaded once and may import its neighbours."""
+    return _in_file(file, name, where, ("class", "classes", inspect.isclass))
+
+
+def function_in_file(file: str, name: str, where: str) -> Any:
+    """A function of a Python file, as classes are loaded.
+
+    Raises:
+        ValueError: no such file, or no such function in it.
+    """
+    return _in_file(file, name, where, ("function", "functions", inspect.isfunction))
+
+
+def _in_file(file: str, name: str, where: str, kind: tuple[str, str, Any]) -> Any:
+    one, many, is_one = kind
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise MakeError(f"{where}: {file}: no such file")
     with _LOADING:
         module = _module_of(path)
-    classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
-    if name not in classes:
-        own = [key for key in classes if vars(module)[key].__module__ == module.__name__]
-        there = f"it has {', '.join(own)}" if own else "it has no classes"
-        raise MakeError(f"{where}: {file} has no class {name!r}; {there}")
+    found = [key for key, value in vars(module).items() if is_one(value)]
+    if name not in found:
+        own = [key for key in found if vars(module)[key].__module__ == module.__name__]
+        there = f"it has {', '.join(own)}" if own else f"it has no {many}"
+        raise MakeError(f"{where}: {file} has no {one} {name!r}; {there}")
     return vars(module)[name]
 
 

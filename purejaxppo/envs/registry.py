@@ -6,6 +6,8 @@ import importlib.util
 from typing import Any, NamedTuple
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs import curriculum, variation
+from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.halves import HalvedEnv
 from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
@@ -109,13 +111,27 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
 
 
 def make_task(config: EnvConfig) -> Any:
-    """One JAX environment, wrapped in the fixed order: adapter, time limit, action scaling.
+    """One JAX environment, wrapped in the fixed order: variation, time limit, action scaling.
+
+    Where there is a curriculum, as it is at its end.
 
     Raises:
         ValueError: as `resolve`, or a bad option.
     """
+    return _wrap(_adapted(config), config, curriculum.schedule(config.curriculum)(1.0))
+
+
+def _adapted(config: EnvConfig) -> Any:
+    """What the adapter makes, checked."""
     module, name = resolve(config)
     task = module.make(name, config)
+    variation.check(task, config)
+    return task
+
+
+def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
+    """An adapter's task with its parameters set, in its wrappers."""
+    task = variation.vary(task, config.randomize, values)
     return UnitActions(TimeLimit(task, config.max_episode_steps or task.max_episode_steps))
 
 
@@ -145,7 +161,7 @@ def make(
     first: int = 0,
     evaluation: bool = False,
     film: bool = False,
-) -> VectorEnv | HostEnv:
+) -> VectorEnv | CurriculumEnv | HostEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
@@ -163,9 +179,17 @@ def make(
         return _make_on_host(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )
-    task = make_task(config)
+    task = _adapted(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
-    return VectorEnv(task, num_envs, fresh_every_step=every_step and not evaluation)
+
+    def build(values: curriculum.Values) -> VectorEnv:
+        wrapped = _wrap(task, config, values)
+        return VectorEnv(wrapped, num_envs, fresh_every_step=every_step and not evaluation)
+
+    values = curriculum.schedule(config.curriculum)
+    if config.curriculum and not evaluation:
+        return CurriculumEnv(values, build)
+    return build(values(1.0))
 
 
 def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int = 0) -> HalvedEnv:
@@ -193,6 +217,7 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv:
     """What a host adapter makes, refused if its episodes have no end."""
     module, name = resolve(config)
+    variation.check_host(config)
     env = module.make(name, config, num_envs, **settings)
     if not 0 < env.spec.max_episode_steps < NO_LIMIT:
         raise ValueError(
