@@ -25,6 +25,7 @@ TUNABLE = frozenset(
         "kl_coef",
         "dual_clip",
         "intrinsic_coef",
+        "symmetry_coef",
     )
 )
 
@@ -61,6 +62,11 @@ class EnvConfig:
     """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
     until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
     Evaluations have them as they are at the end."""
+    mirror_obs: tuple[int, ...] = ()
+    """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
+    of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
+    mirror_action: tuple[int, ...] = ()
+    """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +195,12 @@ class PPOConfig:
     """Weight of the intrinsic reward, in its standard deviations."""
     intrinsic_schedule: Schedule = "constant"
     """Of intrinsic_coef, as for the learning rate."""
+    symmetry: Literal["none", "augment", "loss"] = "none"
+    """What is made of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
+    2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
+    does otherwise in the mirror."""
+    symmetry_coef: float = 1.0
+    """Weight of the squared difference under symmetry = loss."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
     adam_eps: float = 1e-5
@@ -466,6 +478,7 @@ _MINIMA = {
     "ppo.learning_rate_warmup": 0,
     "ppo.bptt_length": 0,
     "ppo.intrinsic_coef": 0,
+    "ppo.symmetry_coef": 0,
     "network.memory_size": 1,
     "intrinsic.features": 1,
     "intrinsic.num_minibatches": 1,

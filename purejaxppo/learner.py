@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from purejaxppo import double_buffer, hosts, memory, sequences
 from purejaxppo.advantages import gae, vtrace
-from purejaxppo.agents import critics, intrinsic, normalize, ppo
+from purejaxppo.agents import critics, intrinsic, normalize, ppo, symmetry
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import curriculum, registry
@@ -71,6 +71,8 @@ class Learner:
         self.track = critics.tracker(self.config.ppo)
         self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
         self.policy = Policy(self.config, self.env.spec, self.critic.num_outputs)
+        self.symmetry = symmetry.make(self.config, self.env.spec, self.policy.distribution)
+        self.memory = self.symmetry.memory(self.memory)
         self.units = sequences.choose(self.policy.recurrent, self.config.ppo.stretch)
         self.intrinsic = intrinsic.make(self.config, self.env.spec)
         self.advantages: Any = (
@@ -163,6 +165,7 @@ class Learner:
                 self.evaluate_rows(hp),
                 self.shards.psum,
                 self.before_epoch(agent, after, transitions, rewards, hp, value_stats),
+                self.symmetry.augment,
             ),
             agent.params,
             state.opt_state,
@@ -302,19 +305,23 @@ class Learner:
 
         def evaluate(params, rows: ppo.Batch) -> ppo.Evaluation:
             kept, stats, value_stats = rows.shared
-            obs = self.memory.after(
-                lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, rows.obs)
-            )
 
             def unroll(*args):
                 return self.policy.network.unroll(params, *args)
 
-            dist_params, outputs = self.units.unroll(unroll, rows.carry, obs, rows.start)
+            def forward(carry, obs, start):
+                obs = self.memory.after(
+                    lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, obs)
+                )
+                return self.units.unroll(unroll, carry, obs, start)
+
+            dist_params, outputs = forward(rows.carry, rows.obs, rows.start)
             distribution = self.policy.distribution
             return ppo.Evaluation(
                 distribution.log_prob(dist_params, rows.action),
                 distribution.entropy(dist_params),
                 self.critic.loss(outputs, rows.value, rows.target, value_stats, hp),
+                self.symmetry.penalty(forward, rows, dist_params, hp),
             )
 
         return evaluate
