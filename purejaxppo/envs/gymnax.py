@@ -51,27 +51,9 @@ def make(name: str, config: EnvConfig):
     kind = type(params.max_steps_in_episode)  # a float in some tasks, which compute with it
     params = params.replace(**{**config.options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit)
-    for field in ("randomize", "curriculum"):
-        for parameter in getattr(config, field):
-            if parameter in task.parameters:
-                _check_traceable(task, parameter, f"env.{field}.{parameter}: gymnax/{name}")
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
     return task
-
-
-def _check_traceable(task: "GymnaxTask", parameter: str, where: str) -> None:
-    """Raises ValueError if a parameter decides about more than numbers, such as shapes."""
-
-    def episode(value, key):
-        adjusted = task.adjusted({parameter: value})
-        state, _ = adjusted.reset(key)
-        return adjusted.step(key, state, jnp.asarray(spaces.example(task.action)))
-
-    try:
-        jax.eval_shape(episode, jnp.float32(task.parameters[parameter]), jax.random.key(0))
-    except (jax.errors.JAXTypeError, TypeError) as error:
-        raise ValueError(f"{where} cannot change this number while it runs") from error
 
 
 class GymnaxTask:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.variation import Randomized
@@ -157,6 +158,19 @@ def test_playground_computes_with_the_episodes_own_model(key):
     one, strong, heavy = quick(jax.vmap(gained), jnp.array([1, 1.5, 1]), jnp.array([1, 1, 2.0]))
     np.testing.assert_allclose([strong / one, heavy / one], [1.5, 0.5], rtol=0.05)
     assert not isinstance(task.task.env.mjx_model.body_mass, jax.core.Tracer)
+
+
+@pytest.mark.parametrize("name", registry.task_names("gymnax"))
+def test_every_parameter_of_gymnax_is_traced(name, key):
+    task = registry.make_task(EnvConfig(name)).task.task
+
+    def episode(values):
+        adjusted = task.adjusted(values)
+        action = jnp.asarray(spaces.example(task.action))
+        return adjusted.step(key, adjusted.reset(key)[0], action)[1].reward
+
+    values = {name: jnp.float32(value) for name, value in task.parameters.items()}
+    assert jax.eval_shape(episode, values).shape == ()
 
 
 BAD = [
