@@ -167,7 +167,8 @@ def _check_flag(key: str, words: list[str], hint: Any) -> Any:
     if kind is dict:
         if len(words) % 2:
             raise ValueError(f"--{key} needs pairs of names and values; {words[-1]!r} has no pair")
-        return {name: _scalar(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+        given = {name: _scalar(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+        return convert(given, hint, f"--{key}")
     if kind is tuple:
         return convert([_scalar(word) for word in words], hint, f"--{key}")
     if not words:

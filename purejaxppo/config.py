@@ -25,6 +25,7 @@ TUNABLE = frozenset(
         "kl_coef",
         "dual_clip",
         "intrinsic_coef",
+        "symmetry_coef",
     )
 )
 
@@ -60,6 +61,18 @@ class EnvConfig:
     options: dict[str, Scalar] = field(default_factory=dict)
     """Further options that the task itself takes, as name value pairs. Flags are added to the
     config's; --env.options alone drops these."""
+    randomize: dict[str, float] = field(default_factory=dict)
+    """Parameters that every episode draws anew, as name value pairs: with x, between 1 - x and
+    1 + x times their value (Tobin et al. 2017). Also in evaluations."""
+    curriculum: dict[str, str] = field(default_factory=dict)
+    """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
+    until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
+    Evaluations have them as they are at the end."""
+    mirror_obs: tuple[int, ...] = ()
+    """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
+    of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
+    mirror_action: tuple[int, ...] = ()
+    """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,12 @@ class PPOConfig:
     """Weight of the intrinsic reward, in its standard deviations."""
     intrinsic_schedule: Schedule = "constant"
     """Of intrinsic_coef, as for the learning rate."""
+    symmetry: Literal["none", "augment", "loss"] = "none"
+    """What is made of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
+    2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
+    does otherwise in the mirror."""
+    symmetry_coef: float = 1.0
+    """Weight of the squared difference under symmetry = loss."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
     adam_eps: float = 1e-5
@@ -393,6 +412,11 @@ class Config:
             )
         if ppo.dual_clip <= 1:
             raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")
+        if ppo.rollout_start == "reset" and self.env.curriculum:
+            raise ValueError(
+                "ppo.rollout_start = reset begins episodes with the parameters of the run's start, "
+                "and env.curriculum changes them: use continue"
+            )
         if not self.intrinsic.hidden:
             raise ValueError("intrinsic.hidden needs at least one width")
 
@@ -492,6 +516,7 @@ _MINIMA = {
     "ppo.learning_rate_warmup": 0,
     "ppo.bptt_length": 0,
     "ppo.intrinsic_coef": 0,
+    "ppo.symmetry_coef": 0,
     "network.memory_size": 1,
     "network.memory_span": 0,
     "intrinsic.features": 1,

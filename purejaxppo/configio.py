@@ -167,12 +167,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
             raise ValueError(f"{name} = {value!r} is not a list such as [64, 64]")
         return tuple(convert(item, args[0], name) for item in value)
     if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
-        for key, item in value.items():
-            if not isinstance(item, bool | int | float | str):
-                raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
-        return {str(key): item for key, item in value.items()}
+        return _pairs(value, args[1], name)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
@@ -180,6 +175,18 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {_NAMES[hint]}")
     return value
+
+
+def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
+    """A mapping of names to values of one type, or of any that is no collection."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
+    for key, item in value.items():
+        if not isinstance(item, bool | int | float | str):
+            raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
+    if hint in _NAMES:
+        return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
+    return {str(key): item for key, item in value.items()}
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}

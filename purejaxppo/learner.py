@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from purejaxppo import double_buffer, hosts, memory, sequences
 from purejaxppo.advantages import gae, vtrace
-from purejaxppo.agents import critics, intrinsic, normalize, ppo
+from purejaxppo.agents import critics, intrinsic, normalize, ppo, symmetry
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
-from purejaxppo.envs import registry
+from purejaxppo.envs import curriculum, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.rollout import collect, init_rollout
@@ -71,11 +71,14 @@ class Learner:
             self.env = registry.make(env, self.num_envs, seed=seed, first=first)
             self._collect = collect
         self.begin: Any = self.anew if self.config.ppo.rollout_start == "reset" else go_on
+        self.env_at = curriculum.follower(self.env)
         self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
         self.critic = critics.make(self.config.ppo)
         self.track = critics.tracker(self.config.ppo)
         self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
         self.policy = Policy(self.config, self.env.spec, self.critic.num_outputs)
+        self.symmetry = symmetry.make(self.config, self.env.spec, self.policy.distribution)
+        self.memory = self.symmetry.memory(self.memory)
         self.units = sequences.choose(self.policy.recurrent, self.config.ppo.stretch)
         self.intrinsic = intrinsic.make(self.config, self.env.spec)
         self.advantages: Any = (
@@ -128,7 +131,8 @@ class Learner:
     def train_step(self, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
         """One PPO iteration: collect, then learn."""
         _, act_key, _ = jax.random.split(state.key, 3)
-        experience = self.collect(state.agent, state.rollout, act_key)
+        env = self.env_at(state.rollout.env, state.update / hp.total_updates)
+        experience = self.collect(state.agent, state.rollout.replace(env=env), act_key)
         return self.learn(state, experience, hp)
 
     @at_matmul_precision
@@ -167,6 +171,7 @@ class Learner:
                 self.evaluate_rows(hp),
                 self.shards.psum,
                 self.before_epoch(agent, after, transitions, rewards, hp, value_stats),
+                self.symmetry.augment,
             ),
             agent.params,
             state.opt_state,
@@ -306,19 +311,23 @@ class Learner:
 
         def evaluate(params, rows: ppo.Batch) -> ppo.Evaluation:
             kept, stats, value_stats = rows.shared
-            obs = self.memory.after(
-                lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, rows.obs)
-            )
 
             def unroll(*args):
                 return self.policy.network.unroll(params, *args)
 
-            dist_params, outputs = self.units.unroll(unroll, rows.carry, obs, rows.start)
+            def forward(carry, obs, start):
+                obs = self.memory.after(
+                    lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, obs)
+                )
+                return self.units.unroll(unroll, carry, obs, start)
+
+            dist_params, outputs = forward(rows.carry, rows.obs, rows.start)
             distribution = self.policy.distribution
             return ppo.Evaluation(
                 distribution.log_prob(dist_params, rows.action),
                 distribution.entropy(dist_params),
                 self.critic.loss(outputs, rows.value, rows.target, value_stats, hp),
+                self.symmetry.penalty(forward, rows, dist_params, hp),
             )
 
         return evaluate

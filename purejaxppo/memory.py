@@ -4,7 +4,7 @@ Consecutive windows of a series share all but a few values. Keeping the values i
 windows takes T + H numbers per environment instead of T x H, and `look` puts together the windows
 that are asked for. The numbers are the same, bit for bit.
 
-Both kinds of memory have the same functions, so that rollout and learner need not know which
+All kinds of memory have the same functions, so that rollout and learner need not know which
 one they use.
 """
 
@@ -65,6 +65,19 @@ class Whole:
         """`function`, which sums over all rows it is given, of all of them."""
         del memory
         return function(rows, *others)
+
+
+class Raw(Whole):
+    """Keeps every observation as it came, for what has to see it before any function does."""
+
+    def before(self, function: Callable, rows):
+        """As `Whole.before`: not here."""
+        del function
+        return rows
+
+    def after(self, function: Callable, obs):
+        """As `Whole.after`."""
+        return function(obs)
 
 
 class Series(NamedTuple):

@@ -29,6 +29,7 @@ class Hyperparams(NamedTuple):
     kl_coef: jax.Array  # []
     dual_clip: jax.Array  # []
     intrinsic_coef: jax.Array  # []
+    symmetry_coef: jax.Array  # []
     total_updates: jax.Array  # [] float: schedules reach their end after so many updates
 
 

@@ -44,6 +44,7 @@ class Evaluation(NamedTuple):
     log_prob: jax.Array  # [B, (L)] of the stored actions
     entropy: jax.Array  # [B, (L)]
     value_loss: jax.Array  # [B, (L)]
+    penalty: Any = 0.0  # [B, (L)] what else is added to the loss
 
 
 def make_hyperparams(config: PPOConfig, total_updates: int) -> Hyperparams:
@@ -104,14 +105,14 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 def ppo_loss(
     evaluation: Evaluation, batch: Batch, hp: Hyperparams, *, objective: str
 ) -> tuple[jax.Array, Losses]:
-    """Sum over valid rows of L = policy + vf_coef * value - ent_coef * entropy, and its parts.
+    """Sum over valid rows of L = policy + vf_coef value - ent_coef entropy + penalty, and parts.
 
     Sums, not means: shards add theirs up and divide by the rows of all.
     """
     log_ratio = evaluation.log_prob - batch.log_prob
     policy = OBJECTIVES[objective](log_ratio, batch.advantage, hp)
     value = evaluation.value_loss
-    total = policy + hp.vf_coef * value - hp.ent_coef * evaluation.entropy
+    total = policy + hp.vf_coef * value - hp.ent_coef * evaluation.entropy + evaluation.penalty
     parts = (
         policy,
         value,
@@ -198,6 +199,11 @@ def unchanged(flat, batch: Batch) -> Batch:
     return batch
 
 
+def unchanged_rows(rows: Batch) -> Batch:
+    """A minibatch that is learned from as it is."""
+    return rows
+
+
 class Update(NamedTuple):
     """How one update is made: what `improve` composes."""
 
@@ -207,6 +213,8 @@ class Update(NamedTuple):
     """Sum over shards. One gradient step needs one, of one flat vector."""
     before_epoch: Callable[[Any, Batch], Batch] = unchanged
     """(params, batch) -> the batch of the next epoch."""
+    augment: Callable[[Batch], Batch] = unchanged_rows
+    """The rows of a minibatch -> those that a gradient step sees."""
 
 
 def improve(
@@ -249,7 +257,7 @@ def improve(
         rows = jax.tree.map(
             lambda x: x.at[index].get(mode="promise_in_bounds"), batch._replace(shared=())
         )
-        rows = rows._replace(advantage=advantage, shared=batch.shared)
+        rows = how.augment(rows._replace(advantage=advantage, shared=batch.shared))
         (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
         count = jnp.sum(rows.valid, dtype=flat.dtype)
         sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))

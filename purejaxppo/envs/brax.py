@@ -5,6 +5,7 @@ overwrite the last observation and restart from one cached state.
 """
 
 import contextlib
+import copy
 import io
 import warnings
 from typing import Any
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.config import EnvConfig
-from purejaxppo.envs import mjx
+from purejaxppo.envs import mjx, variation
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box
 
@@ -21,6 +22,17 @@ BACKENDS = ("spring", "positional", "generalized", "mjx")
 BROKEN = frozenset({"swimmer"})
 """Its fluid forces call `jnp.clip` with an argument that JAX has dropped (Brax 0.14.2)."""
 EPISODE_STEPS = 1000
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "mass": ("link.inertia.mass", "link.inertia.i", *mjx.FIELDS["mass"]),
+    "gear": ("actuator.gear", *mjx.FIELDS["gear"]),
+    "damping": ("dof.damping", *mjx.FIELDS["damping"]),
+    "armature": ("dof.armature", *mjx.FIELDS["armature"]),
+    "stiffness": ("dof.stiffness", *mjx.FIELDS["stiffness"]),
+    "friction": mjx.FIELDS["friction"],
+    "gravity": ("gravity", *mjx.FIELDS["gravity"]),
+}
+"""As MJX's, and where Brax's own back ends have the same."""
 
 
 def _envs():
@@ -58,12 +70,20 @@ class BraxTask:
 
     max_episode_steps = EPISODE_STEPS
     cheap_reset = False
+    parameters = dict.fromkeys(FIELDS, 1.0)
 
     def __init__(self, env: Any) -> None:
         """Adapts a raw Brax environment."""
         self.env = env
         self.observation = Box((int(env.observation_size),))
         self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def adjusted(self, values) -> "BraxTask":
+        """The same robot with parts of its system multiplied; see `variation`."""
+        task = copy.copy(self)
+        system = variation.scaled(self.env.sys, FIELDS, values)
+        task.env = variation.OtherModel(self.env, "sys", system)
+        return task
 
     def reset(self, key):
         """A key -> (Brax state, obs)."""

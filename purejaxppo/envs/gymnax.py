@@ -1,5 +1,6 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
+import copy
 from typing import Any
 
 import jax
@@ -67,6 +68,27 @@ class GymnaxTask:
         self.max_episode_steps = max_episode_steps
         self.observation = spaces.convert(env.observation_space(params))
         self.action = spaces.convert(env.action_space(params))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The numbers among the parameters, but for the time limit, which is not the task's own."""
+        return {
+            name: value
+            for name, value in vars(self.params).items()
+            if type(value) in (int, float) and name != "max_steps_in_episode"
+        }
+
+    def adjusted(self, values) -> "GymnaxTask":
+        """The same task with other parameters, whole numbers rounded; see `variation`."""
+        nominal = self.parameters
+        task = copy.copy(self)
+        task.params = self.params.replace(
+            **{
+                name: jnp.round(value).astype(jnp.int32) if type(nominal[name]) is int else value
+                for name, value in values.items()
+            }
+        )
+        return task
 
     def _obs(self, obs):
         if isinstance(self.observation, Box):

@@ -208,6 +208,15 @@ def import_named(module: str, where: str) -> Any:
         raise MakeError(f"{where}: {module} needs another package: {error}") from error
 
 
+def function_in_file(file: str, name: str, where: str) -> Any:
+    """A function of a Python file, as classes are loaded.
+
+    Raises:
+        ValueError: no such file, or no such function in it.
+    """
+    return in_file(file, name, where, inspect.isfunction, "function")
+
+
 def in_file(
     file: str,
     name: str,

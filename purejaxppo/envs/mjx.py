@@ -4,6 +4,18 @@ from typing import Any
 
 import jax
 
+FIELDS: dict[str, tuple[str, ...]] = {
+    "mass": ("body_mass", "body_inertia", "body_subtreemass"),
+    "gear": ("actuator_gear",),
+    "damping": ("dof_damping",),
+    "armature": ("dof_armature",),
+    "stiffness": ("jnt_stiffness",),
+    "friction": ("geom_friction", "pair_friction"),
+    "gravity": ("opt.gravity",),
+}
+"""What of a model can be multiplied while it runs, and where it is. A mass is that of all bodies,
+with their inertias: of denser bodies of the same shape."""
+
 
 class _OwnDevices:
     """JAX, of whose devices only this process's are seen."""

@@ -5,6 +5,7 @@ place, which Playground clones at first use.
 """
 
 import contextlib
+import copy
 import io
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.config import EnvConfig
-from purejaxppo.envs import mjx
+from purejaxppo.envs import mjx, variation
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box, Dict, Space
 
@@ -41,6 +42,11 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
         ValueError: unknown option, or assets that are not there.
     """
     backend = config.backend or "jax"
+    if backend == "warp" and (config.randomize or config.curriculum):
+        raise ValueError(
+            "env.randomize and env.curriculum exchange numbers of a model in JAX: leave "
+            "env.backend = jax"
+        )
     registry = _registry()
     defaults = registry.get_default_config(name)
     for option in config.options:
@@ -86,6 +92,7 @@ class PlaygroundTask:
     """One Playground environment, without its wrappers."""
 
     cheap_reset = False
+    parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a raw Playground environment."""
@@ -93,6 +100,13 @@ class PlaygroundTask:
         self.max_episode_steps = max_episode_steps
         self.observation = _space(env.observation_size)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def adjusted(self, values) -> "PlaygroundTask":
+        """The same robot with parts of its model multiplied; see `variation`."""
+        task = copy.copy(self)
+        model = variation.scaled(self.env.mjx_model, mjx.FIELDS, values)
+        task.env = variation.OtherModel(self.env, "_mjx_model", model)
+        return task
 
     def reset(self, key):
         """A key -> (Playground state, obs)."""

@@ -6,6 +6,8 @@ import importlib.util
 from typing import Any, NamedTuple
 
 from purejaxppo.config import EnvConfig
+from purejaxppo.envs import curriculum, variation
+from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.halves import HalvedEnv
 from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.vectorize import VectorEnv
@@ -120,15 +122,29 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
 
 
 def make_task(config: EnvConfig) -> Any:
-    """One JAX environment, wrapped in the fixed order: adapter, time limit, action scaling.
+    """One JAX environment, wrapped in the fixed order: variation, time limit, action scaling.
+
+    Where there is a curriculum, as it is at its end.
 
     A world of several agents is made one environment between the last two.
 
     Raises:
         ValueError: as `resolve`, or a bad option.
     """
+    return _wrap(_adapted(config), config, curriculum.schedule(config.curriculum)(1.0))
+
+
+def _adapted(config: EnvConfig) -> Any:
+    """What the adapter makes, checked."""
     module, name = resolve(config)
     task = module.make(name, config)
+    variation.check(task, config)
+    return task
+
+
+def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
+    """An adapter's task with its parameters set, in its wrappers."""
+    task = variation.vary(task, config.randomize, values)
     if config.visible:
         task = Visible(task, config.visible, config.full_state)
     task = TimeLimit(task, config.max_episode_steps or task.max_episode_steps)
@@ -163,7 +179,7 @@ def make(
     first: int = 0,
     evaluation: bool = False,
     film: bool = False,
-) -> VectorEnv | HostEnv | WorldsEnv:
+) -> VectorEnv | CurriculumEnv | HostEnv | WorldsEnv:
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
@@ -182,14 +198,21 @@ def make(
         return _make_on_host(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )
-    task = make_task(config)
+    task = _adapted(config)
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
-    every_step = every_step and not evaluation
-    team = getattr(task, "team", None)
-    if team is None:
-        return VectorEnv(task, num_envs, fresh_every_step=every_step)
-    num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
-    return WorldsEnv(VectorEnv(task, num_worlds, fresh_every_step=every_step), team)
+
+    def build(values: curriculum.Values) -> Any:
+        wrapped, every = _wrap(task, config, values), every_step and not evaluation
+        team = getattr(wrapped, "team", None)
+        if team is None:
+            return VectorEnv(wrapped, num_envs, fresh_every_step=every)
+        num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
+        return WorldsEnv(VectorEnv(wrapped, num_worlds, fresh_every_step=every), team)
+
+    values = curriculum.schedule(config.curriculum)
+    if config.curriculum and not evaluation:
+        return CurriculumEnv(values, build)
+    return build(values(1.0))
 
 
 def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int = 0) -> HalvedEnv:
@@ -227,6 +250,7 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
             f"env.visible is for simulators in JAX, and {config.name} is none: leave it empty, or "
             f"use one of Gymnasium's wrappers (env.options.wrappers)"
         )
+    variation.check_host(config)
     env = module.make(name, config, num_envs, **settings)
     if not 0 < env.spec.max_episode_steps < NO_LIMIT:
         raise ValueError(

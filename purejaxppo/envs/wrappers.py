@@ -1,6 +1,7 @@
 """Wrappers around a `Task`, applied in one fixed order: adapter, time limit, action scaling."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -165,12 +166,18 @@ def flat_space(space: Space) -> Space:
 class FlatActions(Wrapper):
     """Gives a `Box` action space without axes, or with several, exactly one."""
 
+    task: Any
+
     def __init__(self, task: Task) -> None:
         """Flattens the actions of `task`."""
         super().__init__(task)
         assert isinstance(task.action, Box)
         self.shape = task.action.shape
         self.action = flat_space(task.action)
+
+    def adjusted(self, values) -> "FlatActions":
+        """The same of a task with other parameters; see `variation`."""
+        return FlatActions(self.task.adjusted(values))
 
     def to_simulator(self, action):
         """In the task's own shape."""

@@ -1,0 +1,188 @@
+"""Tasks that look the same in a mirror: what an update makes of that.
+
+A mirror is a permutation with signs, of observations and of actions. Rows are mirrored as they were
+observed, and normalised afterwards, so that the statistics need not be symmetric.
+
+Mittal et al. 2024, https://arxiv.org/abs/2403.04359; Abdolhosseini et al. 2019,
+https://doi.org/10.1145/3359566.3360070; the loss is that of Yu et al. 2018,
+https://arxiv.org/abs/1801.08093.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.agents.distributions import Distribution
+from purejaxppo.agents.ppo import Batch, unchanged_rows
+from purejaxppo.config import Config
+from purejaxppo.memory import Raw, Whole, Windows
+from purejaxppo.spaces import Box, Discrete, Space
+from purejaxppo.types import Hyperparams
+
+Penalty = Callable[[Callable, Batch, Any, Hyperparams], Any]
+
+
+class Symmetry(NamedTuple):
+    """How an update uses a mirror."""
+
+    memory: Callable[[Whole | Windows], Whole | Windows]
+    """What keeps observations, from what would keep them without a mirror."""
+    augment: Callable[[Batch], Batch]
+    """The rows of a minibatch -> those that a gradient step sees."""
+    penalty: Penalty
+    """(forward, rows, distribution parameters of rows, hp) -> what the loss adds, [B, (L)], where
+    forward(carry, obs, start) -> (distribution parameters, ...)."""
+
+
+class Mirror(NamedTuple):
+    """What a task looks like in a mirror; doing it twice changes nothing."""
+
+    obs: Callable[[Any], Any]
+    """Observations [..., n] as they are kept, not normalised."""
+    action: Callable[[Any], Any]
+    """Actions as the policy stores them."""
+    choice: Callable[[Any], Any]
+    """Distribution parameters [..., P] -> what the policy would do [..., k]: the mode as the
+    environment is given it, or of discrete actions their probabilities."""
+    mirrored_choice: Callable[[Any], Any]
+    """What it would do [..., k], mirrored."""
+
+
+def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Any], Any]:
+    """The mirror of [..., n]: value i is that of place |entries[i]|, from 1 on, with its sign.
+
+    Args:
+        entries: such as [-1, -2, 4, 3].
+        size: n.
+        where: what to name in errors.
+
+    Raises:
+        ValueError: not n entries, not a permutation, or not its own inverse.
+    """
+    if len(entries) != size:
+        raise ValueError(f"{where} = {list(entries)} has {len(entries)} entries, and needs {size}")
+    places = np.abs(entries) - 1
+    if sorted(places.tolist()) != list(range(size)):
+        raise ValueError(
+            f"{where} = {list(entries)} is no permutation of 1 to {size}, each once, with or "
+            f"without a minus"
+        )
+    signs = np.sign(entries)
+    for i, j in enumerate(places):
+        if places[j] != i or signs[i] != signs[j]:
+            raise ValueError(
+                f"{where} = {list(entries)}: mirrored twice, value {i + 1} is not what it was; if "
+                f"it becomes -{j + 1}, then {j + 1} is to become -{i + 1}"
+            )
+    factors = signs.astype(np.float32)
+    return lambda x: factors * x[..., places]
+
+
+def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
+    """The mirror that a config describes.
+
+    Raises:
+        ValueError: spaces that are not one vector each, or lists that do not fit them.
+    """
+    env = config.env
+    if not isinstance(observation, Box) or len(observation.shape) != 1:
+        raise ValueError(f"ppo.symmetry needs observations of one vector, and {env.name} has none")
+    obs = signed(env.mirror_obs, observation.shape[0], "env.mirror_obs")
+    if isinstance(action, Discrete):
+        swap = signed(env.mirror_action, action.n, "env.mirror_action")
+        if min(env.mirror_action) < 0:
+            raise ValueError(
+                f"env.mirror_action = {list(env.mirror_action)}: {env.name} has {action.n} "
+                f"discrete actions, whose mirror only swaps them, without a minus"
+            )
+        places = jnp.asarray(env.mirror_action, jnp.int32) - 1
+        return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
+    if isinstance(action, Box):
+        flip = signed(env.mirror_action, action.shape[0], "env.mirror_action")
+        # A Beta's samples lie in (0, 1), around a half; all others around 0.
+        middle = 0.5 if config.network.distribution == "beta" else 0.0
+        return Mirror(
+            obs,
+            lambda a: middle + flip(a - middle),
+            lambda params: dist.to_env(dist.mode(params)),
+            flip,
+        )
+    raise ValueError(f"ppo.symmetry needs actions of one kind, and {env.name} has several")
+
+
+def mirrored(mirror: Mirror, rows: Batch) -> Batch:
+    """Rows as seen in the mirror; what was stored about them stays.
+
+    What a recurrent network would remember of a mirrored past is not known: its memory is empty,
+    as at an episode's start.
+    """
+    return rows._replace(
+        obs=mirror.obs(rows.obs),
+        action=mirror.action(rows.action),
+        carry=jax.tree.map(jnp.zeros_like, rows.carry),
+    )
+
+
+def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
+    """Rows -> these and their mirror images, [2B, (L)]."""
+
+    def augment(rows: Batch) -> Batch:
+        own, other = (x._replace(shared=()) for x in (rows, mirrored(mirror, rows)))
+        both = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), own, other)
+        return both._replace(shared=rows.shared)
+
+    return augment
+
+
+def asymmetry(mirror: Mirror) -> Penalty:
+    """|π(Mo) - M π(o)|², as `Symmetry.penalty`: what is done in the mirror against its mirror."""
+
+    def penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
+        image = mirrored(mirror, rows)
+        other = mirror.choice(forward(image.carry, image.obs, image.start)[0])
+        own = mirror.mirrored_choice(mirror.choice(dist_params))
+        return hp.symmetry_coef * jnp.sum(jnp.square(other - own), axis=-1)
+
+    return penalty
+
+
+def no_penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
+    """Nothing, for a policy that need not be symmetric."""
+    del forward, rows, dist_params, hp
+    return 0.0
+
+
+def raw(memory: Whole | Windows) -> Whole:
+    """A memory that keeps observations as they came.
+
+    Raises:
+        ValueError: it keeps a series in place of its windows.
+    """
+    if isinstance(memory, Windows):
+        raise ValueError(
+            "ppo.symmetry mirrors observations, and those of this task are kept as a series: "
+            "env.reset = every_step keeps them one by one"
+        )
+    return Raw()
+
+
+def make(config: Config, spec: Any, dist: Distribution) -> Symmetry:
+    """What a config's update does with its mirror.
+
+    Args:
+        config: of the run.
+        spec: of the environments.
+        dist: over their actions.
+
+    Raises:
+        ValueError: see `make_mirror`.
+    """
+    if config.ppo.symmetry == "none":
+        return Symmetry(lambda memory: memory, unchanged_rows, no_penalty)
+    mirror = make_mirror(config, spec.observation, spec.action, dist)
+    if config.ppo.symmetry == "augment":
+        return Symmetry(raw, doubled(mirror), no_penalty)
+    return Symmetry(raw, unchanged_rows, asymmetry(mirror))

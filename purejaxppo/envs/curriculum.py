@@ -1,0 +1,135 @@
+"""Environments whose parameters are functions of a run's progress, traced: nothing recompiles.
+
+Before each rollout the learner says how far the run is, and from there on all environments compute
+with the parameters of that moment, those in the middle of an episode, too. Evaluations have them
+as they are at the end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.envs.base import EnvStep
+from purejaxppo.envs.makers import function_in_file
+from purejaxppo.envs.vectorize import VectorEnv
+
+NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+RAMP = re.compile(rf"{NUMBER} to {NUMBER}(?: until {NUMBER})?")
+
+Values = dict[str, jax.Array]
+"""Parameters by name, float32 [] each."""
+
+
+def ramp(start: float, end: float, until: float, progress):
+    """A straight line from `start` to `end`, where it is from `until` of the run on; [] -> []."""
+    return start + (end - start) * jnp.minimum(progress / until, 1.0)
+
+
+def parse(name: str, text: str) -> Callable[[Any], Any]:
+    """What an entry of `env.curriculum` means: a function of progress [] -> value [].
+
+    Raises:
+        ValueError: it means nothing, or a function that is not there or gives no number.
+    """
+    where = f"env.curriculum.{name}"
+    file, _, function = text.rpartition(":")
+    if file.endswith(".py"):
+        own = function_in_file(file, function, where)
+        _check_function(own, f"{where} = {text}")
+        return own
+    found = RAMP.fullmatch(" ".join(text.split()))
+    if not found:
+        raise ValueError(
+            f"{where} = {text!r} is neither a ramp such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6' "
+            f"nor file.py:function"
+        )
+    start, end, until = (float(number) for number in found.groups(default="1"))
+    if not 0 < until <= 1:
+        raise ValueError(f"{where} = {text!r}: the ramp ends after a part of the run, up to 1")
+    return partial(ramp, start, end, until)
+
+
+def _check_function(function: Callable[[Any], Any], where: str) -> None:
+    """Raises ValueError if it does not make a number of a traced one."""
+    try:
+        out = jax.eval_shape(function, jnp.float32(0))
+    except (jax.errors.JAXTypeError, TypeError) as error:
+        raise ValueError(
+            f"{where}: a function of progress, traced by JAX, which this cannot be: use jax.numpy, "
+            f"and jnp.where in place of if"
+        ) from error
+    if getattr(out, "shape", None) != ():
+        raise ValueError(f"{where}: gives {out} and not one number")
+
+
+def schedule(entries: Mapping[str, str]) -> Callable[[Any], Values]:
+    """Progress [] -> all parameters of a curriculum; see `parse`."""
+    functions = {name: parse(name, text) for name, text in entries.items()}
+
+    def values(progress) -> Values:
+        return {name: jnp.asarray(f(progress), jnp.float32) for name, f in functions.items()}
+
+    return values
+
+
+class CurriculumState(NamedTuple):
+    """N environments, and what their parameters are now."""
+
+    values: Values  # [] each
+    env: Any  # the environments' own state
+
+
+class CurriculumEnv:
+    """N environments with parameters that `at` sets.
+
+    Args:
+        values: progress [] -> parameters.
+        build: parameters, traced or not -> environments with these.
+    """
+
+    failure = None  # nothing runs on the host
+
+    def __init__(
+        self, values: Callable[[Any], Values], build: Callable[[Values], VectorEnv]
+    ) -> None:
+        """Only the facts of the environments; nothing is computed yet."""
+        self.values, self.build = values, build
+        final = build(values(1.0))
+        self.spec, self.task = final.spec, final.task
+        self.to_simulator = final.to_simulator
+
+    def at(self, state: CurriculumState, progress) -> CurriculumState:
+        """The same environments with the parameters of another moment."""
+        return state._replace(values=self.values(progress))
+
+    def reset(self, key) -> tuple[CurriculumState, Any]:
+        """A key -> (state, obs [N, ...]), with the parameters of the run's start."""
+        values = self.values(0.0)
+        state, obs = self.build(values).reset(key)
+        return CurriculumState(values, state), obs
+
+    def step(self, state: CurriculumState, action) -> tuple[CurriculumState, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        after, out = self.build(state.values).step(state.env, action)
+        return state._replace(env=after), out
+
+    def refresh(self, state: CurriculumState) -> CurriculumState:
+        """Draws fresh starts with the present parameters."""
+        return state._replace(env=self.build(state.values).refresh(state.env))
+
+    def close(self) -> None:
+        """Nothing runs on the host."""
+
+
+def follower(env: Any) -> Callable[[Any, Any], Any]:
+    """(environment's state, progress []) -> the state to start a rollout from."""
+    return env.at if isinstance(env, CurriculumEnv) else _stay
+
+
+def _stay(state, progress):
+    del progress
+    return state

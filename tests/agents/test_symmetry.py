@@ -1,0 +1,243 @@
+"""Mirrors: gradients of both halves, losses of symmetric policies, and raw observations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from purejaxppo import train
+from purejaxppo.agents import distributions, ppo, symmetry
+from purejaxppo.learner import Learner
+from purejaxppo.memory import Windows
+from purejaxppo.spaces import Box, Discrete
+from purejaxppo.types import RunningStats
+
+CARTPOLE = {
+    "name": "gymnax/CartPole-v1",
+    "mirror_obs": (-1, -2, -3, -4),
+    "mirror_action": (2, 1),
+}
+# Gradients can be read off a step of these.
+PLAIN = {
+    "optimizer": "sgd",
+    "learning_rate": 1.0,
+    "learning_rate_schedule": "constant",
+    "max_grad_norm": 0.0,
+    "num_epochs": 1,
+    "num_minibatches": 1,
+    "advantage_normalization": "none",
+    "rollout_length": 12,
+    "ent_coef": 0.01,
+}
+
+
+def experience_of(learner, key):
+    """A state with lopsided statistics, a rollout, and its batch."""
+    state = learner.init_shard(key, 0)
+    size = learner.env.spec.observation.shape
+    stats = RunningStats(
+        jnp.float32(10), [jnp.arange(1.0, 1 + size[0]) / 10], [jnp.arange(2.0, 2 + size[0])]
+    )
+    agent = state.agent.replace(obs_stats=stats)
+    experience = learner.collect(agent, state.rollout, key)
+    hp, rows = learner.hyperparams(), experience.transitions
+    batch = learner.estimate(agent, experience.rollout, rows, rows.reward, hp, state.value_stats)
+    return agent, experience, batch, hp
+
+
+def step(learner, agent, batch, hp, key):
+    """The parameters' change by one gradient step, flat."""
+    params, _, losses = ppo.improve(
+        ppo.Update(learner.evaluate_rows(hp), lambda x: x, augment=learner.symmetry.augment),
+        agent.params,
+        ppo.init_opt_state(learner.config.ppo, agent.params),
+        batch,
+        hp,
+        key,
+        config=learner.config.ppo,
+        num_envs=learner.num_envs,
+    )
+    return ravel_pytree(jax.tree.map(jnp.subtract, agent.params, params))[0], losses
+
+
+def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
+    learner = Learner(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
+    plain = Learner(make_config(env=CARTPOLE, ppo=PLAIN))
+    agent, experience, batch, hp = experience_of(learner, key)
+    got, _ = jax.jit(lambda: step(learner, agent, batch, hp, key))()
+
+    # By hand, and by a learner without mirrors: raw observations are negated, then normalised.
+    rows = experience.transitions
+
+    def loss(params, sign):
+        obs = plain.policy.normalize_obs(agent.obs_stats, sign * rows.obs.reshape(-1, 4))
+        action = rows.action.reshape(-1)
+        half = batch._replace(obs=obs, action=action if sign > 0 else 1 - action)
+        evaluation = plain.evaluate_rows(hp)(params, half)
+        return ppo.ppo_loss(evaluation, half, hp, objective="clip")[0] / half.valid.sum()
+
+    own, other = (ravel_pytree(jax.grad(loss)(agent.params, sign))[0] for sign in (1.0, -1.0))
+    assert float(jnp.abs(own - other).max()) > 1e-3  # an untrained policy is not symmetric
+    np.testing.assert_allclose(got, (own + other) / 2, atol=2e-6)
+    alone, _ = step(plain, agent, experience_of(plain, key)[2], hp, key)
+    np.testing.assert_allclose(alone, own, atol=2e-6)
+
+
+def test_a_penalty_is_added_with_its_weight(make_config, key):
+    learner = Learner(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "loss"}))
+    agent, experience, batch, hp = experience_of(learner, key)
+    rows = experience.transitions
+
+    def by_hand(params):
+        def probabilities(obs):
+            seen = learner.policy.normalize_obs(agent.obs_stats, obs)
+            logits = learner.policy.network.apply(params, (), seen, jnp.ones(len(obs), bool))[1]
+            return jnp.exp(logits) / jnp.exp(logits).sum(-1, keepdims=True)
+
+        obs = rows.obs.reshape(-1, 4)
+        difference = probabilities(-obs)[:, ::-1] - probabilities(obs)
+        return jnp.square(difference).sum(-1)
+
+    got = learner.evaluate_rows(hp)(agent.params, batch).penalty
+    np.testing.assert_allclose(got, by_hand(agent.params), rtol=1e-4, atol=1e-9)
+
+    def mean(params):
+        return jnp.mean(by_hand(params), where=batch.valid)
+
+    gradients = [
+        step(learner, agent, batch, hp._replace(symmetry_coef=jnp.float32(c)), key)[0]
+        for c in (0.0, 3.0)
+    ]
+    expected = 3 * ravel_pytree(jax.grad(mean)(agent.params))[0]
+    assert float(jnp.abs(expected).max()) > 1e-4
+    np.testing.assert_allclose(gradients[1] - gradients[0], expected, atol=1e-5)
+
+
+def odd(params):
+    """A tanh network's parameters without biases: its outputs turn their sign with its inputs."""
+    return jax.tree.map_with_path(
+        lambda path, x: jnp.zeros_like(x) if path[-1].key == "bias" else x, params
+    )
+
+
+@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian", "beta", "categorical"])
+def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
+    env = {"name": "dummy/vector", "mirror_obs": tuple(-i for i in range(1, 18))}
+    env["mirror_action"] = tuple(-i for i in range(1, 7))
+    network = {"hidden": (8,)}
+    if distribution == "categorical":
+        env = CARTPOLE
+    else:
+        network["distribution"] = distribution
+    config = make_config(
+        env=env, network=network, ppo={**PLAIN, "symmetry": "loss", "normalize_obs": False}
+    )
+    learner = Learner(config)
+    _, _, batch, hp = experience_of_without_stats(learner, key)
+    params = learner.policy.init(jax.random.key(1)).params
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape), params)
+    symmetric = odd(params)
+    if distribution == "categorical":
+        kernel = symmetric["actor"]["kernel"]
+        symmetric["actor"]["kernel"] = jnp.stack([kernel[:, 0], -kernel[:, 0]], -1)
+    if distribution == "beta":  # swaps its two concentrations with the sign of the action
+        kernel = symmetric["actor"]["kernel"]
+        symmetric["actor"]["kernel"] = jnp.concatenate([kernel[:, :6], -kernel[:, :6]], -1)
+    evaluate = jax.jit(learner.evaluate_rows(hp))
+    np.testing.assert_allclose(evaluate(symmetric, batch).penalty, 0.0, atol=1e-11)
+    assert float(evaluate(params, batch).penalty.mean()) > 1e-3
+
+
+def experience_of_without_stats(learner, key):
+    """As `experience_of`, of a learner that does not normalise."""
+    state = learner.init_shard(key, 0)
+    experience = learner.collect(state.agent, state.rollout, key)
+    hp, rows = learner.hyperparams(), experience.transitions
+    batch = learner.estimate(
+        state.agent, experience.rollout, rows, rows.reward, hp, state.value_stats
+    )
+    return state.agent, experience, batch, hp
+
+
+def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
+    config = make_config(
+        env=CARTPOLE,
+        network={"hidden": (8,), "memory": "gru", "memory_size": 8},
+        ppo={**PLAIN, "symmetry": "augment", "bptt_length": 4},
+    )
+    learner = Learner(config)
+    agent, _, batch, hp = experience_of(learner, key)
+    rows = learner.symmetry.augment(batch)
+    assert rows.obs.shape == (24, 4, 4)
+    assert rows.log_prob.shape == (24, 4)
+    evaluation = learner.evaluate_rows(hp)(agent.params, rows)
+    for unit in (0, 5, 11):
+        obs = learner.policy.normalize_obs(agent.obs_stats, -batch.obs[unit])[:, None]
+        start, carry = batch.start[unit][:, None], learner.policy.network.initial_carry((1,))
+        logits = learner.policy.network.unroll(agent.params, carry, obs, start)[1][:, 0]
+        expected = jax.nn.log_softmax(logits)[jnp.arange(4), 1 - batch.action[unit]]
+        np.testing.assert_allclose(evaluation.log_prob[12 + unit], expected, rtol=1e-5)
+    np.testing.assert_array_equal(rows.log_prob[12:], batch.log_prob)
+    np.testing.assert_array_equal(rows.advantage[12:], batch.advantage)
+
+
+def mirror_of(make_config, observation, action, obs, act, distribution="gaussian"):
+    config = make_config(
+        env={"mirror_obs": obs, "mirror_action": act},
+        network={"distribution": distribution},
+        ppo={"symmetry": "augment"},
+    )
+    dist = distributions.for_space(action, distribution)
+    return symmetry.make_mirror(config, observation, action, dist)
+
+
+def test_mirrors_by_hand(make_config):
+    space = Box((4,))
+    mirror = mirror_of(make_config, space, Discrete(3), (-1, 2, 4, 3), (2, 1, 3))
+    np.testing.assert_array_equal(mirror.obs(jnp.array([1.0, 2, 3, 4])), [-1, 2, 4, 3])
+    np.testing.assert_array_equal(mirror.action(jnp.array([0, 1, 2])), [1, 0, 2])
+    swapped = mirror.mirrored_choice(jnp.array([0.25, 0.5, 0.75]))
+    np.testing.assert_array_equal(swapped, [0.5, 0.25, 0.75])
+    mirror = mirror_of(make_config, space, Box((3,), -1.0, 1.0), (1, 2, 3, 4), (2, 1, -3), "beta")
+    # A Beta's sample x in (0, 1) is the action 2x - 1, so that -(2x - 1) is 1 - x.
+    np.testing.assert_allclose(
+        mirror.action(jnp.array([0.1, 0.2, 0.7])), [0.2, 0.1, 0.3], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("obs", "action", "message"),
+    [
+        ((), (2, 1), "env.mirror_obs = [] has 0 entries, and needs 4"),
+        ((1, 2, 3), (2, 1), "has 3 entries, and needs 4"),
+        ((1, 2, 3, 3), (2, 1), "is no permutation of 1 to 4"),
+        ((0, 1, 2, 3), (2, 1), "is no permutation"),
+        ((2, 3, 1, 4), (2, 1), "mirrored twice, value 1 is not what it was"),
+        ((-2, 1, 3, 4), (2, 1), "mirrored twice"),
+        ((1, 2, 3, 4), (-2, -1), "only swaps them"),
+    ],
+)
+def test_what_is_no_mirror_is_refused(make_config, obs, action, message):
+    env = {**CARTPOLE, "mirror_obs": obs, "mirror_action": action}
+    with pytest.raises(ValueError, match="mirror_") as error:
+        Learner(make_config(env=env, ppo={"symmetry": "loss"}))
+    assert message in str(error.value)
+
+
+def test_observations_without_a_mirror_are_refused(make_config):
+    env = {"name": "dummy/pixels", "mirror_obs": (1,), "mirror_action": (1,)}
+    with pytest.raises(ValueError, match=r"ppo\.symmetry needs observations of one vector"):
+        Learner(make_config(env=env, ppo={"symmetry": "augment"}))
+    with pytest.raises(ValueError, match=r"env\.reset = every_step"):
+        symmetry.raw(Windows(4, 1))
+
+
+def test_a_run_from_the_command_line(tmp_path):
+    flags = (
+        "--config cartpole.yaml --env.mirror_obs -1 -2 -3 -4 --env.mirror_action 2 1 "
+        "--ppo.symmetry loss --ppo.symmetry_coef 0.5 --env.num_envs 4 --ppo.rollout_length 8 "
+        "--total_timesteps 64 --eval.num_episodes 0 --logging.no_tensorboard"
+    )
+    assert train.main([*flags.split(), "--run_dir", str(tmp_path / "run")]) == 0
+    assert "symmetry: loss" in (tmp_path / "run" / "config.yaml").read_text()

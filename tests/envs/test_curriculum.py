@@ -1,0 +1,141 @@
+"""Curricula: parameters as functions of a run's progress."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import train as train_module
+from purejaxppo.config import EnvConfig
+from purejaxppo.configio import from_dict, to_yaml
+from purejaxppo.envs import curriculum, registry
+from purejaxppo.envs.curriculum import CurriculumEnv
+from purejaxppo.learner import Learner
+
+PENDULUM = {"name": "gymnax/Pendulum-v1", "max_episode_steps": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "progress", "value"),
+    [
+        ("0.5 to 1.0", [0.0, 0.25, 1.0], [0.5, 0.625, 1.0]),
+        ("1 to -1 until 0.5", [0.0, 0.25, 0.5, 0.75], [1.0, 0.0, -1.0, -1.0]),
+        ("2e1 to .5", [0.0, 1.0], [20.0, 0.5]),
+    ],
+)
+def test_ramps_by_hand(text, progress, value):
+    ramp = curriculum.parse("x", text)
+    np.testing.assert_allclose([ramp(p) for p in progress], value, rtol=1e-6)
+
+
+def test_a_file_gives_a_function_of_progress(tmp_path):
+    file = tmp_path / "steps.py"
+    file.write_text(
+        "import jax.numpy as jnp\ndef gravity(progress):\n    return jnp.floor(4 * progress) + 5\n"
+        "def branch(progress):\n    return 1.0 if progress > 0.5 else 2.0\n"
+        "def two(progress):\n    return jnp.stack([progress, progress])\n"
+    )
+    values = curriculum.schedule({"g": f"{file}:gravity"})
+    assert [float(jax.jit(values)(p)["g"]) for p in (0.0, 0.3, 1.0)] == [5.0, 6.0, 9.0]
+    for text, message in (
+        (f"{file}:gravitas", "has no function 'gravitas'"),
+        (f"{file}:branch", "jnp.where in place of if"),
+        (f"{file}:two", "not one number"),
+        (f"{file}x.py:two", "no such file"),
+        ("from 1 to 2", "neither a ramp"),
+        ("1 to 2 until 0", "a part of the run"),
+    ):
+        with pytest.raises(ValueError, match=r"env\.curriculum\.g") as error:
+            curriculum.parse("g", text)
+        assert message in str(error.value)
+
+
+def speeds(obs, action, g):
+    """theta-dot after a step of Pendulum-v1 under gravity g, from obs [.., 3] and torque."""
+    return np.clip(obs[..., 2] + (1.5 * g * obs[..., 1] + 3.0 * action) * 0.05, -8, 8)
+
+
+@pytest.mark.parametrize("randomize", [{}, {"l": 0.0}])
+def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
+    # 4 environments x 12 steps an update, 5 updates: gravity 10, 8, 6, 4, 2, read off the motion.
+    config = make_config(
+        env={**PENDULUM, "curriculum": {"g": "10 to 0"}, "randomize": randomize},
+        total_timesteps=5 * 48,
+    )
+    learner = Learner(config)
+    hp, chunk = learner.hyperparams(), jax.jit(learner.train_chunk)
+    collect = jax.jit(learner.collect)
+    state = learner.init(jax.random.key(0), learner.shard_ids())
+    for update in range(5):
+        # What the update's own rollout does is done again here, from the same state.
+        rollout, key = jax.tree.map(lambda x: x[0], (state.rollout, state.key))
+        env = learner.env_at(rollout.env, state.update / hp.total_updates)
+        rows = collect(state.agent, rollout.replace(env=env), key).transitions
+        obs, went_on = np.asarray(rows.obs), np.asarray(rows.valid)[:-1]
+        torque = 2.0 * np.clip(np.asarray(rows.action)[..., 0], -1, 1)
+        expected = speeds(obs, torque, 10.0 - 2.0 * update)[:-1]
+        np.testing.assert_allclose(obs[1:, :, 2][went_on], expected[went_on], rtol=1e-4, atol=1e-4)
+        state, _ = chunk(state, hp, jnp.int32(1))
+        np.testing.assert_allclose(state.rollout.env.values["g"], [10.0 - 2.0 * update], rtol=1e-6)
+    assert chunk._cache_size() == 1
+
+
+def test_a_resumed_run_goes_on_exactly(make_config):
+    config = make_config(
+        env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},
+        total_timesteps=5 * 48,
+    )
+    learner = Learner(config)
+    chunk = jax.jit(learner.train_chunk)
+    state = learner.init(jax.random.key(0), learner.shard_ids())
+    whole, _ = chunk(state, learner.hyperparams(), jnp.int32(5))
+    saved = jax.device_get(chunk(state, learner.hyperparams(), jnp.int32(2))[0])
+    resumed, _ = chunk(saved, learner.hyperparams(), jnp.int32(3))
+    jax.tree.map(np.testing.assert_array_equal, whole.agent, resumed.agent)
+    np.testing.assert_allclose(whole.rollout.env.values["m"], [1.0])
+
+
+def test_evaluations_have_the_end_of_the_curriculum(key):
+    config = EnvConfig("gymnax/MemoryChain-bsuite", curriculum={"memory_length": "2 to 9"})
+    env = registry.make(config, 3, evaluation=True)
+    assert not isinstance(env, CurriculumEnv)
+    # Observation 0 is 1 - time / memory_length: whole numbers stay whole.
+    state, _ = env.reset(key)
+    state, _ = env.step(state, jnp.zeros(3, jnp.int32))
+    _, out = env.step(state, jnp.zeros(3, jnp.int32))
+    np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / 9, rtol=1e-6)
+    training = registry.make(config, 3)
+    start, _ = training.reset(key)
+    halfway = training.at(start, 0.5)
+    for begin, length in ((start, 2), (halfway, 6)):  # 5.5, rounded to even
+        state, _ = training.step(begin, jnp.zeros(3, jnp.int32))
+        _, out = training.step(state, jnp.zeros(3, jnp.int32))
+        np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / length, rtol=1e-6)
+
+
+def test_only_the_parameters_that_there_are(make_config):
+    for name, message in (
+        ("dummy/vector", "has no parameters"),
+        ("gymnax/Pendulum-v1", "it has max_speed"),
+        ("gymnasium/CartPole-v1", "runs on the host"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            registry.make(EnvConfig(name, curriculum={"gravitas": "1 to 2"}), 2)
+    config = from_dict({"env": {"curriculum": {"g": "1 to 2"}, "randomize": {"m": 1}}})
+    assert config.env.randomize == {"m": 1.0}
+    assert "g: 1 to 2" in to_yaml(config)
+    for field, value in (("curriculum", 3), ("randomize", "much")):
+        with pytest.raises(ValueError, match=f"env.{field}.g = "):
+            from_dict({"env": {field: {"g": value}}})
+
+
+def test_a_whole_run_from_the_command_line(tmp_path):
+    run = [
+        "--config", "pendulum.yaml", "--env.curriculum", "g", "5 to 10 until 0.5",
+        "--env.randomize", "m", "0.2", "--env.num_envs", "4", "--ppo.rollout_length", "16",
+        "--ppo.num_minibatches", "2", "--ppo.num_epochs", "1", "--total_timesteps", "256",
+        "--eval.num_episodes", "2", "--run_dir", str(tmp_path / "run"), "--logging.no_tensorboard",
+    ]  # fmt: skip
+    assert train_module.main(run) == 0
+    assert "5 to 10 until 0.5" in (tmp_path / "run" / "config.yaml").read_text()
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") > 2
