@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
 TARGET = ROOT / "docs" / "results.md"
 SCALING = ROOT / "docs" / "scaling.md"
+POLICIES = ROOT / "docs" / "policies.md"
 Rows = list[dict[str, Any]]
 PUBLISHED = {
     "cartpole.yaml": "500 (SB3 zoo)",
@@ -556,12 +557,78 @@ def filled(page: str) -> str:
         "batch": picture("batch", "Returns over environments and over learning rates"),
         "communication": communication(said),
         "costs": costs(said),
+        "matrix": matrix(read("policies.jsonl")),
+        "ablations": ablations(read("ablations.jsonl")),
+        "off": off(read("off.jsonl")),
     }
     for name, lines in blocks.items():
         inside = ["", *lines, ""] if lines else []
         text = "\n".join([f"<!-- {name} -->", *inside, "<!-- end -->"])
         page = re.sub(f"<!-- {name} -->.*?<!-- end -->", lambda _, t=text: t, page, flags=re.DOTALL)
     return page
+
+
+def matrix(rows: Rows) -> list[str]:
+    """Families and kinds of actions by kinds of memory."""
+    memories = list(dict.fromkeys(row["memory"] for row in rows))
+    cells = {(row["family"], row["action"], row["memory"]): row for row in rows}
+    table = [
+        f"| simulators | actions | {' | '.join(memories)} |",
+        "| --- | --- |" + " --- |" * len(memories),
+    ]
+    for family, action in dict.fromkeys((row["family"], row["action"]) for row in rows):
+        signs = [sign(cells[family, action, memory]) for memory in memories]
+        table.append(f"| {family} | {action} | {' | '.join(signs)} |")
+    return table if rows else []
+
+
+def sign(row: dict[str, Any]) -> str:
+    """What one cell of the matrix found."""
+    if not (row["finite"] and row["ratios"]):
+        return "fails"
+    return {True: "exact", False: "not the same", None: "agent"}[row["resumed"]]
+
+
+def ablations(rows: Rows) -> list[str]:
+    """Each study's returns, and its picture."""
+    lines: list[str] = []
+    for study in dict.fromkeys(row["study"] for row in rows):
+        own = [row for row in rows if row["study"] == study]
+        steps, seeds = own[0]["steps"][-1], own[0]["seeds"]
+        task = own[0]["config"].removesuffix(".yaml")
+        lines += [
+            f"**{study[0].upper()}{study[1:]}**, {task}, {steps / 1e3:,.0f} k steps, "
+            f"{seeds} seeds:",
+            "",
+            "| | return |",
+            "| --- | --- |",
+        ]
+        for row in own:
+            mean, std = statistics.mean(row["last"]), statistics.stdev(row["last"])
+            digits = 2 if abs(mean) < 10 else 0
+            spread = f"{mean:,.{digits}f} ± {std:,.{digits}f}"
+            lines.append(f"| {row['variant']} | {spread} |")
+        name = "".join(c if c.isalnum() else "_" for c in study)
+        lines += ["", f"![Returns over steps: {study}](pictures/ablations/{name}.png)", ""]
+    return lines[:-1]
+
+
+def off(rows: Rows) -> list[str]:
+    """Speed beside the version before the extras."""
+    if not rows:
+        return []
+    table = [
+        "| task | before, steps/s | with all extras, off | ratio |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        before, now = statistics.median(row["before"]), statistics.median(row["now"])
+        ratios = [b / a for a, b in zip(row["before"], row["now"], strict=True)]
+        table.append(
+            f"| {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
+            f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
+        )
+    return table
 
 
 def picture(name: str, about: str) -> list[str]:
@@ -571,7 +638,8 @@ def picture(name: str, about: str) -> list[str]:
 
 def main() -> int:
     """Writes the pages, or with --check says whether they are up to date."""
-    pages = {TARGET: document(), SCALING: filled(SCALING.read_text(encoding="utf-8"))}
+    pages = {TARGET: document()}
+    pages |= {path: filled(path.read_text(encoding="utf-8")) for path in (SCALING, POLICIES)}
     for path, text in pages.items():
         old = path.read_text(encoding="utf-8") if path.is_file() else ""
         if old != text and "--check" in sys.argv[1:]:

@@ -34,6 +34,18 @@ num_shards: 2
 total_timesteps: 1024
 """
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
+EXTRAS = """
+env: {name: gymnax/CartPole-v1, num_envs: 8, visible: [0, 2], full_state: true,
+      randomize: {gravity: 0.1}, curriculum: {length: 0.4 to 0.5}}
+network: {hidden: [16], memory: lstm, memory_size: 8, actor_keys: [obs], critic_keys: [state]}
+intrinsic: {kind: icm, hidden: [8]}
+ppo: {rollout_length: 16, bptt_length: 4, num_minibatches: 2, num_epochs: 2, critic: popart,
+      optimizer: muon, weight_decay: 0.01, clip_bootstrap: observed, kl_rate: true,
+      recompute_advantages: true}
+eval: {num_episodes: 4}
+num_shards: 2
+total_timesteps: 1024
+"""
 
 
 @pytest.fixture
@@ -92,6 +104,45 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
         for run in ("parts", "whole")
     ]
     assert rows[0] == rows[1]
+
+
+def test_a_run_with_every_extra_resumes_exactly(config_file):
+    """Stopped after half of its updates, as progress decides what its curriculum is at."""
+    config_file.write_text(EXTRAS)
+    assert train(config_file, "--run_dir", "whole") == 0
+    shutil.copytree("whole", "half")
+    config = configio.load_config("half/config.yaml")
+    assert config.intrinsic.kind == "icm"
+    saves = sorted(int(p.name) for p in Path("half/checkpoints").glob("[0-9]*"))
+    for last in saves[1:]:
+        shutil.rmtree(f"half/checkpoints/{last}")
+    assert len(saves) == 2
+    assert train(config_file, "--run_dir", "half") == 0
+    whole, progress = final_state("whole")
+    assert progress.update == 8
+    assert_same_bits(final_state("half")[0], whole)
+    rows = read_csv(Path("half/metrics.csv"))
+    assert [row["update"] for row in rows] == [
+        row["update"] for row in read_csv(Path("whole/metrics.csv"))
+    ]
+    assert all(row["intrinsic/reward"] > 0 for row in rows)
+
+
+def test_an_imitated_teacher_is_needed_at_the_start_alone(config_file, capsys):
+    assert train(config_file, "--run_dir", "teacher") == 0
+    flags = ["--run_dir", "student", "--network.memory", "gru", "--imitate.teacher"]
+    shared = ["--imitate.updates", "2"]
+    for teacher, words in [("nobody", "there is no such run folder"), ("empty", "")]:
+        Path("empty").mkdir(exist_ok=True)
+        assert train(config_file, *flags, teacher) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and words in err
+        assert not Path("student").exists()
+    assert train(config_file, *flags, "teacher", *shared) == 0
+    assert "imitated teacher for 2 updates" in capsys.readouterr().out
+    shutil.rmtree("teacher")
+    assert train(config_file, *flags, "teacher", *shared, "--total_timesteps", 2048) == 0
+    assert "resuming at" in capsys.readouterr().out
 
 
 def start(config_file, *flags):

@@ -1,0 +1,291 @@
+"""What each extra does, alone, on a task where it matters: 5 seeds with and without it.
+
+    python benchmarks/ablations.py [memory curiosity ...] [--seeds 5]
+
+Every variant is one call of `python -m purejaxppo.train` with `--num_seeds`, at equal environment
+steps, from the same config with other flags. Rows, one per variant, go to
+benchmarks/results/ablations.jsonl, and a picture per study to docs/pictures/ablations/;
+`docs/make_results.py` writes the table of docs/policies.md from the rows.
+"""
+
+import argparse
+import datetime
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import machine
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+PATH = machine.RESULTS / "ablations.jsonl"
+PICTURES = ROOT / "docs" / "pictures" / "ablations"
+GROWING = Path(__file__).with_name("growing.py")
+
+
+class Study(NamedTuple):
+    """One question."""
+
+    config: str
+    steps: int
+    flags: str
+    """Of all variants."""
+    variants: dict[str, str]
+    """Label -> flags."""
+    teacher: str = ""
+    """Flags of a run that is trained first, whose folder replaces TEACHER in flags."""
+
+
+PENDULUM = "--eval.num_episodes 64"
+CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
+HIDDEN = "--env.visible 0 1"
+RATES = "--ppo.learning_rate 5e-3 --ppo.num_epochs 10"
+STUDIES = {
+    "velocities hidden": Study(
+        "cartpole_hidden.yaml",
+        300_000,
+        "",
+        {name: f"--network.memory {name}" for name in ("none", "gru", "lstm", "mingru")},
+    ),
+    "a bit, 40 steps ago": Study(
+        "memory_chain.yaml",
+        600_000,
+        CHAIN,
+        {name: f"--network.memory {name}" for name in ("none", "gru", "lstm", "mingru")},
+    ),
+    "memory span at first": Study(
+        "memory_chain.yaml",
+        600_000,
+        f"{CHAIN} --network.memory gru",
+        {str(span): f"--network.memory_span {span}" for span in (0, 10, 100)},
+    ),
+    "length of back-propagation": Study(
+        "memory_chain.yaml",
+        600_000,
+        f"{CHAIN} --network.memory gru",
+        {str(length): f"--ppo.bptt_length {length}" for length in (8, 32, 128)},
+    ),
+    "curriculum": Study(
+        "memory_chain.yaml",
+        600_000,
+        f"{CHAIN} --network.memory gru --network.memory_span 10",
+        {"length 40": "", "5 to 40": f"--env.curriculum memory_length {GROWING}:memory_length"},
+    ),
+    "curiosity": Study(
+        "mountain_car_curious.yaml",
+        300_000,
+        "",
+        {name: f"--intrinsic.kind {name}" for name in ("none", "icm", "rnd")},
+    ),
+    "what the critic sees": Study(
+        "pendulum.yaml",
+        200_000,
+        f"{PENDULUM} {HIDDEN} --env.full_state --network.memory gru --network.actor_keys obs "
+        "--ppo.shuffle trajectories --ppo.bptt_length 16",
+        {
+            "as the policy": "--network.critic_keys obs",
+            "the whole state": "--network.critic_keys state",
+        },
+    ),
+    "distribution": Study(
+        "pendulum.yaml",
+        200_000,
+        PENDULUM,
+        {name: f"--network.distribution {name}" for name in ("gaussian", "tanh_gaussian", "beta")},
+    ),
+    "critic": Study(
+        "pendulum.yaml",
+        200_000,
+        f"{PENDULUM} --ppo.normalize_reward false --ppo.max_grad_norm 0",
+        {name: f"--ppo.critic {name}" for name in ("scalar", "symlog", "hl_gauss", "popart")},
+    ),
+    "bootstrapped values": Study(
+        "pendulum.yaml",
+        200_000,
+        PENDULUM,
+        {
+            "none": "",
+            "fixed": "--ppo.clip_bootstrap fixed --ppo.bootstrap_limit 20",
+            "observed": "--ppo.clip_bootstrap observed",
+        },
+    ),
+    "advantages": Study(
+        "pendulum.yaml",
+        200_000,
+        PENDULUM,
+        {"once": "", "anew each epoch": "--ppo.recompute_advantages"},
+    ),
+    "symmetry": Study(
+        "pendulum.yaml",
+        150_000,
+        f"{PENDULUM} --env.mirror_obs 1 -2 -3 --env.mirror_action -1",
+        {name: f"--ppo.symmetry {name}" for name in ("none", "augment", "loss")},
+    ),
+    "optimiser": Study(
+        "pendulum.yaml",
+        200_000,
+        PENDULUM,
+        {
+            name: f"--ppo.optimizer {name}"
+            for name in ("adam", "nadam", "adabelief", "rmsprop", "lion", "sgd", "muon")
+        }
+        | {"adamw, 0.1": "--ppo.optimizer adamw --ppo.weight_decay 0.1"},
+    ),
+    "layers": Study(
+        "pendulum.yaml",
+        200_000,
+        PENDULUM,
+        {
+            "plain": "",
+            "normalised": "--network.layer_norm",
+            "residual": "--network.layers residual",
+        },
+    ),
+    "objective": Study(
+        "cartpole.yaml",
+        150_000,
+        RATES,
+        {name: f"--ppo.objective {name}" for name in ("clip", "dual_clip", "spo", "kl", "clip_kl")},
+    ),
+    "divergence": Study(
+        "cartpole.yaml",
+        150_000,
+        RATES,
+        {
+            "free": "",
+            "kl_stop": "--ppo.kl_stop",
+            "kl_rate": "--ppo.kl_rate",
+            "kl_stop, kl_rate": "--ppo.kl_stop --ppo.kl_rate",
+        },
+    ),
+    "schedule": Study(
+        "cartpole.yaml",
+        150_000,
+        "--ppo.learning_rate 5e-3",
+        {
+            name: f"--ppo.learning_rate_schedule {name}"
+            for name in ("constant", "linear", "cosine", "exponential", "step")
+        }
+        | {"linear, warm-up": "--ppo.learning_rate_warmup 0.1"},
+    ),
+    "rollouts": Study(
+        "cartpole.yaml",
+        150_000,
+        "",
+        {name: f"--ppo.rollout_start {name}" for name in ("continue", "reset")},
+    ),
+    "teacher": Study(
+        "cartpole.yaml",
+        50_000,
+        "",
+        {"none": "", "imitated": "--imitate.teacher TEACHER --imitate.updates 20"},
+        teacher="--total_timesteps 150000",
+    ),
+    "many agents": Study(
+        "particles_spread.yaml",
+        1_000_000,
+        "--env.options global_state true --network.actor_keys agent obs",
+        {
+            "independent critics": "--network.critic_keys agent obs",
+            "centralised critic": "--network.critic_keys agent state",
+        },
+    ),
+}
+
+
+def main() -> None:
+    """Runs the studies that the command line names, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("studies", nargs="*", choices=[[], *STUDIES], help="which; all if none")
+    parser.add_argument("--seeds", type=int, default=5)
+    args = parser.parse_args()
+    for name in args.studies or STUDIES:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = run_study(name, args.seeds, Path(folder))
+        kept = [row for row in machine.read_rows(PATH) if row["study"] != name]
+        machine.write_rows(PATH, [*kept, *rows])
+        draw(name, rows)
+
+
+def run_study(name: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
+    """A row per variant."""
+    study, rows = STUDIES[name], []
+    if study.teacher:
+        train(study.config, study.teacher.split(), folder / "teacher")
+    for label, flags in study.variants.items():
+        words = f"{study.flags} {flags}".replace("TEACHER", str(folder / "teacher")).split()
+        size = ["--num_seeds", str(seeds), "--total_timesteps", str(study.steps)]
+        run_dir = folder / str(len(rows))
+        train(study.config, [*words, *size], run_dir)
+        steps, returns = curves(run_dir)
+        row = {
+            "study": name,
+            "variant": label,
+            "config": study.config,
+            "flags": f"{study.flags} {flags}".replace(f"{GROWING}", f"benchmarks/{GROWING.name}"),
+            "seeds": seeds,
+            "steps": steps,
+            "returns": returns,
+            "last": [float(np.mean(curve[-len(curve) // 4 :])) for curve in returns],
+            "date": datetime.date.today().isoformat(),
+            **machine.describe(),
+        }
+        rows.append(row)
+        last = row["last"]
+        print(f"{name}: {label}: {np.mean(last):.1f} ± {np.std(last):.1f}", flush=True)
+    return rows
+
+
+def train(config: str, flags: list[str], run_dir: Path) -> None:
+    """One run of the README's own command."""
+    command = [sys.executable, "-m", "purejaxppo.train", "--config", config, *flags]
+    quiet = ["--logging.no_tensorboard", "--run_dir", str(run_dir)]
+    done = subprocess.run([*command, *quiet], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+
+
+def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
+    """(steps [P], deterministic returns [S][P])."""
+    from purejaxppo.reporting import read_csv
+
+    by_member: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for row in read_csv(run_dir / "metrics.csv"):
+        if "eval/return_mean" in row:
+            point = (row["global_step"], round(row["eval/return_mean"], 4))
+            by_member[int(row.get("member", 0))].append(point)
+    steps = np.mean([[at for at, _ in points] for points in by_member.values()], axis=0)
+    returns = [[value for _, value in points] for points in by_member.values()]
+    return steps.round().tolist(), returns
+
+
+def draw(name: str, rows: list[dict[str, Any]]) -> None:
+    """Mean returns over environment steps, with 95 % bands."""
+    from purejaxppo.reporting import confidence, new_figure, save_figure
+
+    figure = new_figure(6, 3.6)
+    axes = figure.add_subplot()
+    for row in rows:
+        values, steps = np.asarray(row["returns"]), np.asarray(row["steps"])
+        mean, half = values.mean(axis=0), confidence(values)
+        (line,) = axes.plot(steps, mean, lw=1.8, label=row["variant"])
+        axes.fill_between(steps, mean - half, mean + half, color=line.get_color(), alpha=0.2, lw=0)
+    axes.set_title(f"{name}: {rows[0]['config'].removesuffix('.yaml')}")
+    axes.set_xlabel("environment steps of each seed")
+    axes.set_ylabel(f"return, mean of {rows[0]['seeds']} seeds")
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
+    axes.grid(alpha=0.3)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    save_figure(figure, PICTURES / f"{file_name(name)}.png")
+
+
+def file_name(study: str) -> str:
+    """A study's name as that of a file."""
+    return "".join(c if c.isalnum() else "_" for c in study)
+
+
+if __name__ == "__main__":
+    main()

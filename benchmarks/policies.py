@@ -1,0 +1,120 @@
+"""Every kind of policy with every kind of action and every family of simulators, for real.
+
+    python benchmarks/policies.py
+
+Each cell is a learner: two updates without a learning rate, in which every probability ratio has to
+be 1; updates whose losses have to be finite; and the same from a state that went through the host's
+memory half-way, which has to be equal bit for bit (simulators on the host go on with the agent
+alone: there it has to be finite again). Rows go to benchmarks/results/policies.jsonl;
+`docs/make_results.py` writes the table of docs/policies.md from them.
+"""
+
+import argparse
+import datetime
+import importlib.util
+from typing import Any
+
+import machine
+
+MEMORIES = ("none", "gru", "lstm", "mingru")
+CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
+CELLS: dict[tuple[str, str], dict[str, Any]] = {
+    ("dummy", "discrete"): CHOICES,
+    ("dummy", "multidiscrete"): {**CHOICES, "env.options": {"kind": "multidiscrete"}},
+    ("dummy", "gaussian"): {**CHOICES, "env.options": {"kind": "box"}},
+    ("dummy", "tanh_gaussian"): {**CHOICES, "env.options": {"kind": "box"}},
+    ("dummy", "beta"): {**CHOICES, "env.options": {"kind": "box"}},
+    ("dummy", "hybrid"): {**CHOICES, "env.options": {"kind": "hybrid"}},
+    ("dummy", "masked"): {**CHOICES, "env.options": {"kind": "masked"}},
+    ("gymnax", "discrete"): {"env.name": "gymnax/CartPole-v1"},
+    ("gymnax", "gaussian"): {"env.name": "gymnax/Pendulum-v1"},
+    ("gymnax", "tanh_gaussian"): {"env.name": "gymnax/Pendulum-v1"},
+    ("gymnax", "beta"): {"env.name": "gymnax/Pendulum-v1"},
+    ("brax", "gaussian"): {"env.name": "brax/inverted_pendulum", "env.backend": "spring"},
+    ("brax", "beta"): {"env.name": "brax/inverted_pendulum", "env.backend": "spring"},
+    ("playground", "gaussian"): {"env.name": "playground/CartpoleBalance"},
+    ("oscillator", "gaussian"): {
+        "env.name": "oscillator/bvdp",
+        "env.options": {"num_neurons": 20, "history": 10, "warmup": 10},
+    },
+    ("particles", "discrete"): {"env.name": "particles/spread", "env.num_envs": 12},
+    ("envpool", "discrete"): {"env.name": "envpool/CartPole-v1"},
+    ("envpool", "gaussian"): {"env.name": "envpool/Pendulum-v1"},
+    ("envpool", "beta"): {"env.name": "envpool/Pendulum-v1"},
+    ("gymnasium", "discrete"): {"env.name": "gymnasium/CartPole-v1"},
+    ("gymnasium", "gaussian"): {"env.name": "gymnasium/Pendulum-v1"},
+    ("pettingzoo", "discrete"): {
+        "env.name": "pettingzoo/mpe2.simple_spread_v3",
+        "env.num_envs": 12,
+    },
+}
+SMALL = {
+    "env.num_envs": 4,
+    "network.hidden": [8],
+    "network.memory_size": 6,
+    "ppo.rollout_length": 12,
+    "ppo.num_minibatches": 2,
+    "ppo.num_epochs": 2,
+    "ppo.bptt_length": 4,
+    "num_shards": 1,
+    "total_timesteps": 1000,
+}
+
+
+def main() -> None:
+    """Runs every cell whose simulator is installed."""
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    import jax
+
+    from purejaxppo.envs.registry import FAMILIES
+
+    rows = []
+    for (family, action), settings in CELLS.items():
+        if importlib.util.find_spec(FAMILIES[family].requires) is None:
+            continue
+        for memory in MEMORIES:
+            found = run_cell(settings, memory, action)
+            row = {"family": family, "action": action, "memory": memory, **found}
+            print(row, flush=True)
+            rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
+            jax.clear_caches()
+    machine.write_rows(machine.RESULTS / "policies.jsonl", rows)
+
+
+def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bool | None]:
+    """Whether losses were finite, ratios 1, and resumed results the same (None: not restorable)."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.agents.distributions import CONTINUOUS
+    from purejaxppo.configio import apply_overrides, from_dict
+    from purejaxppo.learner import Learner
+
+    chosen = {**SMALL, "network.memory": memory, **settings}
+    if action in CONTINUOUS:
+        chosen["network.distribution"] = action
+    config = from_dict(apply_overrides({}, chosen))
+    learner = Learner(config)
+    try:
+        hp, chunk = learner.hyperparams(), jax.jit(learner.train_chunk)
+        begun = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+        still = hp._replace(learning_rate=jnp.zeros(()))
+        _, metrics = chunk(begun, still, jnp.int32(2))
+        ratios = float(metrics.losses.approx_kl) < 1e-9 and float(metrics.losses.clipfrac) == 0
+        half, _ = chunk(begun, hp, jnp.int32(1))
+        resumed, again = chunk(jax.device_get(half), hp, jnp.int32(1))
+        finite = all(bool(jnp.isfinite(x)) for x in jax.tree.leaves(again.losses))
+        if not learner.env.spec.restorable:
+            return {"finite": finite, "ratios": ratios, "resumed": None}
+        whole, _ = chunk(begun, hp, jnp.int32(2))
+        same = all(
+            bool(jnp.all(a == b))
+            for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True)
+        )
+        return {"finite": finite, "ratios": ratios, "resumed": same}
+    finally:
+        learner.env.close()
+
+
+if __name__ == "__main__":
+    main()
