@@ -87,7 +87,7 @@ QUICK = {
     "playground/CartpoleBalance",
 }
 ALL = [
-    *(("dummy/" + name, "") for name in ("vector", "pixels", "constant")),
+    *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
     *(("gymnax/" + name, "") for name in GYMNAX),
     *(("brax/" + name, "") for name in BRAX),
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
