@@ -99,7 +99,7 @@ STUDIES = {
     "critic": Study(
         "pendulum.yaml",
         200_000,
-        f"{PENDULUM} --ppo.normalize_reward false --ppo.max_grad_norm 0",
+        f"{PENDULUM} --ppo.no_normalize_reward --ppo.max_grad_norm 0",
         {name: f"--ppo.critic {name}" for name in ("scalar", "symlog", "hl_gauss", "popart")},
     ),
     "bootstrapped values": Study(
