@@ -42,7 +42,10 @@ class Study(NamedTuple):
 PENDULUM = "--eval.num_episodes 64"
 CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
 HIDDEN = "--env.visible 0 1"
-RATES = "--ppo.learning_rate 5e-3 --ppo.num_epochs 10"
+RATES = (
+    "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule constant --ppo.num_epochs 20 "
+    "--ppo.ent_coef 0"
+)
 STUDIES = {
     "velocities hidden": Study(
         "cartpole_hidden.yaml",
