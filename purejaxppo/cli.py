@@ -6,17 +6,46 @@ import dataclasses
 import difflib
 import functools
 import io
+import logging
+import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import tyro
 import yaml
 
+from purejaxppo import reporting
 from purejaxppo.config import Config
 from purejaxppo.configio import Loader, apply_overrides, convert, flatten, from_dict, load_config
+from purejaxppo.envs.host import SimulatorError
 
 C = TypeVar("C")
+
+
+def run(
+    command: Callable[[Sequence[str]], int],
+    args: Sequence[str] | None,
+    *,
+    interrupted: str = "interrupted",
+) -> int:
+    """Runs a command on a command line; says in one sentence on stderr why it failed.
+
+    Args:
+        command: the words of the command line -> exit code.
+        args: those words; None: the process's own.
+        interrupted: what is said after Ctrl-C.
+
+    Returns:
+        The exit code: 2 for an error, 130 after Ctrl-C.
+    """
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    try:
+        return command(sys.argv[1:] if args is None else args)
+    except (ValueError, OSError, SimulatorError) as error:
+        return reporting.fail(error)
+    except KeyboardInterrupt:
+        return reporting.fail(interrupted, code=130)
 
 
 def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:

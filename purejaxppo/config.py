@@ -5,9 +5,10 @@ kinds are structure: they are fixed for the life of a run. Floats under `TUNABLE
 change when a run resumes, and can be vmapped over.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
+
+from purejaxppo import checks
 
 Scalar = bool | int | float | str
 
@@ -354,141 +355,7 @@ class Config:
         Raises:
             ValueError: names the fields, the values found, and what would do.
         """
-        self._check_ranges()
-        for name in ("ppo.gamma", "ppo.gae_lambda"):
-            if not 0 <= _get(self, name) <= 1:
-                raise ValueError(f"{name} = {_get(self, name)} is not between 0 and 1")
-        if self.env.full_state and not self.env.visible:
-            raise ValueError("env.full_state goes with env.visible, which is empty")
-        if self.ppo.learning_rate_warmup > 1:
-            raise ValueError(
-                f"ppo.learning_rate_warmup = {self.ppo.learning_rate_warmup} is a part of the run, "
-                f"0 to 1"
-            )
-        if self.logging.log_file and not self.logging.log_file.endswith(".log"):
-            raise ValueError(f"logging.log_file = {self.logging.log_file!r} must end in .log")
-        for name in _WIDTHS:
-            if any(width < 1 for width in _get(self, name)):
-                raise ValueError(f"{name} = {list(_get(self, name))} has a width below 1")
-        if self.network.min_std > self.network.max_std:
-            raise ValueError(
-                f"network.min_std = {self.network.min_std} is above "
-                f"network.max_std = {self.network.max_std}"
-            )
-        if not self.network.min_std <= self.network.init_std <= self.network.max_std:
-            raise ValueError(
-                f"network.init_std = {self.network.init_std} is not between network.min_std = "
-                f"{self.network.min_std} and network.max_std = {self.network.max_std}"
-            )
-        self._check_kinds()
-        self._check_products()
-
-    def _check_kinds(self) -> None:
-        """Choices that do not go together."""
-        network, ppo = self.network, self.ppo
-        if not network.hidden and network.layers == "residual":
-            raise ValueError("network.layers = residual needs at least one width in network.hidden")
-        for name in ("hidden", "critic_hidden"):
-            widths = getattr(network, name)
-            if network.layers == "residual" and len(set(widths)) > 1:
-                raise ValueError(
-                    f"network.layers = residual needs blocks of one width, and network.{name} = "
-                    f"{list(widths)}"
-                )
-        if network.torso == "shared" and network.critic_keys:
-            raise ValueError(
-                "network.critic_keys gives the critic an observation of its own, which "
-                "network.torso = shared rules out: set it to separate"
-            )
-        if ppo.value_clipping and ppo.critic != "scalar":
-            raise ValueError(
-                f"ppo.value_clipping is for ppo.critic = scalar, and it is {ppo.critic}: leave it "
-                f"off"
-            )
-        if network.policies and ppo.critic == "popart":
-            raise ValueError(
-                "ppo.critic = popart is for one policy, and network.policies names more: use "
-                "scalar with ppo.normalize_reward"
-            )
-        if ppo.dual_clip <= 1:
-            raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")
-        if ppo.rollout_start == "reset" and self.env.curriculum:
-            raise ValueError(
-                "ppo.rollout_start = reset begins episodes with the parameters of the run's start, "
-                "and env.curriculum changes them: use continue"
-            )
-        if not self.intrinsic.hidden:
-            raise ValueError("intrinsic.hidden needs at least one width")
-
-    def _check_ranges(self) -> None:
-        """Numbers that are too small, too large, or none."""
-        for name, minimum in _MINIMA.items():
-            value = _get(self, name)
-            if not value < math.inf:
-                raise ValueError(f"{name} = {value} is not a finite number")
-            if value < minimum:
-                raise ValueError(f"{name} = {value} is too small; it must be at least {minimum}")
-        for name in _POSITIVE:
-            if not 0 < _get(self, name) < math.inf:
-                raise ValueError(f"{name} = {_get(self, name)} must be finite and greater than 0")
-        if self.seed + self.num_seeds > 2**31:
-            raise ValueError(f"seed = {self.seed} is too large; it must be below {2**31}")
-
-    def _check_products(self) -> None:
-        """Sizes that must divide each other."""
-        shards = max(self.num_shards, 1)
-        if self.env.num_envs % shards:
-            raise ValueError(
-                f"env.num_envs = {self.env.num_envs} does not split into num_shards = {shards}; "
-                f"try {_nearest_multiple(self.env.num_envs, shards)}"
-            )
-        local_envs = self.env.num_envs // shards
-        self._check_stretches(local_envs)
-        if self.env.double_buffer and local_envs % 2:
-            raise ValueError(
-                f"env.double_buffer divides the environments into two halves, and env.num_envs = "
-                f"{self.env.num_envs} does not split into 2 x num_shards = {2 * shards}; try "
-                f"env.num_envs = {_nearest_multiple(self.env.num_envs, 2 * shards)}"
-            )
-        if self.ppo.shuffle == "trajectories":
-            if local_envs % self.ppo.num_minibatches:
-                raise ValueError(
-                    f"ppo.shuffle = trajectories deals out whole environments, and env.num_envs = "
-                    f"{self.env.num_envs} does not split into num_shards x ppo.num_minibatches = "
-                    f"{shards * self.ppo.num_minibatches}; try env.num_envs = "
-                    f"{_nearest_multiple(self.env.num_envs, shards * self.ppo.num_minibatches)}"
-                )
-        elif local_envs * self.ppo.rollout_length % self.ppo.num_minibatches:
-            step = shards * self.ppo.num_minibatches
-            good = _nearest_multiple(self.env.num_envs, step)
-            raise ValueError(
-                f"env.num_envs x ppo.rollout_length = "
-                f"{self.env.num_envs * self.ppo.rollout_length} does not split into "
-                f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
-                f"{self.ppo.num_minibatches}; try env.num_envs = {good}"
-            )
-
-    def _check_stretches(self, local_envs: int) -> None:
-        """What recurrent networks' stretches and curiosity's minibatches must divide."""
-        ppo, rows = self.ppo, local_envs * self.ppo.rollout_length
-        if ppo.rollout_length % ppo.stretch:
-            raise ValueError(
-                f"ppo.rollout_length = {ppo.rollout_length} does not split into stretches of "
-                f"ppo.bptt_length = {ppo.bptt_length}; try "
-                f"{_nearest_multiple(ppo.rollout_length, ppo.bptt_length)}"
-            )
-        stretches = rows // ppo.stretch
-        if self.network.memory != "none" and stretches % ppo.num_minibatches:
-            raise ValueError(
-                f"network.memory deals out stretches of {ppo.stretch} steps, and the {stretches} "
-                f"of a rollout (of a shard) do not split into ppo.num_minibatches = "
-                f"{ppo.num_minibatches}; shorten ppo.bptt_length, or change env.num_envs"
-            )
-        if self.intrinsic.kind != "none" and rows % self.intrinsic.num_minibatches:
-            raise ValueError(
-                f"the {rows} steps of a rollout (of a shard) do not split into "
-                f"intrinsic.num_minibatches = {self.intrinsic.num_minibatches}"
-            )
+        checks.check(self)
 
     @property
     def steps_per_update(self) -> int:
@@ -499,66 +366,3 @@ class Config:
     def num_updates(self) -> int:
         """Updates that total_timesteps needs, rounded up."""
         return -(-self.total_timesteps // self.steps_per_update)
-
-
-_MINIMA = {
-    "env.num_envs": 1,
-    "env.max_episode_steps": 0,
-    "ppo.rollout_length": 1,
-    "ppo.num_minibatches": 1,
-    "ppo.num_epochs": 1,
-    "ppo.learning_rate": 0,
-    "ppo.ent_coef": 0,
-    "ppo.vf_coef": 0,
-    "ppo.max_grad_norm": 0,
-    "ppo.kl_coef": 0,
-    "ppo.weight_decay": 0,
-    "ppo.learning_rate_warmup": 0,
-    "ppo.bptt_length": 0,
-    "ppo.intrinsic_coef": 0,
-    "ppo.symmetry_coef": 0,
-    "network.memory_size": 1,
-    "network.memory_span": 0,
-    "intrinsic.features": 1,
-    "intrinsic.num_minibatches": 1,
-    "intrinsic.num_epochs": 1,
-    "imitate.updates": 1,
-    "eval.num_episodes": 0,
-    "eval.interval": 0,
-    "checkpoint.interval": 0,
-    "checkpoint.keep": 1,
-    "logging.interval": 0,
-    "total_timesteps": 1,
-    "seed": 0,
-    "num_seeds": 1,
-    "num_shards": 0,
-    "devices": 0,
-}
-_WIDTHS = (
-    "network.hidden",
-    "network.critic_hidden",
-    "network.part_hidden",
-    "intrinsic.hidden",
-)
-_POSITIVE = (
-    "ppo.target_kl",
-    "ppo.bootstrap_limit",
-    "intrinsic.learning_rate",
-    "ppo.clip_eps",
-    "ppo.vf_clip_eps",
-    "ppo.adam_eps",
-    "ppo.clip_obs",
-    "ppo.clip_reward",
-    "network.min_std",
-    "checkpoint.max_seconds",
-)
-
-
-def _get(config: object, dotted: str):
-    for part in dotted.split("."):
-        config = getattr(config, part)
-    return config
-
-
-def _nearest_multiple(n: int, step: int) -> int:
-    return max(step, round(n / step) * step)

@@ -1,15 +1,13 @@
 """`python -m purejaxppo.evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
 
 import dataclasses
-import logging
 import sys
 from collections.abc import Sequence
 
-from purejaxppo import cli, rendering, reporting
+from purejaxppo import cli, rendering
 from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
-from purejaxppo.envs.host import SimulatorError
-from purejaxppo.evaluation import Evaluation, evaluate, record_states
+from purejaxppo.evaluation import Agent, Evaluation, evaluate, record_states
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
@@ -37,19 +35,17 @@ class Command:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    try:
-        command = cli.parse(
-            Command(),
-            sys.argv[1:] if args is None else args,
-            prog="python -m purejaxppo.evaluate",
-            description=DESCRIPTION,
-        )
-        return run(command)
-    except (ValueError, OSError, SimulatorError) as error:
-        return reporting.fail(error)
-    except KeyboardInterrupt:
-        return reporting.fail("interrupted", code=130)
+    return cli.run(lambda words: run(parse(words)), args)
+
+
+def parse(args: Sequence[str]) -> Command:
+    """The command line.
+
+    Raises:
+        ValueError: one sentence.
+        SystemExit: --help.
+    """
+    return cli.parse(Command(), args, prog="python -m purejaxppo.evaluate", description=DESCRIPTION)
 
 
 def run(command: Command) -> int:
@@ -65,11 +61,8 @@ def run(command: Command) -> int:
     agent = restore(command.run, command.checkpoint)
     if command.index != -1:
         agent = agent.member(command.index)
-    if agent.members and command.render:
-        raise ValueError(
-            f"--render draws one agent, and {command.run} has {len(agent.members)}: name one with "
-            f"--index, 0 to {len(agent.members) - 1}"
-        )
+    if command.render:
+        agent.check_single("--render draws", command.run)
     policy = "stochastic" if command.stochastic else "deterministic"
     print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {policy} policy")
     result = evaluate(
@@ -78,12 +71,7 @@ def run(command: Command) -> int:
     for i, member in enumerate(agent.members):
         print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
     print(result)
-    report = getattr(registry.adapter(agent.config.env.name.partition("/")[0]), "report", None)
-    if report and not agent.members:
-        picture = f"{command.run.rstrip('/')}/report.png"
-        act = agent.controller(deterministic=not command.stochastic)
-        print(report(registry.make_task(agent.config.env), act, command.seed, picture))
-        print(f"drawn in {picture}")
+    report(agent, command)
     if command.render:
         task, states, rewards = record_states(
             agent, seed=command.seed, deterministic=not command.stochastic
@@ -92,6 +80,20 @@ def run(command: Command) -> int:
         path = rendering.record(task, states, command.render, title=title, rewards=rewards)
         print(f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}")
     return 0
+
+
+def report(agent: Agent, command: Command) -> None:
+    """Prints and draws what the task's family says of a controller, where it says anything."""
+    family = registry.adapter(agent.config.env.name.partition("/")[0])
+    if agent.members or not hasattr(family, "report"):
+        return
+    if agent.policy.recurrent or agent.config.env.visible:
+        print("no report: it takes a policy without memory that sees the whole observation")
+        return
+    picture = f"{command.run.rstrip('/')}/report.png"
+    act = agent.controller(deterministic=not command.stochastic)
+    print(family.report(registry.make_task(agent.config.env), act, command.seed, picture))
+    print(f"drawn in {picture}")
 
 
 if __name__ == "__main__":

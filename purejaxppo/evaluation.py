@@ -52,6 +52,22 @@ class Agent(NamedTuple):
         state = jax.tree.map(lambda x: x[index], self.state)
         return Agent(self.members[index], state, self.member_steps[index])
 
+    def check_single(self, what: str, run: str) -> None:
+        """Refuses several agents.
+
+        Args:
+            what: asks for one, as the beginning of a sentence.
+            run: where they are from.
+
+        Raises:
+            ValueError: it is not one agent.
+        """
+        if self.members:
+            raise ValueError(
+                f"{what} one agent, and {run} has {len(self.members)}: name one with --index, 0 "
+                f"to {len(self.members) - 1}"
+            )
+
     @property
     def policy(self) -> Policy:
         """How the parameters act."""
@@ -59,7 +75,16 @@ class Agent(NamedTuple):
         return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
-        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it."""
+        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it.
+
+        Raises:
+            ValueError: the policy has a memory.
+        """
+        if self.policy.recurrent:
+            raise ValueError(
+                f"network.memory = {self.config.network.memory}: what a policy with a memory does "
+                f"depends on more than the observation; Agent.policy.act takes a carry"
+            )
         policy, state = self.policy, jax.device_get(self.state)
         act = policy.act_deterministically if deterministic else policy.act
 

@@ -8,7 +8,6 @@ inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime
 import contextlib
 import dataclasses
 import importlib.util
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 
 import purejaxppo
-from purejaxppo import cli, configio, onnxfile, player, reporting, spaces
+from purejaxppo import cli, configio, onnxfile, player, spaces
 from purejaxppo.agents import convolutions, normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.checkpoint import restore
@@ -69,19 +68,17 @@ class Written(NamedTuple):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    try:
-        command = cli.parse(
-            Command(),
-            sys.argv[1:] if args is None else args,
-            prog="python -m purejaxppo.export",
-            description=DESCRIPTION,
-        )
-        return run(command)
-    except (ValueError, OSError) as error:
-        return reporting.fail(error)
-    except KeyboardInterrupt:
-        return reporting.fail("interrupted", code=130)
+    return cli.run(lambda words: run(parse(words)), args)
+
+
+def parse(args: Sequence[str]) -> Command:
+    """The command line.
+
+    Raises:
+        ValueError: one sentence.
+        SystemExit: --help.
+    """
+    return cli.parse(Command(), args, prog="python -m purejaxppo.export", description=DESCRIPTION)
 
 
 def run(command: Command) -> int:
@@ -97,11 +94,7 @@ def run(command: Command) -> int:
     agent = restore(command.run, command.checkpoint)
     if command.index != -1:
         agent = agent.member(command.index)
-    if agent.members:
-        raise ValueError(
-            f"--to takes one agent, and {command.run} has {len(agent.members)}: name one with "
-            f"--index, 0 to {len(agent.members) - 1}"
-        )
+    agent.check_single("--to takes", command.run)
     written = export(agent, command.to, batch=command.batch, force=command.force)
     print(describe(written))
     return 0

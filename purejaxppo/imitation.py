@@ -17,9 +17,8 @@ from purejaxppo.checkpoint import restore
 from purejaxppo.config import Config
 from purejaxppo.evaluation import Agent
 from purejaxppo.learner import Learner
-from purejaxppo.precision import at_matmul_precision
 from purejaxppo.sharding import Shards
-from purejaxppo.types import AgentState, Experience, RolloutState, TrainState
+from purejaxppo.types import AgentState, Experience, RolloutState
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
@@ -73,31 +72,23 @@ class Apprentice(Learner):
         config = replace(config, ppo=ppo, intrinsic=replace(config.intrinsic, kind="none"))
         super().__init__(config, shards)
         self.teacher = teacher
-        self.teaching = teacher.policy
+        self.actor = teacher.policy
 
-    def init_shard(self, key, shard_id) -> TrainState:
-        """As the learner's, with the teacher's carry."""
-        state = super().init_shard(key, shard_id)
-        carry = self.teaching.network.initial_carry((self.num_envs,))
-        return state.replace(rollout=state.rollout.replace(carry=carry))
+    def act(self, agent: AgentState, *args):
+        """What the teacher does."""
+        del agent
+        return self.actor.act(self.teacher.state, *args)
 
-    @at_matmul_precision
     def collect(self, agent: AgentState, start: RolloutState, key) -> Experience:
         """A rollout of the teacher; its actions as the student stores them."""
-        after, transitions, episodes = self._collect(
-            self.env,
-            lambda *args: self.teaching.act(self.teacher.state, *args),
-            start,
-            key,
-            self.config.ppo.rollout_length,
-            memory=self.memory,
-        )
-        given = self.teaching.distribution.to_env(transitions.action)
+        experience = super().collect(agent, start, key)
+        transitions = experience.transitions
+        given = self.actor.distribution.to_env(transitions.action)
         transitions = transitions._replace(
             action=self.policy.distribution.from_env(given),
             carry=self.policy.network.initial_carry((self.num_envs,)),
         )
-        return Experience(after, transitions, episodes, agent.obs_stats)
+        return experience._replace(transitions=transitions)
 
 
 def taught(learner: Learner, key) -> AgentState:

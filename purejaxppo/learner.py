@@ -77,6 +77,7 @@ class Learner:
         self.track = critics.tracker(self.config.ppo)
         self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
         self.policy = Policy(self.config, self.env.spec, self.critic.num_outputs)
+        self.actor = self.policy
         self.symmetry = symmetry.make(self.config, self.env.spec, self.policy.distribution)
         self.memory = self.symmetry.memory(self.memory)
         self.units = sequences.choose(self.policy.recurrent, self.config.ppo.stretch)
@@ -112,7 +113,7 @@ class Learner:
             value_stats=critics.init_stats(),
             intrinsic=self.intrinsic.init(jax.random.fold_in(agent_key, 1)),
             update=jnp.zeros((), jnp.int32),
-            rollout=init_rollout(self.env, self.policy.network.initial_carry, env_key),
+            rollout=init_rollout(self.env, self.actor.network.initial_carry, env_key),
             key=key,
         )
 
@@ -135,12 +136,16 @@ class Learner:
         experience = self.collect(state.agent, state.rollout.replace(env=env), act_key)
         return self.learn(state, experience, hp)
 
+    def act(self, agent: AgentState, *args):
+        """What `actor`, with the memory whose carry rollouts hold, does; see `Policy.act`."""
+        return self.actor.act(agent, *args)
+
     @at_matmul_precision
     def collect(self, agent: AgentState, start: RolloutState, key) -> Experience:
         """A rollout of `agent` from `start`."""
         after, transitions, episodes = self._collect(
             self.env,
-            lambda *args: self.policy.act(agent, *args),
+            lambda *args: self.act(agent, *args),
             self.begin(start, key),
             key,
             self.config.ppo.rollout_length,
@@ -380,7 +385,7 @@ class Learner:
     def anew(self, start: RolloutState, key) -> RolloutState:
         """All environments at the start of new episodes, whatever they were at."""
         del start
-        initial_carry = self.policy.network.initial_carry
+        initial_carry = self.actor.network.initial_carry
         return init_rollout(self.env, initial_carry, jax.random.fold_in(key, 1))
 
     def zero_metrics(self) -> Metrics:

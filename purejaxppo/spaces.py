@@ -66,6 +66,10 @@ class Dict:
 
 Space = Box | Discrete | MultiDiscrete | Dict
 
+MASK = "action_mask"
+"""The part of a `Dict` observation that says which discrete actions are allowed: no encoder reads
+it, and the others are never chosen."""
+
 
 def example(space: Space) -> Any:
     """A value of zeros, without a batch axis, as numpy arrays."""

@@ -6,7 +6,6 @@ was stopped goes on where it was.
 
 import dataclasses
 import json
-import logging
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,6 @@ import tyro
 from purejaxppo import batches, cli, configio, reporting, searches, settings, sweepreport, train
 from purejaxppo.batches import Group, group_up
 from purejaxppo.config import Config, Scalar
-from purejaxppo.envs.host import SimulatorError
 from purejaxppo.launchers import LAUNCHERS, check
 from purejaxppo.learner import Learner
 from purejaxppo.members import check_vmappable
@@ -95,13 +93,8 @@ class Command(Config, Flags):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    try:
-        return sweep(parse(sys.argv[1:] if args is None else args))
-    except (ValueError, OSError, SimulatorError) as error:
-        return reporting.fail(error)
-    except KeyboardInterrupt:
-        return reporting.fail("interrupted; what was saved before is as it was", code=130)
+    interrupted = "interrupted; what was saved before is as it was"
+    return cli.run(lambda words: sweep(parse(words)), args, interrupted=interrupted)
 
 
 def parse(args: Sequence[str]) -> Command:

@@ -3,6 +3,8 @@
 import pytest
 
 import purejaxppo.train as train_command
+from purejaxppo import cli
+from purejaxppo.envs.host import SimulatorError
 
 
 def _yaml(text):
@@ -143,3 +145,28 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
     assert command.total_timesteps == 1_000_000
     assert command.env.options == {"a": False, "b": 2, "c": "word"}
     assert command.ppo.normalize_obs is False
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ValueError("a wrong number"), 2, "error: a wrong number\n"),
+        (OSError("no disk"), 2, "error: no disk\n"),
+        (SimulatorError("worker 3 died"), 2, "error: worker 3 died\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+    ],
+)
+def test_a_command_that_fails_says_one_sentence(error, code, said, capsys):
+    def command(words):
+        assert words == ["--seed", "1"]
+        raise error
+
+    assert cli.run(command, ["--seed", "1"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_stretch_means_nothing_without_a_memory(make_config):
+    ppo = {"rollout_length": 12, "bptt_length": 5}
+    assert make_config(ppo=ppo).ppo.bptt_length == 5
+    with pytest.raises(ValueError, match=r"stretches of .*bptt_length = 5; try 10"):
+        make_config(ppo=ppo, network={"memory": "gru"})

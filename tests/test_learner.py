@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from trees import assert_same, plain
 
 from purejaxppo import memory
 from purejaxppo.learner import Learner
@@ -43,20 +44,6 @@ class Watched(Learner):
         )
         extras = {"transitions": transitions, "batch": batch._replace(obs=seen)}
         return metrics._replace(extras=extras)
-
-
-def plain(tree):
-    """Numpy arrays, keys as their bits."""
-    return jax.tree.map(
-        lambda x: np.asarray(
-            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-        ),
-        tree,
-    )
-
-
-def assert_same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
 
 
 def assert_close(a, b, tolerance):

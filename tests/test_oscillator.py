@@ -10,6 +10,8 @@ import pytest
 from scipy.integrate import DOP853, quad
 from scipy.optimize import brentq
 
+import purejaxppo.evaluate as evaluate_command
+import purejaxppo.train as train_command
 from purejaxppo import Agent, load_config, make_train
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import oscillator, registry
@@ -374,6 +376,30 @@ def test_physics_is_traced(name, key):
         changed = state.params.replace(**{field.name: jnp.float32(0.7)})
         assert jnp.all(jnp.isfinite(reset(changed).neurons[0]))
     assert reset._cache_size() == 1
+
+
+@pytest.mark.parametrize("changed", ["network: {memory: gru}", "env: {visible: [0, 1]}"])
+def test_a_policy_that_sees_less_or_remembers_gets_no_report(changed, tmp_path, capsys):
+    section, _, rest = changed.partition(": ")
+    sections = {
+        "env": "{name: oscillator/bvdp, num_envs: 2, options: {num_neurons: 4, warmup: 250}}",
+        "network": "{hidden: [4]}",
+    }
+    sections[section] = sections[section][:-1] + ", " + rest[1:]
+    text = "".join(f"{name}: {value}\n" for name, value in sections.items())
+    path, run = tmp_path / "small.yaml", str(tmp_path / "run")
+    path.write_text(text + "ppo: {rollout_length: 4, num_minibatches: 1}\ntotal_timesteps: 8\n")
+    flags = ["--eval.num_episodes", "1", "--env.max_episode_steps", "8"]
+    assert train_command.main(["--config", str(path), "--run_dir", run, *flags]) == 0
+    assert evaluate_command.main(["--run", run, "--episodes", "1"]) == 0
+    assert "no report: it takes a policy without memory" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "report.png").exists()
+
+
+def test_what_a_policy_with_a_memory_does_is_no_function_of_the_observation(make_config):
+    config = make_config(network={"hidden": (4,), "memory": "gru"})
+    with pytest.raises(ValueError, match="depends on more than the observation"):
+        Agent(config, None).controller()
 
 
 @pytest.mark.slow

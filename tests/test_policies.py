@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from trees import assert_same
 
 from purejaxppo import imitation, load_config, spaces
 from purejaxppo.agents import distributions
@@ -35,19 +36,6 @@ def make_learner(make_config):
         return Learner(make_config(env=env, network=network, ppo=ppo or {}, **rest))
 
     return make
-
-
-def plain(tree):
-    return jax.tree.map(
-        lambda x: np.asarray(
-            jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-        ),
-        tree,
-    )
-
-
-def assert_same(a, b):
-    jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
 
 
 def run(learner, state, updates, **hp):

@@ -49,7 +49,19 @@ def over_time(step: Callable[[Any, Any], tuple[Any, Any]], carry, rows):
     return carry, jax.tree.map(lambda x: x[None], out)
 
 
-class GRU(nn.Module):
+class Memory(nn.Module):
+    """What memories have in common: their width, how long they remember at first, and h."""
+
+    size: int
+    span: int = 0
+
+    @staticmethod
+    def initial_carry(batch: tuple[int, ...], size: int) -> Any:
+        """h, zeros [*batch, size]."""
+        return jnp.zeros((*batch, size))
+
+
+class GRU(Memory):
     """Gated recurrent unit.
 
         r, z = σ(W x + U h + b)    n = tanh(Wₙ x + bₙ + r (Uₙ h + cₙ))    h' = (1 - z) n + z h
@@ -57,14 +69,6 @@ class GRU(nn.Module):
     Cho et al. 2014, https://arxiv.org/abs/1406.1078, in the form of Chung et al. 2014,
     https://arxiv.org/abs/1412.3555, with the reset gate after the product, as in cuDNN and flax.
     """
-
-    size: int
-    span: int = 0
-
-    @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int):
-        """h, zeros [*batch, size]."""
-        return jnp.zeros((*batch, size))
 
     @nn.compact
     def __call__(self, carry, x, start):
@@ -87,7 +91,7 @@ class GRU(nn.Module):
         return over_time(step, carry, (inputs, start))
 
 
-class LSTM(nn.Module):
+class LSTM(Memory):
     """Long short-term memory.
 
         i, f, o = σ(W x + U h + b)    g = tanh(W_g x + U_g h + b_g)
@@ -96,9 +100,6 @@ class LSTM(nn.Module):
     Hochreiter & Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735, with the forget gate
     of Gers et al. 2000.
     """
-
-    size: int
-    span: int = 0
 
     @staticmethod
     def initial_carry(batch: tuple[int, ...], size: int):
@@ -123,7 +124,7 @@ class LSTM(nn.Module):
         return over_time(step, carry, (inputs, start))
 
 
-class MinGRU(nn.Module):
+class MinGRU(Memory):
     """A GRU whose gates see the input alone, so that all of T is one parallel scan.
 
         z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
@@ -132,14 +133,6 @@ class MinGRU(nn.Module):
     map that drops h. Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1; their form in
     logarithms is for half precision.
     """
-
-    size: int
-    span: int = 0
-
-    @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int):
-        """h, zeros [*batch, size]."""
-        return jnp.zeros((*batch, size))
 
     @nn.compact
     def __call__(self, carry, x, start):

@@ -18,12 +18,10 @@ from purejaxppo import spaces
 from purejaxppo.agents import cells, distributions
 from purejaxppo.agents.encoders import ACTIVATIONS, Encoder, dense
 from purejaxppo.config import NetworkConfig
+from purejaxppo.spaces import MASK
 
-MASK = "action_mask"
-"""The part of a `Dict` observation that says which discrete actions are allowed. No encoder reads
-it; the logits of the others become `IMPOSSIBLE`."""
 IMPOSSIBLE = -1e9
-"""A logit whose probability is exactly 0 in float32, while its gradient is finite."""
+"""The logit of a forbidden action: its probability is exactly 0 in float32, its gradient finite."""
 
 
 class Network(NamedTuple):
@@ -120,8 +118,7 @@ class ActorCritic(nn.Module):
             carry, features = self.remember(carry, features, start)
         outputs = dense(self.critic_outputs, 1.0, "critic", config.initializer)(features[-1])
         params = self.head(features[0])
-        mask = mask_space(self.observation)
-        if mask is not None:
+        if has_mask(self.observation):
             params = distributions.forbid(params, obs[MASK], self.action, IMPOSSIBLE)
         return carry, params, outputs
 
@@ -159,9 +156,9 @@ class ActorCritic(nn.Module):
         return params if in_order else params[..., order]
 
 
-def mask_space(observation: spaces.Space) -> spaces.Space | None:
-    """The space of the action mask, if the observation has one."""
-    return dict(observation.spaces).get(MASK) if isinstance(observation, spaces.Dict) else None
+def has_mask(observation: spaces.Space) -> bool:
+    """Whether the observation has an action mask."""
+    return isinstance(observation, spaces.Dict) and MASK in dict(observation.spaces)
 
 
 def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
@@ -266,7 +263,7 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
         def chosen(params, carry, obs, start):
             outs = [apply(params[name], carry, obs, start) for name in policies]
             which = jnp.asarray(table)[obs["agent"]]
-            last = which[-1] if carry != () and which.ndim > 1 else which
+            last = which[-1] if which.ndim > 1 else which
             carries = [out[0] for out in outs]
             return pick(last, carries), *pick(which, [out[1:] for out in outs])
 

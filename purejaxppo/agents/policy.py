@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents import critics, distributions, normalize
-from purejaxppo.agents.networks import MASK, make_networks, zeros
+from purejaxppo.agents.networks import make_networks, zeros
 from purejaxppo.config import Config
 from purejaxppo.precision import at_matmul_precision
+from purejaxppo.spaces import MASK
 from purejaxppo.types import AgentState, RunningStats
 
 
@@ -67,28 +68,30 @@ class Policy:
             [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
         )
 
+    def decide(self, agent: AgentState, carry, obs, start):
+        """-> (carry, the distribution's parameters [N, P])."""
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        return self.network.apply(agent.params, carry, obs, start)[:2]
+
     @at_matmul_precision
     def act(self, agent: AgentState, key, carry, obs, start):
         """Samples: -> (carry, action, log_prob, env_action), each [N, ...]."""
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
+        carry, params = self.decide(agent, carry, obs, start)
         action = self.distribution.sample(params, key)
         log_prob = self.distribution.log_prob(params, action)
         return carry, action, log_prob, self.distribution.to_env(action)
 
     @at_matmul_precision
-    def mode(self, agent: AgentState, carry, obs, start):
-        """What the distribution's mode does: -> (carry, env_action)."""
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
-        return carry, self.distribution.to_env(self.distribution.mode(params))
-
-    @at_matmul_precision
     def act_deterministically(self, agent: AgentState, key, carry, obs, start):
         """The distribution's mode: -> (carry, action, log_prob, env_action)."""
         del key
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        carry, params, _ = self.network.apply(agent.params, carry, obs, start)
+        carry, params = self.decide(agent, carry, obs, start)
         action = self.distribution.mode(params)
         log_prob = self.distribution.log_prob(params, action)
         return carry, action, log_prob, self.distribution.to_env(action)
+
+    @at_matmul_precision
+    def mode(self, agent: AgentState, carry, obs, start):
+        """As `act_deterministically`, without the log-probability: -> (carry, env_action)."""
+        carry, params = self.decide(agent, carry, obs, start)
+        return carry, self.distribution.to_env(self.distribution.mode(params))

@@ -145,6 +145,40 @@ def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
     return centred / (std + 1e-8)
 
 
+NORMALIZATIONS: dict[str, Callable[[Callable], Callable[[Any, Any], Any]]] = {
+    "minibatch": lambda psum: partial(normalize_advantages, psum=psum, axis=1),
+    "batch": lambda psum: partial(normalize_advantages, psum=psum, axis=None),
+    "none": lambda psum: lambda advantage, valid: advantage,
+}
+"""psum -> (advantage, valid) [M, B, (L)] -> advantage, by `ppo.advantage_normalization`."""
+
+
+def mean_gradient(
+    loss: Callable, flat: jax.Array, rows: Batch, psum: Callable
+) -> tuple[jax.Array, Losses]:
+    """The gradient [P] of a loss, and the loss's parts, over the valid rows of all shards.
+
+    Args:
+        loss: (flat, rows) -> (sum over valid rows, sums of its parts).
+        flat: all parameters [P].
+        rows: of one minibatch.
+        psum: sum over shards; called once.
+    """
+    (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
+    count = jnp.sum(rows.valid, dtype=flat.dtype)
+    sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))
+    total = psum(jnp.concatenate([sums, gradient]))
+    mean = total / jnp.maximum(total[0], 1.0)
+    return mean[LANES:], Losses(*mean[1 : 1 + len(parts)])
+
+
+def clip_norm(gradient: jax.Array, limit) -> tuple[jax.Array, jax.Array]:
+    """(a gradient scaled down to a norm of at most `limit`, its norm before); 0 is no limit."""
+    norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
+    limit = jnp.where(limit > 0, limit, jnp.inf)
+    return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)), norm
+
+
 def deal(key, config: PPOConfig, length: int, num_envs: int):
     """Numbers of a rollout's units, flattened from [T, N], dealt into minibatches, int32 [M, B].
 
@@ -246,6 +280,7 @@ def improve(
     flat, unravel = flatten(params)
     optimizer = optimizers.make(config, params, unravel)
     length = batch.valid.shape[0] // num_envs
+    normalized = NORMALIZATIONS[config.advantage_normalization](how.psum)
 
     def loss(flat, rows: Batch):
         evaluation = how.evaluate(unravel(flat), rows)
@@ -258,15 +293,8 @@ def improve(
             lambda x: x.at[index].get(mode="promise_in_bounds"), batch._replace(shared=())
         )
         rows = how.augment(rows._replace(advantage=advantage, shared=batch.shared))
-        (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
-        count = jnp.sum(rows.valid, dtype=flat.dtype)
-        sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))
-        total = how.psum(jnp.concatenate([sums, gradient]))
-        mean = total / jnp.maximum(total[0], 1.0)
-        gradient, parts = mean[LANES:], Losses(*mean[1 : 1 + len(parts)])
-        norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
-        limit = jnp.where(hp.max_grad_norm > 0, hp.max_grad_norm, jnp.inf)
-        gradient = gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12))
+        gradient, parts = mean_gradient(loss, flat, rows, how.psum)
+        gradient, norm = clip_norm(gradient, hp.max_grad_norm)
         updates, opt_state = optimizer.update(gradient, opt_state, flat, kl=parts.approx_kl)
         parts = parts._replace(grad_norm=norm, epochs=jnp.ones_like(norm))
         return (flat - hp.learning_rate * updates, opt_state), parts
@@ -274,11 +302,7 @@ def improve(
     def epoch(state, key):
         current = how.before_epoch(unravel(state[0]), batch)
         index = deal(key, config, length, num_envs)
-        advantage, valid = current.advantage[index], current.valid[index]
-        if config.advantage_normalization == "minibatch":
-            advantage = normalize_advantages(advantage, valid, how.psum, axis=1)
-        elif config.advantage_normalization == "batch":
-            advantage = normalize_advantages(advantage, valid, how.psum, axis=None)
+        advantage = normalized(current.advantage[index], current.valid[index])
         return jax.lax.scan(partial(gradient_step, current), state, (index, advantage))
 
     run = until_kl(config.target_kl) if config.kl_stop else every_epoch

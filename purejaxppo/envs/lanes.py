@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.makers import MakeError
-from purejaxppo.envs.teams import MASK
-from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 ALIGNMENT = 64  # bytes: a cache line
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"

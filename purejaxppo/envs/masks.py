@@ -11,8 +11,8 @@ import numpy as np
 
 from purejaxppo.envs.lanes import action_space
 from purejaxppo.envs.makers import MakeError
-from purejaxppo.envs.teams import MASK, mask_space
-from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.envs.teams import mask_space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 
 class Masked(gymnasium.Wrapper):

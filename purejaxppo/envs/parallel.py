@@ -18,7 +18,6 @@ from purejaxppo.envs.makers import MakeError, import_named, in_file, near, one_l
 from purejaxppo.envs.masks import gymnasium_space, mask_in
 from purejaxppo.envs.teams import (
     ALIVE,
-    MASK,
     TERMINATED,
     TRUNCATED,
     Team,
@@ -26,7 +25,7 @@ from purejaxppo.envs.teams import (
     split_mask,
     split_mask_off,
 )
-from purejaxppo.spaces import Box, Dict, Space
+from purejaxppo.spaces import MASK, Box, Dict, Space
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
-MASK = "action_mask"
 GLOBAL_STATE = "global_state"
 """The option that shows rows the state of their world."""
 ALIVE, TERMINATED, TRUNCATED = 0, 1, 2

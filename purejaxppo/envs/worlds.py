@@ -23,7 +23,6 @@ from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.teams import (
     ALIVE,
     GLOBAL_STATE,
-    MASK,
     TERMINATED,
     TRUNCATED,
     Team,
@@ -33,7 +32,7 @@ from purejaxppo.envs.teams import (
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
 from purejaxppo.envs.wrappers import Wrapper, flat_space, from_unit, unit_space
-from purejaxppo.spaces import example
+from purejaxppo.spaces import MASK, example
 
 
 def count_worlds(

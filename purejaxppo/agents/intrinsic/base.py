@@ -75,12 +75,13 @@ def from_error(
         return Learned(params, adam.init(flat), normalize.init_stats(jnp.zeros(())))
 
     def reward(state: Learned, rows: Rows):
-        scale = jax.lax.rsqrt(normalize.variance(state.stats) + 1e-8)
-        return jnp.where(rows.valid, errors(state.params, rows)[0] * scale, 0.0)
+        return scaled(errors(state.params, rows)[0], state.stats, rows.valid)
 
     def update(state: Learned, rows: Rows, key, psum: Callable):
         error = errors(state.params, rows)[0]
         stats = normalize.update_stats(state.stats, error, rows.valid, psum)
+        total = jnp.sum(scaled(error, state.stats, rows.valid))
+        bonus, count = psum((total, jnp.sum(rows.valid)))
         flat, unravel = ravel_pytree(state.params)
         rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
@@ -102,8 +103,12 @@ def from_error(
 
         keys = jax.random.split(key, config.num_epochs)
         (flat, opt_state), losses = jax.lax.scan(epoch, (flat, state.opt_state), keys)
-        bonus, count = psum((jnp.sum(reward(state, rows)), jnp.sum(rows.valid)))
         figures = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
         return Learned(unravel(flat), opt_state, stats), figures
 
     return Intrinsic(start, reward, update, FIGURES)
+
+
+def scaled(error, stats: RunningStats, valid):
+    """Errors over their standard deviation so far, 0 where not valid; any shape."""
+    return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)
