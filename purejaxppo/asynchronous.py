@@ -18,8 +18,9 @@ import jax
 from purejaxppo import reporting
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
+from purejaxppo.interrupts import Interrupt
 from purejaxppo.learner import STATE_AXES
-from purejaxppo.loop import Interrupt, Programs, Run
+from purejaxppo.loop import Programs, Run
 from purejaxppo.types import Experience, Metrics, TrainState
 
 

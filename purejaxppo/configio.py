@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
+from purejaxppo import interrupts
 from purejaxppo.config import TUNABLE, Config
 
 
@@ -244,11 +245,13 @@ def write_whole(path: Path, text: str) -> None:
 def named_when_done(path: Path) -> Iterator[Path]:
     """Where to write what becomes `path` if all goes well, and else is not there."""
     partial = path.with_name(f".{path.name}")
+    interrupts.PARTIAL.add(partial)
     try:
         yield partial
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+        interrupts.PARTIAL.discard(partial)
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:

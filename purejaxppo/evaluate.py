@@ -1,5 +1,10 @@
 """`python -m purejaxppo.evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
 
+from purejaxppo import interrupts
+
+if __name__ == "__main__":
+    interrupts.listen()
+
 import dataclasses
 import sys
 from collections.abc import Sequence

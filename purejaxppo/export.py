@@ -5,6 +5,11 @@ observations, the network, the distribution's mode and the scaling to the action
 inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime of ONNX.
 """
 
+from purejaxppo import interrupts
+
+if __name__ == "__main__":
+    interrupts.listen()
+
 import contextlib
 import dataclasses
 import importlib.util

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -21,6 +22,8 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+
+from purejaxppo.interrupts import Interrupt
 
 T = TypeVar("T")
 HEARTBEAT_SECONDS = 100
@@ -482,6 +485,15 @@ def finish() -> None:
     """Waits for the others, and leaves JAX's runtime."""
     if several():
         jax.distributed.shutdown()
+
+
+def interrupted(interrupt: Interrupt) -> bool:
+    """Whether a process was interrupted, this one or another: the same answer for all."""
+    number = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
+    (number,) = map(int, maximum(number))
+    if number:
+        interrupt.signal = signal.Signals(number).name
+    return bool(number)
 
 
 def leave(code: int) -> int:

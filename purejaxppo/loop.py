@@ -2,13 +2,10 @@
 
 import contextlib
 import logging
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
@@ -21,6 +18,7 @@ from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError, named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
+from purejaxppo.interrupts import Interrupt
 from purejaxppo.learner import STATE_AXES, Learner
 from purejaxppo.sharding import Shards, largest_divisor
 from purejaxppo.types import AgentState, Metrics, TrainState
@@ -34,37 +32,6 @@ EVAL_STREAM = 0x6576616C
 """Folded into the run's key for evaluations; shards fold in their own, small numbers."""
 MIN_ROWS = 64
 """Rows of a minibatch that a shard should have at least, for more shards to pay."""
-
-
-class Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a flag; the second ends the process as usual."""
-
-    def __init__(self) -> None:
-        """Takes the signals over, if this is the main thread."""
-        self.signal: str | None = None
-        self._old: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self.signal = signal.Signals(number).name
-        self.restore()
-
-    def anywhere(self) -> bool:
-        """Whether a process was interrupted, this one or another: the same answer for all."""
-        number = int(signal.Signals[self.signal]) if self.signal else 0
-        (number,) = map(int, hosts.maximum(number))
-        if number:
-            self.signal = signal.Signals(number).name
-        return bool(number)
-
-    def restore(self) -> None:
-        """Gives the signals back."""
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
 
 
 class Intervals:
@@ -221,7 +188,7 @@ class Run:
         p, every = self.progress, self.intervals
         self._saved_at = time.perf_counter()
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
-        while p.update < every.total and not interrupt.anywhere():
+        while p.update < every.total and not hosts.interrupted(interrupt):
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
             with self._host_failures(state):
@@ -249,8 +216,8 @@ class Run:
         except SimulatorError as error:
             self._save(state)
             raise SimulatorError(
-                f"{error}\nSaved at {self.progress.env_steps:,} steps in {self.run_dir}; the same "
-                f"command resumes"
+                f"{error}\nSaved at {self.progress.env_steps:,} steps in {self.run_dir}; once "
+                f"that is mended, the same command resumes"
             ) from error
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:

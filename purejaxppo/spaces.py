@@ -83,8 +83,21 @@ def example(space: Space) -> Any:
     return np.zeros((), np.int32)
 
 
-NARROW = {"float64": "float32", "int64": "int32", "int16": "int32", "uint32": "int32"}
-"""Dtypes that JAX would narrow, and what we take instead."""
+WIDE = ("float64", "int64", "int16", "uint32", "uint64")
+"""Dtypes that JAX, or what reads observations, would narrow."""
+
+
+def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
+    """The dtype that we take for numbers between bounds: uint8, int32 or float32.
+
+    Whole numbers that int32 does not hold become floats: rounded, where they would wrap around.
+    """
+    if np.dtype(dtype) == np.uint8:
+        return "uint8"
+    limits = np.iinfo(np.int32)
+    fits = np.all(low >= limits.min) and np.all(high <= limits.max)
+    whole = not np.issubdtype(dtype, np.floating)
+    return "int32" if whole and fits else "float32"
 
 
 def convert(space: Any) -> Space:
@@ -107,8 +120,10 @@ def convert(space: Any) -> Space:
             np.broadcast_to(np.asarray(bound, np.float64), space.shape)
             for bound in (space.low, space.high)
         )
+        if 0 in space.shape:
+            raise ValueError(f"a Box of shape {space.shape} holds nothing")
         dtype = str(np.dtype(space.dtype))
-        return Box.between(low, high, NARROW.get(dtype, dtype))
+        return Box.between(low, high, narrow(dtype, low, high) if dtype in WIDE else dtype)
     raise ValueError(
         f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
         f"Dict are"

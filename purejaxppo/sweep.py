@@ -17,6 +17,7 @@ import tyro
 from purejaxppo import batches, cli, configio, reporting, searches, settings, sweepreport, train
 from purejaxppo.batches import Group, group_up
 from purejaxppo.config import Config, Scalar
+from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.launchers import LAUNCHERS, check
 from purejaxppo.learner import Learner
 from purejaxppo.members import check_vmappable
@@ -93,7 +94,7 @@ class Command(Config, Flags):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    interrupted = "interrupted; what was saved before is as it was"
+    interrupted = f"interrupted; {NOTHING_LOST}"
     return cli.run(lambda words: sweep(parse(words)), args, interrupted=interrupted)
 
 

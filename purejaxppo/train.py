@@ -1,5 +1,10 @@
 """`python -m purejaxppo.train --config hopper.yaml`: train, log, save, resume."""
 
+from purejaxppo import interrupts
+
+if __name__ == "__main__":
+    interrupts.listen()
+
 import argparse
 import contextlib
 import dataclasses
@@ -22,7 +27,8 @@ from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError
-from purejaxppo.loop import Interrupt, Programs, Run, resolve_shards
+from purejaxppo.interrupts import NOTHING_LOST, Interrupt
+from purejaxppo.loop import Programs, Run, resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
 from purejaxppo.runfolder import CONFIG, record_run, run_folder
 from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
@@ -32,7 +38,7 @@ DESCRIPTION = """Train PPO.
 
 The config is read first, flags replace single fields of it. Running the same command again
 resumes; Ctrl-C saves and ends."""
-INTERRUPTED = "interrupted; what was saved before is as it was"
+INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,8 +313,12 @@ def prepare(run: Run) -> TrainState:
     """The state to train from, and everything compiled and open."""
     config, console = run.config, run.console
     started = time.perf_counter()
+    resumes = run.checkpoints.latest() is not None
+    if resumes and not run.restorable:
+        env: Any = run.programs.learner.env
+        env.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
-    if run.checkpoints.latest() is not None:
+    if resumes:
         with hosts.together():
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"

@@ -13,8 +13,8 @@ import pytest
 import purejaxppo.train as train_command
 from purejaxppo import load_config, make_train, restore
 from purejaxppo.asynchronous import AsynchronousPrograms
+from purejaxppo.interrupts import Interrupt
 from purejaxppo.learner import Learner
-from purejaxppo.loop import Interrupt
 from purejaxppo.reporting import read_csv
 
 # EnvPool's bounds are of another type than its numbers.

@@ -15,7 +15,7 @@ from jax.experimental import io_callback
 
 from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
-from purejaxppo.envs.host import HostEnv, Rows
+from purejaxppo.envs.host import HostEnv, Rows, seed_at
 
 OURS = frozenset(
     (
@@ -113,8 +113,10 @@ def make(
     if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
         raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
 
-    def make_pool(count: int) -> EnvPool:
-        begin = seed * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0) + first
+    def make_pool(count: int, update: int) -> EnvPool:
+        begin = (
+            seed_at(seed, update) * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0) + first
+        )
         seeds = [int(s) for s in (begin + np.arange(count)) % 2**31]
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, observation)
 

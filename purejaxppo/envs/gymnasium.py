@@ -16,7 +16,7 @@ from jax.experimental import io_callback
 
 from purejaxppo import spaces
 from purejaxppo.config import EnvConfig
-from purejaxppo.envs.host import HostEnv, Rows, SimulatorError
+from purejaxppo.envs.host import HostEnv, Rows, SimulatorError, seed_at
 from purejaxppo.envs.lanes import Lanes, arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.makers import MakeError, Maker, make_one, make_spec
 from purejaxppo.envs.teams import Team
@@ -161,7 +161,7 @@ class Workers:
         facts = self.facts
         solo = Solo(self.maker) if film else None
 
-        def make_pool(count: int) -> CallbackPool:
+        def make_pool(count: int, update: int) -> CallbackPool:
             if solo:
                 return CallbackPool(solo, facts.observation, 1)
             with _in_words(self.name):
@@ -171,7 +171,7 @@ class Workers:
                     num_workers=int(self.options["num_workers"]),
                     timeout=float(self.options["timeout"]),
                     kind=self.options["workers"],
-                    seed=seed * STREAMS + first,
+                    seed=seed_at(seed, update) * STREAMS + first,
                 )
             return CallbackPool(workers, facts.observation, count, first)
 

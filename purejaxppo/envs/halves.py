@@ -47,6 +47,11 @@ class HalvedEnv:
         for half in self.halves:
             half.close()
 
+    def continue_at(self, update: int) -> None:
+        """As `HostEnv.continue_at`."""
+        for half in self.halves:
+            half.continue_at(update)
+
     def _reset(self, key) -> tuple[Halves, Any]:
         """A key -> (state, obs [N, ...])."""
         (first, first_obs), (second, second_obs) = (half.reset(key) for half in self.halves)

@@ -137,7 +137,7 @@ class HostEnv:
     """A pool under the environment protocol.
 
     Args:
-        make_pool: number of environments -> pool.
+        make_pool: (number of environments, see `continue_at`) -> pool.
         observation: space of an observation.
         action: space of an action, as the pool takes it.
         num_envs: N.
@@ -147,7 +147,7 @@ class HostEnv:
 
     def __init__(
         self,
-        make_pool: Callable[[int], Pool],
+        make_pool: Callable[[int, int], Pool],
         observation: Space,
         action: Space,
         *,
@@ -158,6 +158,7 @@ class HostEnv:
         """Prepares the batch; pools are made when a program is traced."""
         self._make_pool = make_pool
         self._pools: dict[int, Pool] = {}
+        self._update = 0
         self._raw_action = action
         flat = flat_space(action)
         self.task = Filmed(frame_rate)
@@ -173,9 +174,16 @@ class HostEnv:
     def pool(self, num_envs: int) -> Pool:
         """The pool of so many environments, made at the first call."""
         if num_envs not in self._pools:
-            self._pools[num_envs] = self._make_pool(num_envs)
+            self._pools[num_envs] = self._make_pool(num_envs, self._update)
             _ALIVE.append(self._pools[num_envs])
         return self._pools[num_envs]
+
+    def continue_at(self, update: int) -> None:
+        """Starts other episodes than the run did, which goes on after so many updates.
+
+        To be called before anything is traced.
+        """
+        self._update = update
 
     def picture(self, obs) -> Any:
         """How environment 0 looks, or `obs` (of one environment) if it has no looks."""
@@ -198,6 +206,7 @@ class HostEnv:
 
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
+        key = jax.random.fold_in(key, self._update) if self._update else key
         token, obs = self._calls_of(self.spec.num_envs)[0](key)
         false = jnp.zeros(self.spec.num_envs, bool)
         return HostState(token, done=false, lost=false), obs
@@ -292,6 +301,11 @@ class HostEnv:
             return out, jax.tree.map(lambda x: True, out)
 
         return reset, step
+
+
+def seed_at(seed: int, update: int) -> int:
+    """The seed of simulators of a run that goes on after so many updates; see `continue_at`."""
+    return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
 
 
 def shaped(action, space: Space):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.makers import MakeError
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, narrow
 
 ALIGNMENT = 64  # bytes: a cache line
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
@@ -153,9 +153,10 @@ def _plain_space(space: Any, role: str, supported: str) -> Space:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):
-        kind = "float32" if np.issubdtype(space.dtype, np.floating) else "int32"
-        dtype = "uint8" if space.dtype == np.uint8 else kind
-        return Box.between(space.low.astype(float), space.high.astype(float), dtype)
+        if 0 in space.shape:
+            raise MakeError(f"the {role} space has a part of shape {space.shape}: nothing")
+        low, high = space.low.astype(float), space.high.astype(float)
+        return Box.between(low, high, narrow(space.dtype, low, high))
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):

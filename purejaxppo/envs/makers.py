@@ -49,10 +49,16 @@ class Spec:
         file, _, class_name = self.name.rpartition(":")
         if file.endswith(".py"):
             env = _from_file(file, class_name, options, self.max_episode_steps)
+        elif self.name.endswith(".py"):
+            raise MakeError(
+                f"env.name: gymnasium/{self.name}: which class of that file? Say "
+                f"gymnasium/{self.name}:ClassName"
+            )
         else:
             env = _registered(self.name, options, self.max_episode_steps)
         for name in self.wrappers:
             env = _wrapped(name, env)
+        env = kept(env)
         if file.endswith(".py") and not time_limit(env):
             raise MakeError(
                 f"gymnasium/{self.name} has no time limit: set env.max_episode_steps to one"
@@ -89,7 +95,7 @@ def make_spec(
             `module:ClassName` or `path/to/file.py:ClassName`.
         options: keyword arguments of the environment.
         max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
-            file has one if it says so in an attribute `max_episode_steps`, and truncates itself.
+            file has one if it says so in an attribute `max_episode_steps`.
         pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
         frame_stack: how many of the last pictures.
         mask: observe the infos' `action_mask`, too.
@@ -108,7 +114,23 @@ def make_one(maker: Maker, render_mode: str | None = None) -> Any:
 
 
 def time_limit(env: Any) -> int:
-    """The number of steps after which an environment truncates an episode; 0 if there is none."""
+    """The number of steps after which an environment truncates an episode; 0 if there is none.
+
+    That of its `TimeLimit`, or else its attribute `max_episode_steps`.
+    """
+    return _enforced(env) or _announced(env)
+
+
+def kept(env: Any) -> Any:
+    """The environment, with a `TimeLimit` if it only announces one in an attribute."""
+    from gymnasium.wrappers import TimeLimit
+
+    limit = _announced(env)
+    return TimeLimit(env, limit) if limit and not _enforced(env) else env
+
+
+def _enforced(env: Any) -> int:
+    """The least of the limits of its `TimeLimit` wrappers; 0 if there are none."""
     from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
 
@@ -117,10 +139,13 @@ def time_limit(env: Any) -> int:
         if isinstance(env, TimeLimit):
             limits.append(env._max_episode_steps)
         env = env.env
-    own = getattr(env, "max_episode_steps", None)
-    if isinstance(own, int) and own > 0:
-        limits.append(own)
     return min(limits, default=0)
+
+
+def _announced(env: Any) -> int:
+    """The attribute `max_episode_steps` of what is inside all wrappers; 0 if there is none."""
+    own = getattr(env.unwrapped, "max_episode_steps", None)
+    return own if isinstance(own, int) and own > 0 else 0
 
 
 def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
@@ -231,7 +256,8 @@ def in_file(
     """
     path = Path(file).expanduser().resolve()
     if not path.is_file():
-        raise MakeError(f"{where}: {file}: no such file")
+        place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
+        raise MakeError(f"{where}: {file}: no such file{place}")
     with _LOADING:
         module = _module_of(path)
     there = [key for key, value in vars(module).items() if is_one(value)]

@@ -200,6 +200,11 @@ class WorldsEnv:
         """Ends what runs on the host."""
         self.worlds.close()
 
+    def continue_at(self, update: int) -> None:
+        """As `HostEnv.continue_at`, of worlds on the host."""
+        assert isinstance(self.worlds, HostEnv)
+        self.worlds.continue_at(update)
+
     def picture(self, obs) -> Any:
         """How world 0 looks, of worlds on the host; see `HostEnv.picture`."""
         assert isinstance(self.worlds, HostEnv)

@@ -49,6 +49,27 @@ class OwnLimit(Counter):
         super().__init__(3, "truncated")
 
 
+class SaysOnly(Counter):
+    """Says when its episodes are over, and never ends one."""
+
+    max_episode_steps = 5
+
+    def __init__(self):
+        super().__init__(length=-1)
+
+
+class Large(Counter):
+    """Observes whole numbers that int32 does not hold, in a dtype that does."""
+
+    def __init__(self, dtype="int64"):
+        super().__init__()
+        self.dtype = dtype
+        self.observation_space = spaces.Box(0, np.iinfo(dtype).max, (1,), np.dtype(dtype))
+
+    def obs(self):
+        return np.array([3_000_000_000], self.dtype)
+
+
 class Faulty(Counter):
     """At its third step the environment with seed `culprit` does what `fault` says."""
 
@@ -207,6 +228,8 @@ class Unsupported(Counter):
         super().__init__()
         if which == "obs":
             self.observation_space = spaces.Text(5)
+        elif which == "nothing":
+            self.observation_space = spaces.Box(0, 1, (2, 0))
         elif which == "action":
             self.action_space = spaces.Text(5)
         else:

@@ -211,7 +211,7 @@ class FakePool:
 
 def test_nan_ends_the_episode_once_and_no_row_counts_until_the_next_begins():
     env = HostEnv(
-        lambda count: FakePool(), Box((1,)), Discrete(2), num_envs=2, max_episode_steps=100
+        lambda count, update: FakePool(), Box((1,)), Discrete(2), num_envs=2, max_episode_steps=100
     )
     _, out = jax.jit(play(env, None))(jax.random.key(0), jnp.zeros((10, 2), jnp.int32))
     env.close()
@@ -264,6 +264,23 @@ def test_a_run_resumes_with_its_agent_and_says_that_the_simulator_starts_afresh(
     assert after.env_steps > before.env_steps > 900
     result = evaluate(after, 7)
     assert result.returns.shape == (7,) and (result.lengths == result.returns).all()
+
+
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
+def test_a_resumed_run_does_not_see_the_same_starts_again(name, halves):
+    options = {"workers": "thread"} if "gymnasium" in name else {}
+    config = EnvConfig(name=name, num_envs=4, options=options)
+    starts = {}
+    for update in (0, 7, 8, 7):
+        env = (registry.make_halves if halves else registry.make)(config, 4, seed=1)
+        env.continue_at(update)
+        obs = np.asarray(jax.jit(env.reset)(jax.random.key(1))[1])
+        env.close()
+        assert update not in starts or (starts[update] == obs).all()
+        starts[update] = obs
+    drawn = np.concatenate(list(starts.values()))
+    assert len(np.unique(drawn, axis=0)) == 12
 
 
 def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp_path, capsys):

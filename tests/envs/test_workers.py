@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from purejaxppo.envs.makers import time_limit
 from purejaxppo.envs.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -296,7 +297,9 @@ UNKNOWN = [
     (make_spec("nopackage:Some-v0"), "no package 'nopackage' is installed"),
     (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),
     (make_spec("CartPole-v1", ("FlattenObs",)), "did you mean 'FlattenObservation'?"),
-    (make_spec("no/file.py:Env"), "env.name: no/file.py: no such file"),
+    (make_spec("no/file.py:Env"), f"env.name: no/file.py: no such file in {Path.cwd()}"),
+    (make_spec("/no/file.py:Env"), "env.name: /no/file.py: no such file"),
+    (make_spec("no/file.py"), "which class of that file? Say gymnasium/no/file.py:ClassName"),
     (example("Contour"), "has no class 'Contour'; it has Counter, OwnLimit"),
     (example("NoEnvironment"), "NoEnvironment is not a gymnasium.Env"),
     (example("Counter", size=3), "env.options: "),
@@ -332,6 +335,7 @@ def test_a_missing_package_is_named(monkeypatch):
         ("obs", "the observation space Text is not supported; Box, Discrete"),
         ("action", "the action space Text is not supported; Box, Discrete"),
         ("integers", "actions in a Box of int32 are not supported"),
+        ("nothing", r"the observation space has a part of shape \(2, 0\): nothing"),
     ],
 )
 def test_an_unsupported_space_is_named(which, message):
@@ -341,6 +345,31 @@ def test_an_unsupported_space_is_named(which, message):
 
 def test_one_environment_can_be_made_to_draw():
     assert make_one(make_spec("CartPole-v1"), "rgb_array").render_mode == "rgb_array"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "wrappers", "steps"),
+    [
+        ("SaysOnly", 0, (), 5),
+        ("SaysOnly", 9, (), 9),  # longer than it says
+        ("SaysOnly", 2, (), 2),
+        ("SaysOnly", 0, ("FlattenObservation",), 5),
+        ("OwnLimit", 0, (), 3),
+    ],
+)
+def test_a_limit_that_is_said_is_kept(name, limit, wrappers, steps):
+    env = make_one(example(name, limit=limit, wrappers=wrappers))
+    assert time_limit(env) == steps
+    env.reset(seed=0)
+    truncated = [env.step(0)[3] for _ in range(steps)]
+    assert truncated == [False] * (steps - 1) + [True]
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int64", "uint64"])
+def test_large_whole_numbers_do_not_wrap_around(dtype):
+    with WorkerPool(example("Large", dtype=dtype), 1, kind="thread") as pool:
+        assert pool.observation.dtype == "float32"
+        np.testing.assert_array_equal(pool.reset(0), np.float32([[3e9]]))
 
 
 # Processes

@@ -1,0 +1,101 @@
+"""Ctrl-C and SIGTERM: the first one saves, the second one ends, whatever is computing.
+
+Python runs signal handlers between two of its own steps, of which there are none while XLA compiles
+or computes, or while a simulator hangs; and what a handler raises in a callback of JAX is lost.
+So in a process that is one command's, a thread hears signals as well.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NOTHING_LOST = "what was saved before is as it was"
+FLUSH_SECONDS = 0.5
+PARTIAL: set[Path] = set()
+"""Files that are being written, and go with the process."""
+_TAKERS: list["Interrupt"] = []
+"""Who asked for the first signal."""
+
+
+class Interrupt:
+    """Turns the first Ctrl-C or SIGTERM into a flag; the second ends the process."""
+
+    def __init__(self) -> None:
+        """Takes the signals over, if this is the main thread."""
+        self.signal: str | None = None
+        self._old: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in NUMBERS:
+                self._old[number] = signal.signal(number, self._handle)
+            _TAKERS.append(self)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal = signal.Signals(number).name
+        self._give_back()
+
+    def restore(self) -> None:
+        """Gives the signals back."""
+        self._give_back()
+        if self in _TAKERS:
+            _TAKERS.remove(self)
+
+    def _give_back(self) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+
+def listen() -> None:
+    """For a process that runs one command: a signal ends it at once, with 128 + its number.
+
+    Only what an `Interrupt` takes ends it later. What was saved is whole, since saves get their
+    names when they are done. To be called before JAX is imported, which takes seconds.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    for number in NUMBERS:
+        signal.signal(number, _leave_to_thread)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_hear, args=(read,), daemon=True).start()
+
+
+def _leave_to_thread(number: int, frame: FrameType | None) -> None:
+    del number, frame
+
+
+def _hear(read: int) -> None:
+    """Acts on the numbers of signals, which come through a pipe."""
+    taken = False
+    while number := os.read(read, 1):
+        if number[0] not in NUMBERS:
+            continue
+        if _TAKERS and not taken:
+            taken = True
+            _say("stopping after this chunk, with a save; Ctrl-C once more ends at once")
+        else:
+            _end(number[0])
+
+
+def _end(number: int) -> None:
+    """Ends the process without waiting for anything that it is doing."""
+    for partial in list(PARTIAL):
+        partial.unlink(missing_ok=True)
+    flush = threading.Thread(target=sys.stdout.flush, daemon=True)
+    flush.start()
+    flush.join(FLUSH_SECONDS)
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+    _say(f"error: interrupted; {NOTHING_LOST}{show_cursor}")
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    """One line on stderr, past Python's own buffers, which may be held."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())

@@ -1,0 +1,77 @@
+"""Ctrl-C where Python's own handlers do not run: in a computation, a compiler, a hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="calls the C library")
+
+BUSY = """
+import ctypes, pathlib, sys, threading
+from purejaxppo import configio, interrupts
+
+interrupts.listen()
+if "take" in sys.argv:
+    taker = interrupts.Interrupt()
+with configio.named_when_done(pathlib.Path("film.gif")) as partial:
+    partial.write_text("half of it")
+    print("ready", flush=True)
+    print("not flushed")
+    lock = ctypes.create_string_buffer(64)
+    ctypes.CDLL(None).sem_init(lock, 0, 0)
+    while ctypes.CDLL(None).sem_wait(lock):  # back at once after a signal, and no exception
+        pass
+"""
+TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A function that starts a process which computes for ever."""
+    started = []
+
+    def start(*words):
+        process = subprocess.Popen(
+            [sys.executable, "-c", BUSY, *words],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONUNBUFFERED": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
+    process = busy()
+    assert (tmp_path / ".film.gif").exists()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert err == "error: interrupted; what was saved before is as it was\n"
+    assert out == "not flushed\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_signal_is_left_to_who_asked_for_it_and_the_second_ends(busy):
+    process = busy("take")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == f"{TAKEN}\n"
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err == "error: interrupted; what was saved before is as it was\n"
