@@ -78,7 +78,8 @@ def _hear(read: int) -> None:
             continue
         if _TAKERS and not taken:
             taken = True
-            _say("stopping after this chunk, with a save; Ctrl-C once more ends at once")
+            if number[0] == signal.SIGINT:  # from a person
+                _say("stopping after this chunk, with a save; Ctrl-C once more ends at once")
         else:
             _end(number[0])
 

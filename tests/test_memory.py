@@ -120,7 +120,7 @@ class WalkLearner(Learner):
         super().__init__(config, Shards(config.num_shards, devices))
         task = TimeLimit(Walk(), 17)
         self.env = VectorEnv(task, self.num_envs, fresh_every_step=False)
-        self.policy = Policy(self.config, task)
+        self.policy = self.actor = Policy(self.config, task)
         self.memory = kept
 
 

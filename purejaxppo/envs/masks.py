@@ -71,7 +71,9 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space, where: str, when: s
     """
     if MASK not in info:
         there = ", ".join(map(repr, info)) or "nothing"
-        raise MakeError(f"{where} needs an 'action_mask' in every info; {when} gave {there}")
+        raise MakeError(
+            f"{where} needs an 'action_mask' in every info; the info of {when} has {there}"
+        )
     return _mask(info[MASK], action_space(space), f"{where}: the action_mask of {when}")
 
 

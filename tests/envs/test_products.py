@@ -159,7 +159,10 @@ def test_a_mask_that_is_observed_anyway_is_taken_as_one():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"wrong": "missing"}, r"needs an 'action_mask' in every info; reset gave 'other'$"),
+        (
+            {"wrong": "missing"},
+            r"needs an 'action_mask' in every info; the info of reset has 'other'$",
+        ),
         ({"wrong": "short"}, r"the action_mask of reset has 2 numbers in place of 3$"),
         ({"kind": "box"}, r"env\.options\.mask needs discrete actions, and there are none$"),
     ],
@@ -173,7 +176,7 @@ def test_masks_that_cannot_be_used_are_refused_in_one_sentence(options, words):
 
 def test_a_mask_that_goes_missing_is_named():
     env = make("Allows", 1, mask=True, wrong="later")
-    with pytest.raises(SimulatorError, match=r"in every info; step gave 'other'$"):
+    with pytest.raises(SimulatorError, match=r"in every info; the info of step has 'other'$"):
         play(env, jnp.zeros((3, 1), jnp.int32))
 
 

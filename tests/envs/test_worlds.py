@@ -328,7 +328,7 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
     assert "has no function or class 'Hnad'" in message("Hnad")
     assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)
     assert "env.options.mask = 1 should be like False" in message("Hand", mask=1)
-    assert "'action_mask' in every info; reset for a gave nothing" in message(
+    assert "'action_mask' in every info; the info of reset for a has nothing" in message(
         "Masked", where="nowhere", mask=True
     )
     assert "makes a int, and not a pettingzoo.ParallelEnv" in message("make_nothing")
