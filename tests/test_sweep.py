@@ -465,6 +465,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
 def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
     run = subprocess.run(
