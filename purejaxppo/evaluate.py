@@ -40,17 +40,10 @@ class Command:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return cli.run(lambda words: run(parse(words)), args)
-
-
-def parse(args: Sequence[str]) -> Command:
-    """The command line.
-
-    Raises:
-        ValueError: one sentence.
-        SystemExit: --help.
-    """
-    return cli.parse(Command(), args, prog="python -m purejaxppo.evaluate", description=DESCRIPTION)
+    prog = "python -m purejaxppo.evaluate"
+    return cli.run(
+        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
+    )
 
 
 def run(command: Command) -> int:
@@ -92,7 +85,7 @@ def report(agent: Agent, command: Command) -> None:
     family = registry.adapter(agent.config.env.name.partition("/")[0])
     if agent.members or not hasattr(family, "report"):
         return
-    if agent.policy.recurrent or agent.config.env.visible:
+    if agent.config.network.memory != "none" or agent.config.env.visible:
         print("no report: it takes a policy without memory that sees the whole observation")
         return
     picture = f"{command.run.rstrip('/')}/report.png"

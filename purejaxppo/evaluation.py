@@ -80,12 +80,12 @@ class Agent(NamedTuple):
         Raises:
             ValueError: the policy has a memory.
         """
-        if self.policy.recurrent:
+        policy, state = self.policy, jax.device_get(self.state)
+        if policy.recurrent:
             raise ValueError(
                 f"network.memory = {self.config.network.memory}: what a policy with a memory does "
                 f"depends on more than the observation; Agent.policy.act takes a carry"
             )
-        policy, state = self.policy, jax.device_get(self.state)
         act = policy.act_deterministically if deterministic else policy.act
 
         def control(key, obs):

@@ -73,17 +73,10 @@ class Written(NamedTuple):
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return cli.run(lambda words: run(parse(words)), args)
-
-
-def parse(args: Sequence[str]) -> Command:
-    """The command line.
-
-    Raises:
-        ValueError: one sentence.
-        SystemExit: --help.
-    """
-    return cli.parse(Command(), args, prog="python -m purejaxppo.export", description=DESCRIPTION)
+    prog = "python -m purejaxppo.export"
+    return cli.run(
+        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
+    )
 
 
 def run(command: Command) -> int:

@@ -314,9 +314,8 @@ def prepare(run: Run) -> TrainState:
     config, console = run.config, run.console
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
-    if resumes and not run.restorable:
-        env: Any = run.programs.learner.env
-        env.continue_at(run.checkpoints.progress().update)
+    if resumes:
+        run.programs.learner.env.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
         with hosts.together():

@@ -83,6 +83,13 @@ class Env(Protocol):
         """Called once before each rollout: the place to draw fresh starts."""
         ...
 
+    def continue_at(self, update: int) -> None:
+        """Prepares, before anything is traced, for a run that goes on after so many updates.
+
+        Where the state cannot be saved, other episodes begin than at the run's start.
+        """
+        ...
+
     def close(self) -> None:
         """Ends what runs on the host; compiled programs must not step it again."""
         ...

@@ -121,6 +121,9 @@ class CurriculumEnv:
         """Draws fresh starts with the present parameters."""
         return state._replace(env=self.build(state.values).refresh(state.env))
 
+    def continue_at(self, update: int) -> None:
+        """Nothing to prepare: the state is saved."""
+
     def close(self) -> None:
         """Nothing runs on the host."""
 

@@ -67,6 +67,9 @@ class VectorEnv:
         )
         return state, obs
 
+    def continue_at(self, update: int) -> None:
+        """Nothing to prepare: the state is saved."""
+
     def close(self) -> None:
         """Nothing runs on the host."""
 

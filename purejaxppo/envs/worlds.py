@@ -201,8 +201,7 @@ class WorldsEnv:
         self.worlds.close()
 
     def continue_at(self, update: int) -> None:
-        """As `HostEnv.continue_at`, of worlds on the host."""
-        assert isinstance(self.worlds, HostEnv)
+        """As the worlds do."""
         self.worlds.continue_at(update)
 
     def picture(self, obs) -> Any:
