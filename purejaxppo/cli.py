@@ -164,7 +164,8 @@ def check_flags(args: Sequence[str], command: Any) -> tuple[list[str], dict[str,
 def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
     """The dotted name that a flag means, and whether it is the no_ form of a boolean."""
     if not word.startswith("--"):
-        raise ValueError(f"{word!r}: expected a flag such as --seed 1")
+        named = next((name for name in ("run", "config") if name in hints), "seed")
+        raise ValueError(f"{word!r} is no flag; did you mean --{named} {word}?")
     key = word[2:].replace("-", "_")
     section, dot, leaf = key.rpartition(".")
     positive = section + dot + leaf.removeprefix("no_")

@@ -297,6 +297,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(config_fil
     ("flags", "said"),
     [
         ([], "--run needs the folder of a run"),
+        (["run"], "'run' is no flag; did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes 0 must be at least 1"),
