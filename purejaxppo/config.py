@@ -116,10 +116,10 @@ class NetworkConfig:
     """What encoder and hidden layers compute in. Under bfloat16 parameters, optimiser, the heads
     (distribution parameters, values) and losses stay float32. Faster on accelerators with large
     networks, slower on CPUs."""
-    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_impala", "cnn_small"] = "auto"
-    """What reads images: Mnih et al. 2015's three convolutions, Espeholt et al. 2018's fifteen in
-    residual blocks, or one 3x3 convolution of 16 channels as in MinAtar. auto: by size,
-    cnn_nature or cnn_small. mlp flattens them."""
+    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
+    """What reads images: Mnih et al. 2015's three convolutions, the two narrower ones of their
+    network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
+    channels as in MinAtar. auto: by size, cnn_nature, cnn_small or mlp, which flattens them."""
     channels: Literal["auto", "first", "last"] = "auto"
     """Where an image's channels are. auto: first if that axis is smaller than the last one."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
@@ -279,12 +279,19 @@ class ImitateConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluation during training: own environments, deterministic policy, whole episodes."""
+    """Evaluation during training: own environments, whole episodes."""
 
     num_episodes: int = 32
     """Episodes per evaluation; 0 switches evaluation off."""
     interval: int = 0
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
+    stochastic: bool = False
+    """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+
+    @property
+    def policy(self) -> str:
+        """The kind of policy, in words."""
+        return "stochastic" if self.stochastic else "deterministic"
 
 
 @dataclass(frozen=True)

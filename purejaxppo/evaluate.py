@@ -28,6 +28,8 @@ class Command:
     """Whole episodes to run."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
+    deterministic: bool = False
+    """Take the most likely action. Without either flag: as the run's evaluations did."""
     checkpoint: str = "best"
     """best, last, or the environment steps of a save."""
     index: int = -1
@@ -52,6 +54,8 @@ def run(command: Command) -> int:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
     if command.render:
         rendering.check_target(command.render)
+    if command.stochastic and command.deterministic:
+        raise ValueError("--stochastic and --deterministic: only one of them can be")
     if command.episodes < 1:
         raise ValueError(f"--episodes {command.episodes} must be at least 1")
     use_compilation_cache()
@@ -61,18 +65,18 @@ def run(command: Command) -> int:
         agent = agent.member(command.index)
     if command.render:
         agent.check_single("--render draws", command.run)
-    policy = "stochastic" if command.stochastic else "deterministic"
-    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {policy} policy")
-    result = evaluate(
-        agent, command.episodes, seed=command.seed, deterministic=not command.stochastic
-    )
+    how = agent.config.eval
+    if command.stochastic or command.deterministic:
+        how = dataclasses.replace(how, stochastic=command.stochastic)
+    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
+    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
     for i, member in enumerate(agent.members):
         print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
     print(result)
-    report(agent, command)
+    report(agent, command, deterministic=not how.stochastic)
     if command.render:
         task, states, rewards = record_states(
-            agent, seed=command.seed, deterministic=not command.stochastic
+            agent, seed=command.seed, deterministic=not how.stochastic
         )
         title = agent.config.env.name
         path = rendering.record(task, states, command.render, title=title, rewards=rewards)
@@ -80,7 +84,7 @@ def run(command: Command) -> int:
     return 0
 
 
-def report(agent: Agent, command: Command) -> None:
+def report(agent: Agent, command: Command, *, deterministic: bool) -> None:
     """Prints and draws what the task's family says of a controller, where it says anything."""
     family = registry.adapter(agent.config.env.name.partition("/")[0])
     if agent.members or not hasattr(family, "report"):
@@ -89,7 +93,7 @@ def report(agent: Agent, command: Command) -> None:
         print("no report: it takes a policy without memory that sees the whole observation")
         return
     picture = f"{command.run.rstrip('/')}/report.png"
-    act = agent.controller(deterministic=not command.stochastic)
+    act = agent.controller(deterministic=deterministic)
     print(family.report(registry.make_task(agent.config.env), act, command.seed, picture))
     print(f"drawn in {picture}")
 

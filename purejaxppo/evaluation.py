@@ -188,7 +188,7 @@ class Evaluator:
         config: of the run.
         policy: how parameters act.
         episodes: how many.
-        deterministic: the distribution's mode, or samples of it.
+        deterministic: the distribution's mode, or samples of it; None: as the config says.
         shards: to divide the episodes over; one for simulators on the host.
         seed: of simulators that do not take a key.
     """
@@ -199,7 +199,7 @@ class Evaluator:
         policy: Policy,
         episodes: int,
         *,
-        deterministic: bool = True,
+        deterministic: bool | None = None,
         shards: Shards | None = None,
         seed: int = 0,
     ) -> None:
@@ -210,7 +210,7 @@ class Evaluator:
         local = -(-episodes // self.shards.num_shards)
         first = hosts.index() * local
         self.env = registry.make(config.env, local, seed=seed, first=first, evaluation=True)
-        self.act = policy.act_deterministically if deterministic else policy.act
+        self.act = how_to_act(config, policy, deterministic)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0), ((0, 0, None), 0))
 
@@ -257,8 +257,15 @@ def evaluation_shards(
     return Shards(left if enough else 1, devices, num_members)
 
 
+def how_to_act(config: Config, policy: Policy, deterministic: bool | None) -> Callable:
+    """The policy's way to act: its mode, samples of it, or for None as the config says."""
+    if deterministic is None:
+        deterministic = not config.eval.stochastic
+    return policy.act_deterministically if deterministic else policy.act
+
+
 def evaluate(
-    agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool = True
+    agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
 ) -> Evaluation:
     """Runs exactly `episodes` whole episodes; of many agents, so many of each.
 
@@ -266,7 +273,7 @@ def evaluate(
         agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult.
         episodes: how many.
         seed: of the environments' starts (and of the actions' noise).
-        deterministic: the distribution's mode, or samples of it.
+        deterministic: the distribution's mode, or samples of it; None: as the run's evaluations.
 
     Raises:
         ValueError: `episodes` is below 1.
@@ -299,15 +306,15 @@ def evaluate(
     return Evaluation(returns[..., :episodes], lengths[..., :episodes])
 
 
-def record_states(agent: Agent, *, seed: int = 0, deterministic: bool = True):
-    """One episode's states, for drawing.
+def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
+    """One episode's states, for drawing; acts as `evaluate` does.
 
     Returns:
         (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
     env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
     policy = agent.policy
-    act = policy.act_deterministically if deterministic else policy.act
+    act = how_to_act(agent.config, policy, deterministic)
     episode = act, policy.network.initial_carry, agent.state, seed
     try:
         with (

@@ -333,7 +333,9 @@ class Run:
 
     def _draw(self, rows: list[reporting.Row]) -> None:
         title = f"{self.config.env.name}, seed {self.config.seed}"
-        reporting.plot_curve(rows, self.run_dir / "learning_curve.png", title)
+        reporting.plot_curve(
+            rows, self.run_dir / "learning_curve.png", title, evaluated=self.config.eval.policy
+        )
 
 
 def resolve_shards(config: Config, num_devices: int) -> Config:

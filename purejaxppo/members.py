@@ -156,7 +156,8 @@ class MembersRun(Run):
         alike = len({member.ppo for member in self.members}) == 1
         what = f"seeds from {self.config.seed}" if alike else "agents of several settings"
         title = f"{self.config.env.name}, {len(self.members)} {what}"
-        reporting.plot_members(rows, self.run_dir / "learning_curve.png", title, band=alike)
+        path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
+        reporting.plot_members(rows, path, title, evaluated=evaluated, band=alike)
 
 
 def keep_better(better, best: Any, new: Any) -> Any:

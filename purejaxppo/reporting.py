@@ -302,13 +302,20 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def plot_curve(rows: Iterable[Row], path: Path, title: str) -> None:
-    """Draws the learning curve of a run: training and evaluation return over environment steps."""
+def plot_curve(rows: Iterable[Row], path: Path, title: str, *, evaluated: str) -> None:
+    """Draws the learning curve of a run: training and evaluation return over environment steps.
+
+    Args:
+        rows: of metrics.csv.
+        path: of the picture.
+        title: above it.
+        evaluated: the kind of policy in evaluations, deterministic or stochastic.
+    """
     rows = list(rows)
     figure, axes = _returns_figure(title)
     for key, label, style in (
         ("charts/episodic_return", "training (stochastic policy)", {"lw": 1.2, "color": "C0"}),
-        ("eval/return_mean", "evaluation (deterministic policy)", {"color": "C1", "marker": "."}),
+        ("eval/return_mean", f"evaluation ({evaluated} policy)", {"color": "C1", "marker": "."}),
     ):
         points = [(row["global_step"], row) for row in rows if key in row]
         if not points:
@@ -348,13 +355,15 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     return np.array(steps), np.array(values).reshape(len(points), size).T
 
 
-def plot_members(rows: Iterable[Row], path: Path, title: str, *, band: bool = True) -> None:
+def plot_members(
+    rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
+) -> None:
     """Draws the returns of a run of many agents: each, and of equal ones the mean and its band."""
     rows = list(rows)
     figure, axes = _returns_figure(title)
     for key, label, color in (
         ("charts/episodic_return", "training (stochastic policy)", "C0"),
-        ("eval/return_mean", "evaluation (deterministic policy)", "C1"),
+        ("eval/return_mean", f"evaluation ({evaluated} policy)", "C1"),
     ):
         steps, values = member_curves(rows, key)
         if not values.size:

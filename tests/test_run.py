@@ -291,12 +291,22 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(config_fil
     np.testing.assert_array_equal(result.returns, again.returns)
     sampled = evaluate(agent, 300, seed=1, deterministic=False)
     assert sampled.returns.mean() < result.returns.mean()
+    # a run whose evaluations sample is evaluated so unless it is said otherwise
+    saved = Path("run/config.yaml")
+    saved.write_text(saved.read_text().replace("stochastic: false", "stochastic: true"))
+    agent = restore("run", "last")
+    assert agent.config.eval.stochastic
+    np.testing.assert_array_equal(evaluate(agent, 300, seed=1).returns, sampled.returns)
+    for flags, policy in (([], "stochastic"), (["--deterministic"], "deterministic")):
+        assert evaluate_command.main(["--run", "run", "--episodes", "2", *flags]) == 0
+        assert f"steps, {policy} policy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         ([], "--run needs the folder of a run"),
+        (["--run", "run", "--stochastic", "--deterministic"], "only one of them can be"),
         (["run"], "'run' is no flag; did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),

@@ -1,5 +1,7 @@
 """What reads observations: dense layers, convolutions, and the parts of a `Dict` joined."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +20,11 @@ ACTIVATIONS = {
 }
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
+NIPS = ((16, 8, 4), (32, 4, 2))
+"""The network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602: two fifths of the work."""
 SMALL = ((16, 3, 1),)
 """One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
+PLAIN = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
 IMPALA = (16, 32, 32)
 """Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
 https://arxiv.org/abs/1802.01561."""
@@ -104,8 +109,7 @@ class Convolutions(nn.Module):
 
     def plain(self, x):
         """Convolutions one after the other, each with a relu."""
-        layers = NATURE if self.encoder == "cnn_nature" else SMALL
-        for i, (features, kernel, stride) in enumerate(layers):
+        for i, (features, kernel, stride) in enumerate(PLAIN[self.encoder]):
             x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
         return x
 
@@ -190,12 +194,23 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
     if not is_image(space) or config.encoder == "mlp":
         return ""
     height, width, _, _ = image_shape(space, config.channels)
-    large = min(height, width) >= 36
+    smaller = min(height, width)
     if config.encoder == "auto":
-        return "cnn_nature" if large else "cnn_small"
-    if config.encoder == "cnn_nature" and not large:
+        fitting = (name for name in ("cnn_nature", "cnn_small") if smaller >= smallest(PLAIN[name]))
+        return next(fitting, "")
+    least = smallest(PLAIN.get(config.encoder, ()))
+    if smaller < least:
+        other = "cnn_small" if smaller >= smallest(SMALL) else "mlp"
         raise ValueError(
-            f"network.encoder = cnn_nature needs images of at least 36 x 36 pixels; these are "
-            f"{height} x {width}: use cnn_small"
+            f"network.encoder = {config.encoder} needs images of at least {least} x {least} "
+            f"pixels; these are {height} x {width}: use {other}"
         )
     return config.encoder
+
+
+def smallest(layers: Sequence[tuple[int, int, int]]) -> int:
+    """The width of an image of which convolutions (channels, kernel, stride) leave one pixel."""
+    width = 1
+    for _, kernel, stride in reversed(layers):
+        width = (width - 1) * stride + kernel
+    return width

@@ -31,7 +31,12 @@ def images(key, shape):
 
 @pytest.mark.parametrize(
     ("encoder", "shape"),
-    [("cnn_small", (2, 10, 9, 4)), ("cnn_nature", (2, 40, 37, 2)), ("cnn_impala", (2, 13, 8, 3))],
+    [
+        ("cnn_small", (2, 10, 9, 4)),
+        ("cnn_nips", (2, 21, 24, 3)),
+        ("cnn_nature", (2, 40, 37, 2)),
+        ("cnn_impala", (2, 13, 8, 3)),
+    ],
 )
 def test_both_forms_have_the_same_parameters_numbers_and_gradients(
     encoder, shape, key, monkeypatch
@@ -100,14 +105,28 @@ def test_bytes_are_scaled_to_one_and_floats_are_not(key):
 
 
 def test_the_encoder_is_chosen_by_size():
-    for shape, count in [((84, 84, 4), 3), ((10, 10, 4), 1)]:
+    for shape, count in [((84, 84, 4), 3), ((36, 36, 4), 3), ((35, 36, 4), 1), ((3, 3, 4), 1)]:
         shapes = jax.eval_shape(make(spaces.Box(shape, 0, 255, "uint8")).init, jax.random.key(0))
         assert len(jax.tree.leaves(shapes["actor_torso"]["encoder"])) == 2 * count
+    flat = jax.eval_shape(make(spaces.Box((2, 9, 1), 0, 255, "uint8")).init, jax.random.key(0))
+    assert flat["actor_torso"]["dense_0"]["kernel"].shape[0] == 2 * 9
 
 
-def test_images_too_small_for_the_encoder_are_refused():
-    with pytest.raises(ValueError, match="cnn_nature needs images of at least 36 x 36"):
-        make(IMAGE, encoder="cnn_nature")
+@pytest.mark.parametrize(
+    ("encoder", "size", "least", "other"),
+    [
+        ("cnn_nature", 35, 36, "cnn_small"),
+        ("cnn_nips", 19, 20, "cnn_small"),
+        ("cnn_small", 2, 3, "mlp"),
+    ],
+)
+def test_images_too_small_for_the_encoder_are_refused(encoder, size, least, other):
+    said = f"{encoder} needs images of at least {least} x {least} pixels.*: use {other}"
+    with pytest.raises(ValueError, match=said):
+        make(spaces.Box((size, size, 1), 0, 255, "uint8"), encoder=encoder)
+    network = make(spaces.Box((least, least, 1), 0, 255, "uint8"), encoder=encoder, torso="shared")
+    kernel = jax.eval_shape(network.init, jax.random.key(0))["torso"]["dense_0"]["kernel"]
+    assert kernel.shape[0] == encoders.PLAIN[encoder][-1][0]  # one pixel is left
 
 
 def test_separate_torsos_share_nothing_and_a_shared_one_feeds_both(key):
