@@ -80,9 +80,9 @@ def group(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
 def learning(rows: Rows) -> list[str]:
     """One line per config: seeds, return, spread, steps, seconds, command."""
     lines = [
-        "| config | seeds | return: mean of seeds ± std | worst, best seed | published | steps "
-        "| training s | whole command s | device |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| config | seeds | return: mean of seeds ± std | worst, best seed | last checkpoint's "
+        "| published | steps | training s | whole command s | device |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for (config, flags, device, cores), runs in group(
         rows, "config", "flags", "device", "cores"
@@ -92,7 +92,9 @@ def learning(rows: Rows) -> list[str]:
         lines.append(
             f"| `{config}`{f' `{flags}`' if flags else ''} | {len(runs)} "
             f"| {statistics.mean(returns):.1f}{f' ± {spread:.1f}' if len(runs) > 1 else ''} "
-            f"| {min(returns):.1f}, {max(returns):.1f} | {PUBLISHED.get(config, '')} "
+            f"| {min(returns):.1f}, {max(returns):.1f} "
+            f"| {statistics.mean(run['last_return_mean'] for run in runs):.1f} "
+            f"| {PUBLISHED.get(config, '')} "
             f"| {statistics.mean(run['env_steps'] for run in runs) / 1e6:.2f} M "
             f"| {statistics.mean(run['train_seconds'] for run in runs):.0f} "
             f"| {statistics.mean(run['seconds'] for run in runs):.0f} "
@@ -507,7 +509,8 @@ def document() -> str:
         "    python -m purejaxppo.evaluate --run RUN --episodes 100",
         "",
         "and keeps the best checkpoint's mean return over 100 whole episodes of the deterministic "
-        "policy, on other starts than those it was chosen by. Training seconds leave out "
+        "policy (where the config has `eval.stochastic`: of samples of it), on other starts than "
+        "those it was chosen by. Training seconds leave out "
         "compiling, evaluating and saving; the whole command counts everything from process "
         "start to end. The published column is what others report for PPO on the task, not "
         "always with the same budget or version. Seconds of configs with one seed, and of those "
