@@ -1,6 +1,6 @@
 """Steps per second where the simulator runs on the host, beside others' PPO, in one run.
 
-    python benchmarks/host.py [--tasks hopper pong] [--peer-python PATH] [--repeats 7] [--seconds 4]
+    python benchmarks/host.py [--tasks hopper pong pong_small] [--peer-python PATH] [--repeats 7]
 
 Every contender is a process of its own; see `turns`. Peers run under `--peer-python` and are left
 out where that Python has not got them. Rows go to benchmarks/results/host.jsonl, and
@@ -57,6 +57,16 @@ PONG = {
     "ent_coef": 0.01,
     "max_grad_norm": 0.5,
 }
+PONG_SMALL = PONG | {
+    "options": {"img_height": 56, "img_width": 56},
+    "num_envs": 16,
+    "num_minibatches": 8,
+    "hidden": (256,),
+    "encoder": "cnn_nips",
+    "critic": "hl_gauss",
+    "learning_rate": 1e-3,
+}
+"""As configs/pong_small.yaml."""
 
 
 class Contender(NamedTuple):
@@ -147,6 +157,22 @@ CONTENDERS = {
             "simulator",
             ours.random_actions,
             PONG,
+            POOL,
+        ),
+    },
+    "pong_small": {
+        "ours": Contender("purejaxppo on EnvPool", "training", ours.train, PONG_SMALL, POOL),
+        "ours-rollouts": Contender(
+            "purejaxppo's rollouts, no update", "rollouts", ours.rollouts, PONG_SMALL, POOL
+        ),
+        "pool": Contender(
+            "EnvPool alone, random actions", "simulator", ours.pool_alone, PONG_SMALL, POOL
+        ),
+        "pool-jit": Contender(
+            "EnvPool in the compiled loop, random actions",
+            "simulator",
+            ours.random_actions,
+            PONG_SMALL,
             POOL,
         ),
     },

@@ -179,7 +179,11 @@ def pool_alone(sizes: Sizes, seconds: float) -> None:
     import numpy as np
 
     env = envpool.make(
-        sizes["env"].partition("/")[2], env_type="gymnasium", num_envs=sizes["num_envs"], seed=0
+        sizes["env"].partition("/")[2],
+        env_type="gymnasium",
+        num_envs=sizes["num_envs"],
+        seed=0,
+        **sizes.get("options", {}),
     )
     env.action_space.seed(0)
     length, n = sizes["rollout_length"], sizes["num_envs"]
