@@ -168,6 +168,7 @@ def test_seeds_are_divided_over_processes():
     assert rows("two") == rows("one")
 
 
+@pytest.mark.slow
 def test_brax_is_trained_by_two_processes_as_by_one():
     pytest.importorskip("brax")
     flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")

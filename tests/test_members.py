@@ -152,7 +152,10 @@ print("equal", one.size)
 """
 
 
-@pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "brax/inverted_pendulum"])
+@pytest.mark.parametrize(
+    "name",
+    ["gymnax/CartPole-v1", pytest.param("brax/inverted_pendulum", marks=pytest.mark.slow)],
+)
 def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
     config = tmp_path / "four.yaml"
     config.write_text(CARTPOLE.replace("num_shards: 1", "num_shards: 2\nnum_seeds: 2"))
