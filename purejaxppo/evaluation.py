@@ -86,7 +86,7 @@ class Agent(NamedTuple):
                 f"network.memory = {self.config.network.memory}: what a policy with a memory does "
                 f"depends on more than the observation; Agent.policy.act takes a carry"
             )
-        act = policy.act_deterministically if deterministic else policy.act
+        act = how_to_act(self.config, policy, deterministic)
 
         def control(key, obs):
             n = jax.tree.leaves(obs)[0].shape[0]

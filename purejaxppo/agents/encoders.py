@@ -21,7 +21,7 @@ ACTIVATIONS = {
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Channels, kernel and stride of Mnih et al. 2015, https://doi.org/10.1038/nature14236."""
 NIPS = ((16, 8, 4), (32, 4, 2))
-"""The network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602: two fifths of the work."""
+"""The narrower network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602."""
 SMALL = ((16, 3, 1),)
 """One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
 PLAIN = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
