@@ -81,6 +81,26 @@ class Contender(NamedTuple):
 
 
 POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
+
+
+def on_envpool(sizes: dict[str, Any]) -> dict[str, Contender]:
+    """Training and its parts on EnvPool: rollouts, and the simulator alone in two ways."""
+    return {
+        name: Contender(about, kind, work, sizes, POOL)
+        for name, about, kind, work in (
+            ("ours", "purejaxppo on EnvPool", "training", ours.train),
+            ("ours-rollouts", "purejaxppo's rollouts, no update", "rollouts", ours.rollouts),
+            ("pool", "EnvPool alone, random actions", "simulator", ours.pool_alone),
+            (
+                "pool-jit",
+                "EnvPool in the compiled loop, random actions",
+                "simulator",
+                ours.random_actions,
+            ),
+        )
+    }
+
+
 CONTENDERS = {
     "hopper": {
         "ours": Contender("purejaxppo on EnvPool", "training", ours.train, HOPPER, POOL),
@@ -137,7 +157,7 @@ CONTENDERS = {
         ),
     },
     "pong": {
-        "ours": Contender("purejaxppo on EnvPool", "training", ours.train, PONG, POOL),
+        **on_envpool(PONG),
         "torch": Contender(
             "PPO in PyTorch on EnvPool",
             "training",
@@ -146,36 +166,8 @@ CONTENDERS = {
             ("torch", *POOL),
             peer=True,
         ),
-        "ours-rollouts": Contender(
-            "purejaxppo's rollouts, no update", "rollouts", ours.rollouts, PONG, POOL
-        ),
-        "pool": Contender(
-            "EnvPool alone, random actions", "simulator", ours.pool_alone, PONG, POOL
-        ),
-        "pool-jit": Contender(
-            "EnvPool in the compiled loop, random actions",
-            "simulator",
-            ours.random_actions,
-            PONG,
-            POOL,
-        ),
     },
-    "pong_small": {
-        "ours": Contender("purejaxppo on EnvPool", "training", ours.train, PONG_SMALL, POOL),
-        "ours-rollouts": Contender(
-            "purejaxppo's rollouts, no update", "rollouts", ours.rollouts, PONG_SMALL, POOL
-        ),
-        "pool": Contender(
-            "EnvPool alone, random actions", "simulator", ours.pool_alone, PONG_SMALL, POOL
-        ),
-        "pool-jit": Contender(
-            "EnvPool in the compiled loop, random actions",
-            "simulator",
-            ours.random_actions,
-            PONG_SMALL,
-            POOL,
-        ),
-    },
+    "pong_small": on_envpool(PONG_SMALL),
 }
 
 
