@@ -16,7 +16,18 @@ from purejaxppo.config import TUNABLE, Config
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: plain PyYAML reads `3e-4` as a string."""
+    """YAML 1.2's numbers: plain PyYAML reads `3e-4` as a string. And its unique keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping's values by its keys; PyYAML would keep a key's last value without a word."""
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 Loader.add_implicit_resolver(

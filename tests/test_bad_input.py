@@ -31,6 +31,7 @@ BAD = [
         _yaml("ppo:\n  clip_epsilon: 0.1\n"),
         "ppo.clip_epsilon: unknown key; did you mean 'clip_eps'",
     ),
+    (_yaml("ppo:\n  gamma: 0.9\n  gamma: 0.99\n"), "in line 3: 'gamma' is there twice"),
     (_yaml("num_envs: 4\n"), "num_envs: unknown key; did you mean 'env.num_envs'?"),
     (_yaml("ppo: 3\n"), "ppo is a section of keys, not a whole number"),
     (_yaml("ppo:\n  gamma: high\n"), "ppo.gamma = 'high' is a word; it must be a number"),
