@@ -7,9 +7,11 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= hopper.yaml
 ARGS ?=
+WORKERS ?= 2
 EXTRAS ?= brax,render
 LOCKED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev,docs
 RUN = $(VENV)/bin/python
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 comma := ,
@@ -17,15 +19,23 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train test mpirun lint format types layers docs lock clean
+.PHONY: train check test test-all mpirun lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
 	$(RUN) -m purejaxppo.train --config $(CONFIG) $(ARGS)
 
-# The notebooks are executed by tests/test_notebooks.py.
-test: lint mpirun
-	$(RUN) -m pytest $(ARGS)
+# Lint, and the tests that compile nothing larger than a toy.
+check: lint
+	$(PYTEST) -m "toy and not full" $(ARGS)
+
+# Every fact once, on the smallest thing that shows it.
+test: lint
+	$(PYTEST) $(ARGS)
+
+# And then at length: learning, all environments, notebooks, kills, processes. CI runs this.
+test-all: test mpirun
+	$(PYTEST) -m full $(ARGS)
 
 # For tests/test_hosts.py, which skips what needs it where it can be neither found nor installed.
 mpirun:

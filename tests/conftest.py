@@ -1,4 +1,25 @@
-"""What all tests share: two CPU devices, and small configurations."""
+"""What all tests share: a compilation cache and a home of their own, two CPU devices, small runs.
+
+Everything that processes inherit is set here, before JAX is imported.
+"""
+
+import gc
+import os
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache"
+(CACHE / "home").mkdir(parents=True, exist_ok=True)
+for name in [name for name in os.environ if name.startswith("XDG_")]:
+    del os.environ[name]
+os.environ |= {
+    "HOME": str(CACHE / "home"),  # for what libraries write there
+    "JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    # Two processes may write one entry at once; what cannot be read is compiled again.
+    "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # see the marker `optimized`
+}
 
 import jax
 import pytest
@@ -7,12 +28,55 @@ jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back 
 
 from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
 
+pytest_plugins = ["support.runs"]
+
 SECTIONS = {"env": EnvConfig, "network": NetworkConfig, "ppo": PPOConfig, "eval": EvalConfig}
 SMALL = {
     "env": {"name": "dummy/constant", "num_envs": 4},
     "network": {"hidden": (8,)},
     "ppo": {"rollout_length": 12, "num_minibatches": 2, "num_epochs": 2},
 }
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Keeps the tests of a file in one process, unless they name a group of their own."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_more_memory_than_a_file_needs():
+    """Drops compiled programs after each file; they are on the disk."""
+    yield
+    jax.clear_caches()
+    gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def optimizations(request, monkeypatch):
+    """Compiles quickly, and thoroughly where a test is marked `optimized`."""
+    if request.node.get_closest_marker("optimized") is None:
+        yield
+        return
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
+def fresh_compilation_cache(tmp_path):
+    """An empty cache, for tests that count compilations."""
+    from jax.experimental.compilation_cache import compilation_cache
+
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "xla"))
+    compilation_cache.reset_cache()
+    yield tmp_path / "xla"
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")

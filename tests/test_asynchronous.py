@@ -20,7 +20,7 @@ from purejaxppo.reporting import read_csv
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
-EXAMPLES = Path(__file__).parent / "envs" / "example_envs.py"
+EXAMPLES = Path(__file__).parent / "support" / "example_envs.py"
 VECTOR = {"name": "dummy/vector", "num_envs": 4, "max_episode_steps": 7}
 SMALL = """
 env: {{name: {name}, num_envs: 4, max_episode_steps: 20, options: {options}}}

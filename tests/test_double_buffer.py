@@ -16,7 +16,7 @@ from purejaxppo.learner import Learner
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
-EXAMPLES = Path(__file__).parent / "envs" / "example_envs.py"
+EXAMPLES = Path(__file__).parent / "support" / "example_envs.py"
 THREADS = {"workers": "thread", "num_workers": 2}
 ENVS = {
     "envpool": {"name": "envpool/CartPole-v1", "num_envs": 6, "max_episode_steps": 15},

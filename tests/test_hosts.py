@@ -34,7 +34,6 @@ COMMAND = [sys.executable, "-m", "purejaxppo.train", "--config", "small.yaml"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
     for name in os.environ:
         if name.startswith(("OMPI_", "SLURM_")):
             monkeypatch.delenv(name)
@@ -168,7 +167,7 @@ def test_seeds_are_divided_over_processes():
     assert rows("two") == rows("one")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_brax_is_trained_by_two_processes_as_by_one():
     pytest.importorskip("brax")
     flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")

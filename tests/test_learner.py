@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import assert_same, plain
+from support.trees import assert_same, plain
 
 from purejaxppo import memory
 from purejaxppo.learner import Learner

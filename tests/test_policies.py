@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import assert_same
+from support.trees import assert_same
 
 from purejaxppo import imitation, load_config, spaces
 from purejaxppo.agents import distributions
@@ -275,8 +275,8 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_learner, make_c
     [
         pytest.param("none", 0.0, 0.3),
         pytest.param("gru", 0.8, 1.0),
-        pytest.param("lstm", 0.8, 1.0, marks=pytest.mark.slow),
-        pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.slow),
+        pytest.param("lstm", 0.8, 1.0, marks=pytest.mark.full),
+        pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.full),
     ],
 )
 def test_what_a_memory_is_for(memory, least, most):

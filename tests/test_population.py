@@ -167,7 +167,6 @@ total_timesteps: 30000
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
     (tmp_path / "small.yaml").write_text(CARTPOLE)
     (tmp_path / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
     return tmp_path

@@ -51,7 +51,6 @@ total_timesteps: 1024
 @pytest.fixture
 def config_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
     path = tmp_path / "small.yaml"
     path.write_text(CARTPOLE)
     return path

@@ -38,7 +38,6 @@ RATES = "ppo.learning_rate=1e-3,1e-2"
 @pytest.fixture
 def config_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path.parent / "xla"))
     monkeypatch.setenv("COLUMNS", "120")
     path = tmp_path / "small.yaml"
     path.write_text(CARTPOLE)
@@ -465,7 +464,7 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
 def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
     run = subprocess.run(

@@ -129,7 +129,7 @@ def parameter(name, backend):
     return pytest.param(
         (name, backend),
         id=f"{name}-{backend}" if backend else name,
-        marks=[] if is_quick else [pytest.mark.slow],
+        marks=[] if is_quick else [pytest.mark.full],
     )
 
 

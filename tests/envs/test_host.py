@@ -31,7 +31,7 @@ from purejaxppo.spaces import Box, Discrete
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
-EXAMPLES = Path(__file__).with_name("example_envs.py")
+EXAMPLES = Path(__file__).parents[1] / "support" / "example_envs.py"
 STEPS = 60
 
 

@@ -14,7 +14,7 @@ from purejaxppo.envs.host import SimulatorError, named_failures
 from purejaxppo.evaluation import Agent, record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
-EXAMPLES = Path(__file__).with_name("example_envs.py")
+EXAMPLES = Path(__file__).parents[1] / "support" / "example_envs.py"
 BYTES = {size: Box((size,), 0.0, 1.0, "uint8") for size in (2, 3, 5)}
 
 

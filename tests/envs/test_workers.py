@@ -17,7 +17,7 @@ from purejaxppo.envs.makers import time_limit
 from purejaxppo.envs.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
-EXAMPLES = Path(__file__).with_name("example_envs.py")
+EXAMPLES = Path(__file__).parents[1] / "support" / "example_envs.py"
 KINDS = ("process", "thread")
 
 
@@ -494,7 +494,7 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(in_thread):
 
 
 @linux
-@pytest.mark.slow
+@pytest.mark.full
 def test_twenty_killed_parents_leave_nothing():
     for _ in range(5):
         assert kill_parents(4) == []

@@ -20,7 +20,7 @@ from purejaxppo.envs.wrappers import TimeLimit, UnitActions
 from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
-EXAMPLES = Path(__file__).with_name("example_worlds.py")
+EXAMPLES = Path(__file__).parents[1] / "support" / "example_worlds.py"
 HAND = f"pettingzoo/{EXAMPLES}:Hand"
 SIMULATORS = ("jax", "thread", "process")
 
