@@ -1,6 +1,5 @@
 """Agents that train side by side are those that train alone, wherever they live."""
 
-import os
 import subprocess
 import sys
 from dataclasses import replace
