@@ -1,0 +1,109 @@
+"""Deliberate faults, one at a time: the tests of `make test` find each of them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Fault(NamedTuple):
+    """A line that is replaced, and a test that must fail then."""
+
+    file: str
+    line: str
+    wrong: str
+    test: str
+
+
+FAULTS = {
+    "a time limit is treated as the task's own end": Fault(
+        "advantages.py",
+        "delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value",
+        "delta = reward + gamma * jnp.where(done, 0.0, next_value) - value",
+        "test_advantages.py",
+    ),
+    "a memory goes on into the next episode": Fault(
+        "agents/cells.py",
+        "lambda x: jnp.where(start.reshape(start.shape + (1,) * (x.ndim - 1)), 0.0, x), carry",
+        "lambda x: x, carry",
+        "agents/test_cells.py",
+    ),
+    "all shards have one key": Fault(
+        "learner.py",
+        "env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))",
+        "env_key, key = jax.random.split(jax.random.fold_in(shard_key, 0 * shard_id))",
+        "test_learner.py::test_shards_have_environments_of_their_own_and_weights_in_common",
+    ),
+    "a save is seen before it is whole": Fault(
+        "checkpoint.py",
+        "max_to_keep=keep, create=True,",
+        "max_to_keep=keep, create=True,"
+        " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
+        "test_checkpoint.py::test_a_save_is_there_whole_or_not_at_all",
+    ),
+    "a config is seen before it is whole": Fault(
+        "configio.py",
+        'partial = path.with_name(f".{path.name}")',
+        "partial = path",
+        "test_configio.py",
+    ),
+    "a resumed run draws other random numbers": Fault(
+        "checkpoint.py",
+        'state = train.replace(agent=items["agent"])',
+        'state = train.replace(agent=items["agent"], key=template.key)',
+        "test_run.py::test_n_and_n_more_updates_equal_2n_bit_for_bit",
+    ),
+    "a worker outlives a parent that is killed": Fault(
+        "envs/workers.py",
+        "ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)",
+        "ctypes.CDLL(None).prctl(set_parent_death_signal, 0)",
+        "envs/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",
+    ),
+    "the update forgets the action mask": Fault(
+        "learner.py",
+        "return self.units.unroll(unroll, carry, obs, start)",
+        'obs = {k: x | (k == "action_mask") for k, x in obs.items()} if isinstance(obs, dict) '
+        "else obs\n                return self.units.unroll(unroll, carry, obs, start)",
+        "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
+    ),
+    "an exported policy has the normaliser of no training": Fault(
+        "export.py",
+        "policy, state = agent.policy, jax.device_get(agent.state)",
+        "policy, state = agent.policy, jax.device_get(agent.state)\n"
+        "        state = state.replace(obs_stats=jax.device_get(policy.init_obs_stats()))",
+        "test_export.py::test_pendulum_takes_raw_observations_and_gives_raw_actions",
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name, tmp_path):
+    fault = FAULTS[name]
+    for folder in ("purejaxppo", "configs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    source = tmp_path / "purejaxppo" / fault.file
+    text = source.read_text(encoding="utf-8")
+    assert fault.line in text, f"{fault.file} has changed: {fault.line}"
+    source.write_text(text.replace(fault.line, fault.wrong, 1), encoding="utf-8")
+    file, _, test = fault.test.partition("::")
+    command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / file), "-x", "-q"]
+    command += ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'tmp'}"]
+    command += ["-k", test] if test else []
+    tested = subprocess.run(
+        command,
+        cwd=tmp_path,  # whose package is found first
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 1, tested.stdout + tested.stderr  # 1: tests ran, and some failed
+    assert " failed" in tested.stdout
