@@ -192,7 +192,8 @@ def _snapshot(tree: Any) -> Any:
 def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     """A trained agent, with its training normaliser, from a run folder.
 
-    Of a run of many agents it has them all; `Agent.member` takes one.
+    Of a run of many agents it has them all; `Agent.member` takes one. A run folder is code: its
+    config may name Python files, which are imported (`configio.imported_files` lists them).
 
     Args:
         run_dir: as made by `python -m purejaxppo.train`.

@@ -318,8 +318,7 @@ class LoggingConfig:
     wandb_project: str = ""
     """Weights & Biases project to log to (needs the wandb extra); empty: off."""
     log_file: str = ""
-    """A file for debug detail, inside the run folder unless absolute; empty: none. Its name ends
-    in .log."""
+    """A file for debug detail, inside the run folder; empty: none. Its name ends in .log."""
 
 
 @dataclass(frozen=True)

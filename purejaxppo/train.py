@@ -30,7 +30,7 @@ from purejaxppo.envs.host import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.loop import Programs, Run, resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
-from purejaxppo.runfolder import CONFIG, record_run, run_folder
+from purejaxppo.runfolder import CONFIG, imports, record_run, run_folder
 from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
 from purejaxppo.types import TrainState
 
@@ -155,6 +155,8 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
     with hosts.together():
         if not command.clobber:
             config, notes = continue_config(config, run_dir)
+            for line in imports(run_dir) * (place.index == 0):
+                print(line, flush=True)
         devices = start_jax(config, place)
         config = resolve_shards(config, len(devices))
         programs, run_kind = programs_of(config, spread(devices, config))

@@ -62,6 +62,8 @@ BAD = [
     (_flags("--ppo.learning_rate", ".nan"), "ppo.learning_rate = nan is not a finite number"),
     (_flags("--total_timesteps", "1.5e0"), "--total_timesteps = 1.5 is a number", "a whole"),
     (_flags("--logging.log_file", "debug"), "logging.log_file = 'debug' must end in .log"),
+    (_flags("--logging.log_file", "/tmp/x.log"), "'/tmp/x.log' lies outside of the run's folder"),
+    (_flags("--logging.log_file", "../x.log"), "'../x.log' lies outside of the run's folder"),
     (_flags("--network.hidden", "0"), "network.hidden = [0] has a width below 1"),
     (_flags("--network.min_std", "20"), "network.min_std = 20.0 is above network.max_std = 10.0"),
     # products that cannot be

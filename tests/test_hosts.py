@@ -295,12 +295,19 @@ def test_processes_that_do_not_come_are_waited_for_so_long_and_named(index, said
     assert time.monotonic() - started < 5
 
 
-def test_process_0_listens_at_the_address_that_was_asked_for_alone():
-    port = free_port()
-    place = hosts.Place(0, 2, f"127.0.0.1:{port}")
-    with socket.create_server(("127.0.0.2", port)):  # would be taken, were it at all addresses
-        with pytest.raises(ValueError, match="these have not come"):
-            hosts.meet(place, "", "", 0.05)
+def test_process_0_listens_at_the_address_that_was_asked_for_alone(monkeypatch):
+    place = hosts.Place(0, 2, f"127.0.0.1:{free_port()}")
+    make, at = socket.create_server, []
+
+    def spy(*args, **kwargs):
+        server = make(*args, **kwargs)
+        at.append(server.getsockname()[0])
+        return server
+
+    monkeypatch.setattr(hosts.socket, "create_server", spy)
+    with pytest.raises(ValueError, match="these have not come"):
+        hosts.meet(place, "", "", 0.05)
+    assert at == ["127.0.0.1"]
     assert hosts._bind_address(place) == place.coordinator
 
 
