@@ -23,6 +23,7 @@ import jax
 import tyro
 
 from purejaxppo import cli, configio, hosts, imitation, reporting
+from purejaxppo.agents import schedules
 from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -244,6 +245,36 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     ]
 
 
+def moved_schedules(old: Config, new: Config, update: int) -> str:
+    """Says what another total_timesteps does to a run after so many updates; '' if nothing.
+
+    Schedules and curricula follow the part of the run that is done, update / num_updates.
+    """
+    before, after = (min(update / config.num_updates, 1.0) for config in (old, new))
+    ppo = new.ppo
+    scheduled = {
+        "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),
+        "clip_eps": (ppo.clip_schedule, 0.0),
+        "ent_coef": (ppo.ent_schedule, 0.0),
+        "intrinsic_coef": (ppo.intrinsic_schedule, 0.0),
+    }
+    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
+    for name, (kind, warmup) in scheduled.items():
+        value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
+        here, there = (
+            value * float(schedules.factor(kind, done, warmup)) for done in (before, after)
+        )
+        if here != there:
+            moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")
+    if not moved:
+        return ""
+    return (
+        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, so that "
+        f"{after:.0%} of the run is done and no longer {before:.0%}, which moves "
+        f"{', '.join(moved)}"
+    )
+
+
 def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
@@ -324,6 +355,9 @@ def prepare(run: Run) -> TrainState:
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+        before = configio.load_config(run.run_dir / CONFIG)
+        if moved := moved_schedules(before, config, run.progress.update):
+            console.say(moved)
     elif config.imitate.teacher:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
