@@ -122,6 +122,11 @@ class Checkpoints:
         )
         return _restore(self._last, self.latest(), args)["best"]
 
+    def wait(self) -> None:
+        """Until what is being saved is on disk; raises what kept it from being."""
+        self._last.wait_until_finished()
+        self._best.wait_until_finished()
+
     def close(self) -> None:
         """Waits, and lets go of the folders."""
         self._last.close()

@@ -48,6 +48,10 @@ MEMBER_COLUMNS = ("member", "seed")
 Row = dict[str, float]
 
 
+class Stopped(RuntimeError):
+    """What stands beside a run's training failed; the message is a sentence for its user."""
+
+
 def metrics_row(metrics: Metrics) -> Row:
     """Means over the updates of a chunk; `metrics` holds sums, as numpy or device scalars."""
     updates = max(int(metrics.updates), 1)

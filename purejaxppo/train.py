@@ -39,6 +39,7 @@ DESCRIPTION = """Train PPO.
 
 The config is read first, flags replace single fields of it. Running the same command again
 resumes; Ctrl-C saves and ends."""
+log = logging.getLogger("purejaxppo")
 INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
@@ -94,7 +95,7 @@ def main(args: Sequence[str] | None = None) -> int:
         code = train(command, place)
     except hosts.Agreed as error:
         code = 2 if error.quiet else reporting.fail(error)
-    except (ValueError, OSError, SimulatorError) as error:
+    except (ValueError, OSError, SimulatorError, reporting.Stopped) as error:
         return hosts.leave(reporting.fail(error))
     except KeyboardInterrupt:
         return hosts.leave(reporting.fail(INTERRUPTED, code=130))
@@ -323,17 +324,18 @@ def execute(run: Run) -> int:
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
-    with all_present(run):
+    with closed_after_failure(run), all_present(run):
         state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
     try:
-        with all_present(run):
+        with closed_after_failure(run), all_present(run):
             run.train(state, interrupt)
-    finally:
         console.stop()
         run.close()
+    finally:
+        console.stop()
         interrupt.restore()
         if log_file:
             logging.getLogger("purejaxppo").removeHandler(log_file)
@@ -369,6 +371,19 @@ def prepare(run: Run) -> TrainState:
     run.programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
     return state
+
+
+@contextlib.contextmanager
+def closed_after_failure(run: Run) -> Iterator[None]:
+    """Closes a run that fails inside, its simulators above all; that may fail without a word."""
+    try:
+        yield
+    except BaseException:
+        try:
+            run.close()
+        except Exception:
+            log.debug("closing failed, too", exc_info=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import pytest
 import purejaxppo.train as train_command
 from purejaxppo import cli
 from purejaxppo.envs.host import SimulatorError
+from purejaxppo.reporting import Stopped
 
 
 def _yaml(text):
@@ -156,6 +157,7 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
         (ValueError("a wrong number"), 2, "error: a wrong number\n"),
         (OSError("no disk"), 2, "error: no disk\n"),
         (SimulatorError("worker 3 died"), 2, "error: worker 3 died\n"),
+        (Stopped("full disk"), 2, "error: full disk\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
