@@ -356,7 +356,8 @@ class Run:
 
     def _wandb(self) -> reporting.Sink:
         settings = configio.flatten(self.config)
-        return reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        wandb = reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        return reporting.HeldBack(wandb, self.checkpoints.finished)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and files, whichever of these fails, and draws."""
