@@ -53,6 +53,81 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
     assert "| about pool | 8 x 4 | 1,000 | 1,000 to 1,000 | 0.83 | 3.33 |" in lines
 
 
+def learning_row(config, seed, last, best, **more):
+    return {
+        "config": config,
+        "flags": "",
+        "seed": seed,
+        "return_mean": best,
+        "last_return_mean": last,
+        "env_steps": 2_000_000,
+        "train_seconds": 10.0,
+        "seconds": 20.0,
+        **DEVICE,
+        **more,
+    }
+
+
+def test_the_last_checkpoint_comes_first_and_one_seed_stands_apart_without_spread():
+    rows = [
+        learning_row("cartpole.yaml", 0, 100.0, 300.0),
+        learning_row("ant.yaml", 0, 50.0, 60.0),
+        learning_row("cartpole.yaml", 1, 102.0, 310.0),
+    ]
+    lines = load_script().learning(rows)
+    apart = lines.index("### One seed")
+    (several,) = [line for line in lines[:apart] if line.startswith("| `")]
+    (single,) = [line for line in lines[apart:] if line.startswith("| `")]
+    assert several.startswith(
+        "| `cartpole.yaml` | 2 | 101.0 ± 1.4 | 100.0, 102.0 | 305.0 ± 7.1 | 500 ± 0 (SB3 zoo: "
+    )
+    assert single == "| `ant.yaml` | 50.0 | 60.0 |  | 2.00 M | 10 | 20 | 2 x CPU |"
+
+
+def test_each_published_number_says_whose_it_is_after_what_budget_and_of_what_kind():
+    kinds = (
+        "over its episodes",
+        "of one seed",
+        "over 3 seeds",
+        "over seeds",
+        "of seeds",
+        "one agent",
+    )
+    script = load_script()
+    for numbers in script.PUBLISHED.values():
+        for about in numbers.values():
+            who, what = about.split(": ", 1)
+            assert who and any(kind in what for kind in kinds)
+            assert "steps" in what or who == "PPO and Friends" or "REPPO" in who
+    assert script.published("bipedalwalker.yaml").startswith(
+        "287.9 ± 2.4 (SB3 zoo: v3, 5 M steps; "
+    )
+
+
+def test_what_is_said_of_a_row_has_the_rows_own_numbers():
+    row = learning_row("minatar_freeway.yaml", 0, 51.2, 52.0)
+    assert load_script().learning([row])[-1].startswith("* Freeway stands at 51 where")
+
+
+def test_first_comments_of_configs_say_what_the_last_checkpoint_reached(tmp_path, monkeypatch):
+    script = load_script()
+    monkeypatch.setattr(script, "CONFIGS", tmp_path)
+    (tmp_path / "a.yaml").write_text("# Task: return 1\nseed: 0\n")
+    (tmp_path / "b.yaml").write_text("# Other, alone: not measured\n")
+    rows = [
+        learning_row("a.yaml", 0, 2000.0, 2100.0),
+        learning_row("a.yaml", 1, 2002.0, 2104.0),
+        learning_row("b.yaml", 0, 18.49, 15.84),
+        learning_row("gone.yaml", 0, 1.0, 1.0),
+    ]
+    assert script.commented(rows) == {
+        tmp_path / "a.yaml": "# Task: return 2,001 ± 1 over 2 seeds after 2.0 M steps (best "
+        "checkpoint 2,102 ± 3)\nseed: 0\n",
+        tmp_path / "b.yaml": "# Other, alone: return 18.5 of one seed after 2.0 M steps (best "
+        "checkpoint 15.8)\n",
+    }
+
+
 def test_tables_without_rows_are_left_out():
     script = load_script()
     assert script.host([]) == script.anatomy([]) == script.processes([]) == []
