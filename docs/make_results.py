@@ -89,6 +89,13 @@ WORDS = {
 }
 """What is to be said of a config's row, with its last and best checkpoints' means."""
 
+MOST = {"cartpole.yaml": 500.0, "cartpole_hidden.yaml": 500.0}
+"""The largest return that a task gives, where that is known."""
+SATURATED = (
+    "*Saturated: every variant comes within 3 % of the most that the task gives, so that these "
+    "rows cannot tell them apart. `benchmarks/ablations.py` asks the question of another task now, "
+    "which has not been run yet.*"
+)
 HOST = (
     "`python benchmarks/host.py`: as above, beside others' PPO, where the simulator runs on the "
     "host. Observations are not normalised, by anyone. The simulator column compares with the "
@@ -726,27 +733,45 @@ def sign(row: dict[str, Any]) -> str:
 
 
 def ablations(rows: Rows) -> list[str]:
-    """Each study's returns, and its picture."""
+    """Each study's flags and returns, and its picture."""
     lines: list[str] = []
     for study in dict.fromkeys(row["study"] for row in rows):
         own = [row for row in rows if row["study"] == study]
         steps, seeds = own[0]["steps"][-1], own[0]["seeds"]
-        task = own[0]["config"].removesuffix(".yaml")
+        each = [flags_of(row["flags"]) for row in own]
+        common = [flag for flag in each[0] if all(flag in other for other in each)]
+        shared = f" `{' '.join(common)}`" if common else ""
+        teacher = own[0].get("teacher")
         lines += [
-            f"**{study[0].upper()}{study[1:]}**, {task}, {steps / 1e3:,.0f} k steps, "
-            f"{seeds} seeds:",
+            f"**{study[0].upper()}{study[1:]}**, `{own[0]['config']}`{shared}, "
+            f"{steps / 1e3:,.0f} k steps, {seeds} seeds"
+            + (f"; the teacher's flags: `{teacher}`:" if teacher else ":"),
             "",
-            "| | return |",
-            "| --- | --- |",
         ]
-        for row in own:
+        if saturated(own):
+            lines += [SATURATED, ""]
+        lines += ["| | flags | return |", "| --- | --- | --- |"]
+        for row, flags in zip(own, each, strict=True):
             mean, std = statistics.mean(row["last"]), statistics.stdev(row["last"])
             digits = 2 if abs(mean) < 10 else 0
             spread = f"{mean:,.{digits}f} ± {std:,.{digits}f}"
-            lines.append(f"| {row['variant']} | {spread} |")
+            rest = " ".join(flag for flag in flags if flag not in common)
+            lines.append(f"| {row['variant']} | {f'`{rest}`' if rest else ''} | {spread} |")
         name = "".join(c if c.isalnum() else "_" for c in study)
         lines += ["", f"![Returns over steps: {study}](pictures/ablations/{name}.png)", ""]
     return lines[:-1]
+
+
+def flags_of(text: str) -> list[str]:
+    """A command line's flags, each with its values."""
+    return [flag.strip() for flag in re.split(r"(?:^|\s+)(?=--)", text) if flag.strip()]
+
+
+def saturated(rows: Rows) -> bool:
+    """Whether all variants of a study come within 3 % of the most that its task gives."""
+    most = MOST.get(rows[0]["config"])
+    means = [statistics.mean(row["last"]) for row in rows]
+    return most is not None and min(means) > 0.97 * most
 
 
 def off(rows: Rows) -> list[str]:

@@ -128,6 +128,32 @@ def test_first_comments_of_configs_say_what_the_last_checkpoint_reached(tmp_path
     }
 
 
+def ablation_row(study, config, flags, last, **more):
+    variant = (flags.split() or ["-"])[-1]
+    names = {"study": study, "variant": variant, "config": config, "flags": flags}
+    return {**names, "last": last, "steps": [5e4, 1e5], "seeds": len(last), **more}
+
+
+def test_each_study_names_all_its_flags_and_says_where_it_is_saturated():
+    rows = [
+        ablation_row("rate", "cartpole.yaml", "--a.b 1 -2 --lr 3", [499.0, 500.0]),
+        ablation_row("rate", "cartpole.yaml", "--a.b 1 -2 --lr 4 --c", [488.0, 490.0]),
+        ablation_row("start", "cartpole.yaml", " --x", [400.0, 500.0], teacher="--steps 9"),
+        ablation_row("start", "cartpole.yaml", " ", [500.0, 500.0], teacher="--steps 9"),
+    ]
+    script = load_script()
+    lines = script.ablations(rows)
+    assert lines[0] == "**Rate**, `cartpole.yaml` `--a.b 1 -2`, 100 k steps, 2 seeds:"
+    assert lines[2] == script.SATURATED
+    assert "| 3 | `--lr 3` | 500 ± 1 |" in lines
+    assert "| --c | `--lr 4 --c` | 489 ± 1 |" in lines
+    start = lines.index(
+        "**Start**, `cartpole.yaml`, 100 k steps, 2 seeds; the teacher's flags: `--steps 9`:"
+    )
+    assert script.SATURATED not in lines[start:]
+    assert "| - |  | 500 ± 0 |" in lines
+
+
 def test_tables_without_rows_are_left_out():
     script = load_script()
     assert script.host([]) == script.anatomy([]) == script.processes([]) == []
