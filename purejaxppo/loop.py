@@ -223,7 +223,7 @@ class Run:
     def _between_chunks(self, state: TrainState) -> Iterator[None]:
         """If anything fails inside, a full disk or a sink: saves `state`, and says what it was.
 
-        Among several processes one alone cannot save, and `train.all_present` says what it was.
+        Among several processes `train.all_present` says what it was.
 
         Raises:
             Stopped: in one sentence. One that comes from inside saves nothing.
@@ -241,10 +241,11 @@ class Run:
             raise reporting.Stopped(f"{what}; {self._save_first(state)}") from error
 
     def _save_first(self, state: TrainState) -> str:
-        """Saves after a failure, as far as that can be done; says what is on disk."""
+        """Saves after a failure, as far as one process can; says what is on disk."""
         try:
-            self._save(state)
-            self.checkpoints.wait()
+            if not hosts.several():
+                self._save(state)
+                self.checkpoints.wait()
         except Exception:
             log.debug("saving failed, too", exc_info=True)
         steps, saved = self.progress.env_steps, self.checkpoints.finished()
