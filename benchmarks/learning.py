@@ -38,8 +38,8 @@ def main() -> None:
                 row = run(config, seed, args.episodes, args.flags.split(), Path(folder))
                 keep(row)
                 print(
-                    f"{row['config']} seed {seed}: {row['return_mean']:.1f} ± "
-                    f"{row['return_std']:.1f}, {row['env_steps']:,} steps, "
+                    f"{row['config']} seed {seed}: last {row['last_return_mean']:.1f}, best "
+                    f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, "
                     f"{row['seconds']:.0f} s in all",
                     flush=True,
                 )

@@ -1,6 +1,7 @@
 """Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
 
-In docs/scaling.md it writes what stands between `<!-- NAME -->` and `<!-- end -->`.
+In docs/scaling.md and docs/policies.md it writes what stands between `<!-- NAME -->` and
+`<!-- end -->`, and in the configs that were measured the first comment.
 
 python docs/make_results.py
 """
@@ -18,31 +19,83 @@ ROWS = ROOT / "benchmarks" / "results"
 TARGET = ROOT / "docs" / "results.md"
 SCALING = ROOT / "docs" / "scaling.md"
 POLICIES = ROOT / "docs" / "policies.md"
+CONFIGS = ROOT / "configs"
 Rows = list[dict[str, Any]]
+CLEANRL = "CleanRL: {}; training return of the stochastic policy at the end, over 3 seeds"
+ZOO = "SB3 zoo: {}; the last agent of one seed, deterministic, over its episodes"
+ZOO_ATARI = ZOO.replace("deterministic", "stochastic")
+BLINES = "gymnax-blines: {}; the last agent of one seed, stochastic"
 PUBLISHED = {
-    "cartpole.yaml": "500 (SB3 zoo)",
-    "acrobot.yaml": "-73.5 (SB3 zoo), -80 (gymnax-blines)",
-    "pendulum.yaml": "-172 (SB3 zoo), -130 (gymnax-blines)",
-    "mountain_car.yaml": "-110 (SB3 zoo)",
-    "minatar_breakout.yaml": "28 (gymnax-blines)",
-    "minatar_asterix.yaml": "15 (gymnax-blines)",
-    "minatar_freeway.yaml": "58 (gymnax-blines)",
-    "minatar_space_invaders.yaml": "131 (gymnax-blines)",
-    "cheetah_run.yaml": "825 (Brax PPO)",
-    "hopper_v5.yaml": "2383 ± 272 (CleanRL), 2410 ± 10 (SB3 zoo)",
-    "walker2d_v5.yaml": "2288 ± 572 (CleanRL), 3479 ± 822 (SB3 zoo)",
-    "halfcheetah_v5.yaml": "1443 ± 46 (CleanRL), 5819 ± 664 (SB3 zoo)",
-    "reacher_v5.yaml": "-4.1 ± 0.3 (Tianshou)",
-    "inverted_pendulum_v5.yaml": "1000 (PPO and Friends)",
-    "ant_v5.yaml": "1327 ± 452 (SB3 zoo, 1 M steps)",
-    "lunarlander.yaml": "242 (SB3 zoo)",
-    "bipedalwalker.yaml": "300 is solved",
-    "pong.yaml": "20.4 (CleanRL), 21.0 (SB3 zoo), 10 M steps",
-    "pong_small.yaml": "20.4 (CleanRL), 21.0 (SB3 zoo), 10 M steps at 84 x 84",
-    "breakout.yaml": "415 (CleanRL), 398 (SB3 zoo), 10 M steps",
+    "cartpole.yaml": {"500 ± 0": ZOO.format("0.1 M steps")},
+    "acrobot.yaml": {
+        "-73.5 ± 18.2": ZOO.format("1 M steps"),
+        "-80": BLINES.format("0.5 M steps"),
+    },
+    "pendulum.yaml": {
+        "-172 ± 104": ZOO.format("0.1 M steps"),
+        "-130": BLINES.format("1 M steps"),
+    },
+    "mountain_car.yaml": {"-110 ± 19": ZOO.format("1 M steps")},
+    "minatar_breakout.yaml": {"28": BLINES.format("10 M steps")},
+    "minatar_asterix.yaml": {"15": BLINES.format("10 M steps")},
+    "minatar_freeway.yaml": {"58": BLINES.format("10 M steps")},
+    "minatar_space_invaders.yaml": {"131": BLINES.format("10 M steps")},
+    "cheetah_run.yaml": {"825": "Brax's PPO in REPPO's published curves: mean of seeds"},
+    "hopper_v5.yaml": {
+        "2383 ± 272": CLEANRL.format("v4, 1 M steps"),
+        "2410 ± 10": ZOO.format("v3, 1 M steps"),
+    },
+    "walker2d_v5.yaml": {
+        "2288 ± 572": CLEANRL.format("v4, 1 M steps"),
+        "3479 ± 822": ZOO.format("v3, 1 M steps"),
+    },
+    "halfcheetah_v5.yaml": {
+        "1443 ± 46": CLEANRL.format("v4, 1 M steps"),
+        "5819 ± 664": ZOO.format("v3, 1 M steps"),
+    },
+    "reacher_v5.yaml": {
+        "-4.1 ± 0.3": "Tianshou: v2, 1 M steps; the best evaluation of each of 10 seeds, over seeds"
+    },
+    "inverted_pendulum_v5.yaml": {"1000": "PPO and Friends: one agent"},
+    "ant_v5.yaml": {"1327 ± 452": ZOO.format("v3, 1 M steps")},
+    "lunarlander.yaml": {"242 ± 32": ZOO.format("v2, 1 M steps")},
+    "bipedalwalker.yaml": {"287.9 ± 2.4": ZOO.format("v3, 5 M steps")},
+    "pong.yaml": {
+        "20.4 ± 0.2": CLEANRL.format("10 M steps"),
+        "21.0 ± 0.1": ZOO_ATARI.format("10 M steps"),
+    },
+    "pong_small.yaml": {
+        "20.4 ± 0.2": CLEANRL.format("10 M steps, 84 x 84 pixels"),
+        "21.0 ± 0.1": ZOO_ATARI.format("10 M steps, 84 x 84 pixels"),
+    },
+    "breakout.yaml": {
+        "415 ± 28": CLEANRL.format("10 M steps"),
+        "398 ± 33": ZOO_ATARI.format("10 M steps"),
+    },
 }
-"""What others publish for PPO on the same task, not always with the same budget or version."""
+"""What others publish for PPO on the same task: number -> who, version, budget; what kind it is."""
+WORDS = {
+    "minatar_freeway.yaml": "Freeway stands at {last:.0f} where gymnax-blines has 58, after half "
+    "as many steps, and rose until the end; a longer run has not been tried.",
+    "minatar_asterix.yaml": "Asterix stands at {last:.0f} where gymnax-blines has 15, after half "
+    "as many steps, and rose until the end; a longer run has not been tried.",
+    "bipedalwalker.yaml": "BipedalWalker counts as solved at 300 over 100 episodes, which neither "
+    "this run with {last:.0f} nor the zoo's agent with 288 reaches; the return has hardly moved "
+    "since the first million steps.",
+    "walker2d.yaml": "Brax's walker2d fell back late in its run: {last:,.0f} in the end, "
+    "{best:,.0f} at its best.",
+    "pong_small.yaml": "Pong's best checkpoint was chosen by 8 episodes, too few to find the best: "
+    "the last one has {last:.1f}, it has {best:.1f}.",
+}
+"""What is to be said of a config's row, with its last and best checkpoints' means."""
 
+MOST = {"cartpole.yaml": 500.0, "cartpole_hidden.yaml": 500.0}
+"""The largest return that a task gives, where that is known."""
+SATURATED = (
+    "*Saturated: every variant comes within 3 % of the most that the task gives, so that these "
+    "rows cannot tell them apart. `benchmarks/ablations.py` asks the question of another task now, "
+    "which has not been run yet.*"
+)
 HOST = (
     "`python benchmarks/host.py`: as above, beside others' PPO, where the simulator runs on the "
     "host. Observations are not normalised, by anyone. The simulator column compares with the "
@@ -78,29 +131,108 @@ def group(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
 
 
 def learning(rows: Rows) -> list[str]:
-    """One line per config: seeds, return, spread, steps, seconds, command."""
+    """Configs of several seeds, then those of one: one line each, the last checkpoint first."""
+    runs = list(group(rows, "config", "flags", "device", "cores").values())
+    several = [own for own in runs if len(own) > 1]
+    single = [own for own in runs if len(own) == 1]
     lines = [
-        "| config | seeds | return: mean of seeds ± std | worst, best seed | last checkpoint's "
-        "| published | steps | training s | whole command s | device |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "### Several seeds",
+        "",
+        "| config | seeds | last checkpoint: mean of seeds ± std | worst, best seed "
+        "| best checkpoint: mean of seeds ± std | published | steps | training s "
+        "| whole command s | device |",
+        "| --- " * 10 + "|",
     ]
-    for (config, flags, device, cores), runs in group(
-        rows, "config", "flags", "device", "cores"
-    ).items():
-        returns = [run["return_mean"] for run in runs]
-        spread = statistics.stdev(returns) if len(returns) > 1 else 0.0
-        lines.append(
-            f"| `{config}`{f' `{flags}`' if flags else ''} | {len(runs)} "
-            f"| {statistics.mean(returns):.1f}{f' ± {spread:.1f}' if len(runs) > 1 else ''} "
-            f"| {min(returns):.1f}, {max(returns):.1f} "
-            f"| {statistics.mean(run['last_return_mean'] for run in runs):.1f} "
-            f"| {PUBLISHED.get(config, '')} "
-            f"| {statistics.mean(run['env_steps'] for run in runs) / 1e6:.2f} M "
-            f"| {statistics.mean(run['train_seconds'] for run in runs):.0f} "
-            f"| {statistics.mean(run['seconds'] for run in runs):.0f} "
-            f"| {cores} x {device} |"
+    lines += [
+        f"| {label(own)} | {len(own)} | {mean_and_spread(lasts(own))} "
+        f"| {min(lasts(own)):.1f}, {max(lasts(own)):.1f} | {mean_and_spread(bests(own))} "
+        f"| {published(own[0]['config'])} | {cost(own)} |"
+        for own in several
+    ]
+    lines += [
+        "",
+        "### One seed",
+        "",
+        "How far another seed would be from these nobody knows: no comparison rests on them.",
+        "",
+        "| config | last checkpoint | best checkpoint | published | steps | training s "
+        "| whole command s | device |",
+        "| --- " * 8 + "|",
+    ]
+    lines += [
+        f"| {label(own)} | {lasts(own)[0]:.1f} | {bests(own)[0]:.1f} "
+        f"| {published(own[0]['config'])} | {cost(own)} |"
+        for own in single
+    ]
+    words = [
+        WORDS[own[0]["config"]].format(
+            last=statistics.mean(lasts(own)), best=statistics.mean(bests(own))
         )
-    return lines
+        for own in runs
+        if own[0]["config"] in WORDS
+    ]
+    return [*lines, "", *(f"* {word}" for word in words)]
+
+
+def lasts(runs: Rows) -> list[float]:
+    """The last checkpoints' mean returns."""
+    return [run["last_return_mean"] for run in runs]
+
+
+def bests(runs: Rows) -> list[float]:
+    """The best checkpoints' mean returns."""
+    return [run["return_mean"] for run in runs]
+
+
+def label(runs: Rows) -> str:
+    """A config with its flags, as code."""
+    flags = runs[0]["flags"]
+    return f"`{runs[0]['config']}`{f' `{flags}`' if flags else ''}"
+
+
+def cost(runs: Rows) -> str:
+    """Steps, seconds of training, seconds in all, device: four cells."""
+    steps, train, whole = (
+        statistics.mean(run[key] for run in runs)
+        for key in ("env_steps", "train_seconds", "seconds")
+    )
+    machine = f"{runs[0]['cores']} x {runs[0]['device']}"
+    return f"{steps / 1e6:.2f} M | {train:.0f} | {whole:.0f} | {machine}"
+
+
+def published(config: str) -> str:
+    """What others report: each number with its kind."""
+    return "<br>".join(f"{x} ({what})" for x, what in PUBLISHED.get(config, {}).items())
+
+
+def reached(runs: Rows) -> str:
+    """What a config's first comment says: "return 2,002 ± 323 over 5 seeds after 8.0 M steps"."""
+    digits = 0 if abs(statistics.mean(lasts(runs))) >= 100 else 1
+
+    def figure(values: list[float]) -> str:
+        spread = f" ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):,.{digits}f}{spread}"
+
+    seeds = f"over {len(runs)} seeds" if len(runs) > 1 else "of one seed"
+    steps = statistics.mean(run["env_steps"] for run in runs) / 1e6
+    flags = f", with {runs[0]['flags']}" if runs[0]["flags"] else ""
+    return (
+        f"return {figure(lasts(runs))} {seeds} after {steps:.1f} M steps "
+        f"(best checkpoint {figure(bests(runs))}){flags}"
+    )
+
+
+def commented(rows: Rows) -> dict[Path, str]:
+    """Configs that were measured, with first comments that say what they reached."""
+    pages = {}
+    for (config,), runs in group(rows, "config").items():
+        own = next(iter(group(runs, "flags", "device", "cores").values()))
+        path = CONFIGS / config
+        if not path.is_file():
+            continue
+        first, _, rest = path.read_text(encoding="utf-8").partition("\n")
+        pages[path] = f"{first.partition(': ')[0]}: {reached(own)}\n{rest}"
+    return pages
 
 
 def milestones(rows: Rows) -> list[str]:
@@ -129,7 +261,8 @@ def oscillator(learned: Rows, speeds: Rows) -> list[str]:
         "### The oscillator ensemble",
         "",
         "`python benchmarks/oscillator.py --learn 5`: `oscillator.yaml`, then control of 16 "
-        "ensembles of 1,000 neurons that were not seen in training. Suppression is the standard "
+        "ensembles of 1,000 neurons that were not seen in training, by each seed's best "
+        "checkpoint. Suppression is the standard "
         "deviation of the mean field before over that under control.",
         "",
         "| seed | suppression, mean | worst ensemble | single-neuron std | sum abs kick per 1000 "
@@ -508,13 +641,20 @@ def document() -> str:
         "    python -m purejaxppo.train --config CONFIG.yaml --seed SEED",
         "    python -m purejaxppo.evaluate --run RUN --episodes 100",
         "",
-        "and keeps the best checkpoint's mean return over 100 whole episodes of the deterministic "
-        "policy (where the config has `eval.stochastic`: of samples of it), on other starts than "
-        "those it was chosen by. Training seconds leave out "
-        "compiling, evaluating and saving; the whole command counts everything from process "
-        "start to end. The published column is what others report for PPO on the task, not "
-        "always with the same budget or version. Seconds of configs with one seed, and of those "
-        "for simulators on the host, are upper bounds: the machine did other work beside them.",
+        "and keeps mean returns over 100 whole episodes of the deterministic policy (where the "
+        "config has `eval.stochastic`: of samples of it): of the last checkpoint, which is what "
+        "the algorithm arrives at and what comparisons should rest on, and of the best one, which "
+        "evaluations during training chose, on other starts. ± is the standard deviation over "
+        "seeds. Training seconds leave out compiling, evaluating and saving; the whole command "
+        "counts everything from process start to end. Seconds of configs with one seed, and of "
+        "those for simulators on the host, are upper bounds: the machine did other work beside "
+        "them.",
+        "",
+        "The published column is what others report for PPO on the task, each with who, which "
+        "version of the task, how many steps, and what kind of number it is: as a rule the "
+        "training return of a stochastic policy is below what its deterministic policy would get, "
+        "and a best evaluation above the last one. A ± over one agent's episodes says nothing of "
+        "other seeds.",
         "",
         *learning(learned),
         "",
@@ -593,27 +733,45 @@ def sign(row: dict[str, Any]) -> str:
 
 
 def ablations(rows: Rows) -> list[str]:
-    """Each study's returns, and its picture."""
+    """Each study's flags and returns, and its picture."""
     lines: list[str] = []
     for study in dict.fromkeys(row["study"] for row in rows):
         own = [row for row in rows if row["study"] == study]
         steps, seeds = own[0]["steps"][-1], own[0]["seeds"]
-        task = own[0]["config"].removesuffix(".yaml")
+        each = [flags_of(row["flags"]) for row in own]
+        common = [flag for flag in each[0] if all(flag in other for other in each)]
+        shared = f" `{' '.join(common)}`" if common else ""
+        teacher = own[0].get("teacher")
         lines += [
-            f"**{study[0].upper()}{study[1:]}**, {task}, {steps / 1e3:,.0f} k steps, "
-            f"{seeds} seeds:",
+            f"**{study[0].upper()}{study[1:]}**, `{own[0]['config']}`{shared}, "
+            f"{steps / 1e3:,.0f} k steps, {seeds} seeds"
+            + (f"; the teacher's flags: `{teacher}`:" if teacher else ":"),
             "",
-            "| | return |",
-            "| --- | --- |",
         ]
-        for row in own:
+        if saturated(own):
+            lines += [SATURATED, ""]
+        lines += ["| | flags | return |", "| --- | --- | --- |"]
+        for row, flags in zip(own, each, strict=True):
             mean, std = statistics.mean(row["last"]), statistics.stdev(row["last"])
             digits = 2 if abs(mean) < 10 else 0
             spread = f"{mean:,.{digits}f} ± {std:,.{digits}f}"
-            lines.append(f"| {row['variant']} | {spread} |")
+            rest = " ".join(flag for flag in flags if flag not in common)
+            lines.append(f"| {row['variant']} | {f'`{rest}`' if rest else ''} | {spread} |")
         name = "".join(c if c.isalnum() else "_" for c in study)
         lines += ["", f"![Returns over steps: {study}](pictures/ablations/{name}.png)", ""]
     return lines[:-1]
+
+
+def flags_of(text: str) -> list[str]:
+    """A command line's flags, each with its values."""
+    return [flag.strip() for flag in re.split(r"(?:^|\s+)(?=--)", text) if flag.strip()]
+
+
+def saturated(rows: Rows) -> bool:
+    """Whether all variants of a study come within 3 % of the most that its task gives."""
+    most = MOST.get(rows[0]["config"])
+    means = [statistics.mean(row["last"]) for row in rows]
+    return most is not None and min(means) > 0.97 * most
 
 
 def off(rows: Rows) -> list[str]:
@@ -643,6 +801,7 @@ def main() -> int:
     """Writes the pages, or with --check says whether they are up to date."""
     pages = {TARGET: document()}
     pages |= {path: filled(path.read_text(encoding="utf-8")) for path in (SCALING, POLICIES)}
+    pages |= commented(read("learning.jsonl"))
     for path, text in pages.items():
         old = path.read_text(encoding="utf-8") if path.is_file() else ""
         if old != text and "--check" in sys.argv[1:]:

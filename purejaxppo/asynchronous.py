@@ -89,7 +89,9 @@ class AsynchronousRun(Run):
         self._saved_at = time.perf_counter()
         with ThreadPoolExecutor(1, "actor") as actor:
             state = self._train(state, interrupt, actor)
-        self._save(state)
+        with self._between_chunks(state):
+            self._save(state)
+            self.checkpoints.wait()
         return state
 
     def _train(
@@ -117,7 +119,7 @@ class AsynchronousRun(Run):
             speed = self._count(metrics) / seconds
             p.update += 1
             p.train_seconds += seconds
-            with self._host_failures(state):
+            with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
         return state
 

@@ -211,7 +211,7 @@ def train_batch(
             return 0
         try:
             return train.execute(run) or (128 + run.signal if run.signal else 0)
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, reporting.Stopped) as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise ValueError(

@@ -122,6 +122,11 @@ class Checkpoints:
         )
         return _restore(self._last, self.latest(), args)["best"]
 
+    def wait(self) -> None:
+        """Until what is being saved is on disk; raises what kept it from being."""
+        self._last.wait_until_finished()
+        self._best.wait_until_finished()
+
     def close(self) -> None:
         """Waits, and lets go of the folders."""
         self._last.close()
@@ -192,7 +197,8 @@ def _snapshot(tree: Any) -> Any:
 def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     """A trained agent, with its training normaliser, from a run folder.
 
-    Of a run of many agents it has them all; `Agent.member` takes one.
+    Of a run of many agents it has them all; `Agent.member` takes one. A run folder is code: its
+    config may name Python files, which are imported (`configio.imported_files` lists them).
 
     Args:
         run_dir: as made by `python -m purejaxppo.train`.

@@ -1,6 +1,7 @@
 """What settings must be, by themselves and together: `Config` asks when it is made."""
 
 import math
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def check(config: "Config") -> None:
     check_products(config)
 
 
+def inside(path: str) -> bool:
+    """Whether a path stays in the folder that it is relative to."""
+    drives = (PurePosixPath(path), PureWindowsPath(path))
+    return not any(p.root or p.drive or ".." in p.parts for p in drives)
+
+
 def check_ranges(config: "Config") -> None:
     """Numbers that are too small, too large, or none."""
     for name, minimum in MINIMA.items():
@@ -100,6 +107,11 @@ def check_singles(config: "Config") -> None:
         )
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):
         raise ValueError(f"logging.log_file = {config.logging.log_file!r} must end in .log")
+    if not inside(config.logging.log_file):
+        raise ValueError(
+            f"logging.log_file = {config.logging.log_file!r} lies outside of the run's folder; "
+            f"name it relative to that, as in debug.log"
+        )
     for name in WIDTHS:
         if any(width < 1 for width in get(config, name)):
             raise ValueError(f"{name} = {list(get(config, name))} has a width below 1")

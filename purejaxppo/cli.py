@@ -42,7 +42,7 @@ def run(
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return command(sys.argv[1:] if args is None else args)
-    except (ValueError, OSError, SimulatorError) as error:
+    except (ValueError, OSError, SimulatorError, reporting.Stopped) as error:
         return reporting.fail(error)
     except KeyboardInterrupt:
         return reporting.fail(interrupted, code=130)

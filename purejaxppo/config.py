@@ -316,10 +316,10 @@ class LoggingConfig:
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
     wandb_project: str = ""
-    """Weights & Biases project to log to (needs the wandb extra); empty: off."""
+    """Weights & Biases project to log to (needs the wandb extra); empty: off. Rows get there once
+    a save covers them (checkpoint.interval), so that a run that was killed goes on at its step."""
     log_file: str = ""
-    """A file for debug detail, inside the run folder unless absolute; empty: none. Its name ends
-    in .log."""
+    """A file for debug detail, inside the run folder; empty: none. Its name ends in .log."""
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,16 @@ def load_members(path: Path, config: Config) -> list[Config]:
         raise ValueError(f"{path}: was changed or damaged ({error})") from error
 
 
+def imported_files(config: Config) -> list[Path]:
+    """The Python files that a config names, and that its environments run when they are made."""
+    env = config.env
+    texts = [env.name.partition("/")[2], *map(str, env.options.values()), *env.curriculum.values()]
+    names = [name.strip() for text in texts for name in text.split(",")]
+    files = [name.rpartition(":")[0] for name in names]
+    found = [Path(file).expanduser().resolve() for file in files if file.endswith(".py")]
+    return list(dict.fromkeys(found))
+
+
 FREE = (
     "eval.",
     "checkpoint.",

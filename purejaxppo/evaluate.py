@@ -13,6 +13,7 @@ from purejaxppo import cli, rendering
 from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Agent, Evaluation, evaluate, record_states
+from purejaxppo.runfolder import imports
 from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
@@ -60,6 +61,8 @@ def run(command: Command) -> int:
         raise ValueError(f"--episodes {command.episodes} must be at least 1")
     use_compilation_cache()
     use_cpu_cores(0)
+    for line in imports(command.run):
+        print(line, flush=True)
     agent = restore(command.run, command.checkpoint)
     if command.index != -1:
         agent = agent.member(command.index)

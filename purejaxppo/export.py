@@ -29,6 +29,7 @@ from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Agent
 from purejaxppo.player import Port, Program
+from purejaxppo.runfolder import imports
 from purejaxppo.sharding import use_compilation_cache
 from purejaxppo.tracing import trace
 
@@ -89,6 +90,8 @@ def run(command: Command) -> int:
         raise ValueError(f"--batch {command.batch} must be at least 1")
     check_target(command.to, force=command.force)
     use_compilation_cache()
+    for line in imports(command.run):
+        print(line, flush=True)
     agent = restore(command.run, command.checkpoint)
     if command.index != -1:
         agent = agent.member(command.index)

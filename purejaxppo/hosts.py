@@ -8,6 +8,7 @@ another never joins: `maximum` and `together` are for that. One process alone pa
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import re
@@ -206,6 +207,7 @@ def start(
             local_device_ids=own_gpus(members, place.index),
             cluster_detection_method="deactivate",
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            coordinator_bind_address=_bind_address(place) if place.index == 0 else None,
         )
         place = replace(place, cores=share_of_cores(members))
     return place, prepared  # type: ignore[return-value]
@@ -245,13 +247,11 @@ def meet(place: Place, trouble: str, work: str, seconds: float) -> list[Member]:
 
 def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
     """Process 0's side: collects the others, and tells all of them of all."""
-    port, count = address(place.coordinator)[1], place.count
+    (host, port), count = address(place.coordinator), place.count
     members: dict[int, Member] = {0: me}
     with contextlib.ExitStack() as stack:
         try:
-            both = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if both else socket.AF_INET
-            server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+            server = _listen(own_address(host), port)
         except OSError as error:
             raise ValueError(
                 f"port {port} cannot be used to meet the other processes ({error.strerror}); name "
@@ -284,6 +284,43 @@ def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
             with contextlib.suppress(OSError):
                 print(json.dumps(answer), file=stream, flush=True)
         return answer
+
+
+def own_address(host: str) -> str:
+    """This machine's address that `host` means, the only one to listen at; '' is all of them.
+
+    All of them where no address is its own, as that of a service or of a mapped port, and where a
+    name means loopback in this machine's own table alone, as Debian's 127.0.1.1: others know the
+    machine by another address then.
+    """
+    found = []
+    with contextlib.suppress(socket.gaierror):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    for family, kind, _, _, place in found:
+        loopback = ipaddress.ip_address(place[0]).is_loopback
+        if loopback and host not in ("localhost", place[0]):
+            continue
+        with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+            probe.bind(place)
+            return str(place[0])
+    return ""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A server at one address, or at all of this machine's."""
+    if host:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+
+
+def _bind_address(place: Place) -> str | None:
+    """Where JAX's own coordinator listens; None, its default, is at all addresses."""
+    host, port = address(place.coordinator)
+    own = own_address(host)
+    return f"{f'[{own}]' if ':' in own else own}:{port}" if own else None
 
 
 def _outcome(members: list[Member]) -> dict[str, Any]:

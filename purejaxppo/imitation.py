@@ -17,6 +17,7 @@ from purejaxppo.checkpoint import restore
 from purejaxppo.config import Config
 from purejaxppo.evaluation import Agent
 from purejaxppo.learner import Learner
+from purejaxppo.runfolder import imports
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState, Experience, RolloutState
 
@@ -31,6 +32,8 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     folder = config.imitate.teacher
     if not Path(folder).is_dir():
         raise ValueError(f"imitate.teacher = {folder}: there is no such run folder")
+    for line in imports(folder):
+        print(line, flush=True)
     teacher = restore(folder)
     if teacher.members:
         raise ValueError(

@@ -202,9 +202,11 @@ class Run:
             speed = self._count(metrics) / seconds
             p.update += updates
             p.train_seconds += seconds
-            with self._host_failures(state):
+            with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
-        self._save(state)
+        with self._between_chunks(state):
+            self._save(state)
+            self.checkpoints.wait()
         return state
 
     @contextlib.contextmanager
@@ -214,11 +216,46 @@ class Run:
             with named_failures(self.config.env.name, self.programs):
                 yield
         except SimulatorError as error:
-            self._save(state)
-            raise SimulatorError(
-                f"{error}\nSaved at {self.progress.env_steps:,} steps in {self.run_dir}; once "
-                f"that is mended, the same command resumes"
-            ) from error
+            done = self._save_first(state)
+            raise SimulatorError(f"{error}\n{done[0].upper()}{done[1:]}") from error
+
+    @contextlib.contextmanager
+    def _between_chunks(self, state: TrainState) -> Iterator[None]:
+        """If anything fails inside, a full disk or a sink: saves `state`, and says what it was.
+
+        Among several processes `train.all_present` says what it was.
+
+        Raises:
+            Stopped: in one sentence. One that comes from inside saves nothing.
+        """
+        try:
+            with self._host_failures(state):
+                yield
+        except (SimulatorError, reporting.Stopped):
+            raise
+        except Exception as error:
+            if hosts.several():
+                raise
+            log.debug("between two chunks", exc_info=True)
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise reporting.Stopped(f"{what}; {self._save_first(state)}") from error
+
+    def _save_first(self, state: TrainState) -> str:
+        """Saves after a failure, as far as one process can; says what is on disk."""
+        try:
+            if not hosts.several():
+                self._save(state)
+                self.checkpoints.wait()
+        except Exception:
+            log.debug("saving failed, too", exc_info=True)
+        steps, saved = self.progress.env_steps, self.checkpoints.finished()
+        if saved == steps:
+            done = f"saved at {steps:,} steps in {self.run_dir}"
+        elif saved is None:
+            done = f"nothing could be saved in {self.run_dir}"
+        else:
+            done = f"not saved at {steps:,} steps, only at {saved:,} before, in {self.run_dir}"
+        return f"{done}; once that is mended, the same command resumes"
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
@@ -320,16 +357,19 @@ class Run:
 
     def _wandb(self) -> reporting.Sink:
         settings = configio.flatten(self.config)
-        return reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        wandb = reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        return reporting.HeldBack(wandb, self.checkpoints.finished)
 
     def close(self) -> None:
-        """Finishes saves and files, and draws the curve."""
-        self.checkpoints.close()
-        self.programs.close()
-        for sink in self.sinks:
-            sink.close()
-        if hosts.is_main():
-            self._draw(reporting.read_csv(self.run_dir / "metrics.csv"))
+        """Finishes saves, closes simulators and files, whichever of these fails, and draws."""
+        with contextlib.ExitStack() as closing:  # from the last one up
+            for sink in reversed(self.sinks):
+                closing.callback(sink.close)
+            closing.callback(self.programs.close)
+            closing.callback(self.checkpoints.close)
+        rows = reporting.read_csv(self.run_dir / "metrics.csv") if hosts.is_main() else []
+        if rows:
+            self._draw(rows)
 
     def _draw(self, rows: list[reporting.Row]) -> None:
         title = f"{self.config.env.name}, seed {self.config.seed}"

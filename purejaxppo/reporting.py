@@ -8,7 +8,7 @@ import csv
 import math
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +46,10 @@ MEMBER_COLUMNS = ("member", "seed")
 """Which agent a row is of, where many train side by side."""
 
 Row = dict[str, float]
+
+
+class Stopped(RuntimeError):
+    """What stands beside a run's training failed; the message is a sentence for its user."""
 
 
 def metrics_row(metrics: Metrics) -> Row:
@@ -190,6 +194,34 @@ class WandbSink:
     def close(self) -> None:
         """Ends the W&B run."""
         self._run.finish()
+
+
+class HeldBack:
+    """Passes rows on once a save covers them, to a sink that cannot take them back.
+
+    A run that is killed goes on from its last save, and makes what came after it anew. W&B's steps
+    only increase: it would drop those rows, and keep the ones of what has been lost.
+    """
+
+    def __init__(self, sink: Sink, saved: Callable[[], int | None]) -> None:
+        """`saved` says how many steps the last save that is complete has behind it."""
+        self._sink, self._saved = sink, saved
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Keeps a row, and passes on what has been saved by now."""
+        self._rows.append(row)
+        self._pass_on()
+
+    def close(self) -> None:
+        """Passes on what has been saved, drops the rest, which will be made again, and closes."""
+        self._pass_on()
+        self._sink.close()
+
+    def _pass_on(self) -> None:
+        saved = self._saved() or 0
+        while self._rows and int(self._rows[0]["global_step"]) <= saved:
+            self._sink.write(self._rows.pop(0))
 
 
 class PerMember:

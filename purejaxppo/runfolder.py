@@ -99,6 +99,13 @@ def _clear(run_dir: Path, ours: Sequence[str]) -> None:
             path.unlink(missing_ok=True)
 
 
+def imports(run_dir: str | Path) -> list[str]:
+    """What to say before a run is opened: a line per Python file that its config has imported."""
+    path = Path(run_dir) / CONFIG
+    files = configio.imported_files(configio.load_config(path)) if path.is_file() else []
+    return [f"{run_dir} runs code of {file}" for file in files]
+
+
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
     """Writes what the run is made of: config.yaml, and versions.json for its first command.
 

@@ -23,6 +23,7 @@ import jax
 import tyro
 
 from purejaxppo import cli, configio, hosts, imitation, reporting
+from purejaxppo.agents import schedules
 from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -30,7 +31,7 @@ from purejaxppo.envs.host import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.loop import Programs, Run, resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
-from purejaxppo.runfolder import CONFIG, record_run, run_folder
+from purejaxppo.runfolder import CONFIG, imports, record_run, run_folder
 from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
 from purejaxppo.types import TrainState
 
@@ -38,6 +39,7 @@ DESCRIPTION = """Train PPO.
 
 The config is read first, flags replace single fields of it. Running the same command again
 resumes; Ctrl-C saves and ends."""
+log = logging.getLogger("purejaxppo")
 INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
@@ -93,7 +95,7 @@ def main(args: Sequence[str] | None = None) -> int:
         code = train(command, place)
     except hosts.Agreed as error:
         code = 2 if error.quiet else reporting.fail(error)
-    except (ValueError, OSError, SimulatorError) as error:
+    except (ValueError, OSError, SimulatorError, reporting.Stopped) as error:
         return hosts.leave(reporting.fail(error))
     except KeyboardInterrupt:
         return hosts.leave(reporting.fail(INTERRUPTED, code=130))
@@ -155,6 +157,8 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
     with hosts.together():
         if not command.clobber:
             config, notes = continue_config(config, run_dir)
+            for line in imports(run_dir) * (place.index == 0):
+                print(line, flush=True)
         devices = start_jax(config, place)
         config = resolve_shards(config, len(devices))
         programs, run_kind = programs_of(config, spread(devices, config))
@@ -242,6 +246,36 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     ]
 
 
+def moved_schedules(old: Config, new: Config, update: int) -> str:
+    """Says what another total_timesteps does to a run after so many updates; '' if nothing.
+
+    Schedules and curricula follow the part of the run that is done, update / num_updates.
+    """
+    before, after = (min(update / config.num_updates, 1.0) for config in (old, new))
+    ppo = new.ppo
+    scheduled = {
+        "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),
+        "clip_eps": (ppo.clip_schedule, 0.0),
+        "ent_coef": (ppo.ent_schedule, 0.0),
+        "intrinsic_coef": (ppo.intrinsic_schedule, 0.0),
+    }
+    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
+    for name, (kind, warmup) in scheduled.items():
+        value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
+        here, there = (
+            value * float(schedules.factor(kind, done, warmup)) for done in (before, after)
+        )
+        if here != there:
+            moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")
+    if not moved:
+        return ""
+    return (
+        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, so that "
+        f"{after:.0%} of the run is done and no longer {before:.0%}, which moves "
+        f"{', '.join(moved)}"
+    )
+
+
 def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
@@ -290,17 +324,18 @@ def execute(run: Run) -> int:
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
-    with all_present(run):
+    with closed_after_failure(run), all_present(run):
         state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
     try:
-        with all_present(run):
+        with closed_after_failure(run), all_present(run):
             run.train(state, interrupt)
-    finally:
         console.stop()
         run.close()
+    finally:
+        console.stop()
         interrupt.restore()
         if log_file:
             logging.getLogger("purejaxppo").removeHandler(log_file)
@@ -322,6 +357,9 @@ def prepare(run: Run) -> TrainState:
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
+        before = configio.load_config(run.run_dir / CONFIG)
+        if moved := moved_schedules(before, config, run.progress.update):
+            console.say(moved)
     elif config.imitate.teacher:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
@@ -333,6 +371,19 @@ def prepare(run: Run) -> TrainState:
     run.programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
     return state
+
+
+@contextlib.contextmanager
+def closed_after_failure(run: Run) -> Iterator[None]:
+    """Closes a run that fails inside, its simulators above all; that may fail without a word."""
+    try:
+        yield
+    except BaseException:
+        try:
+            run.close()
+        except Exception:
+            log.debug("closing failed, too", exc_info=True)
+        raise
 
 
 @contextlib.contextmanager

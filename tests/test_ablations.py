@@ -22,6 +22,11 @@ def studies():
     return module.STUDIES
 
 
+def test_objectives_and_schedules_are_compared_where_a_difference_can_show():
+    for name in ("objective", "schedule"):
+        assert studies()[name].config != "cartpole.yaml"  # where all of them come near 500
+
+
 @pytest.mark.parametrize("name", studies())
 def test_flags_are_flags_and_variants_differ(name, tmp_path):
     study = studies()[name]

@@ -5,6 +5,7 @@ import pytest
 import purejaxppo.train as train_command
 from purejaxppo import cli
 from purejaxppo.envs.host import SimulatorError
+from purejaxppo.reporting import Stopped
 
 
 def _yaml(text):
@@ -62,6 +63,8 @@ BAD = [
     (_flags("--ppo.learning_rate", ".nan"), "ppo.learning_rate = nan is not a finite number"),
     (_flags("--total_timesteps", "1.5e0"), "--total_timesteps = 1.5 is a number", "a whole"),
     (_flags("--logging.log_file", "debug"), "logging.log_file = 'debug' must end in .log"),
+    (_flags("--logging.log_file", "/tmp/x.log"), "'/tmp/x.log' lies outside of the run's folder"),
+    (_flags("--logging.log_file", "../x.log"), "'../x.log' lies outside of the run's folder"),
     (_flags("--network.hidden", "0"), "network.hidden = [0] has a width below 1"),
     (_flags("--network.min_std", "20"), "network.min_std = 20.0 is above network.max_std = 10.0"),
     # products that cannot be
@@ -154,6 +157,7 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
         (ValueError("a wrong number"), 2, "error: a wrong number\n"),
         (OSError("no disk"), 2, "error: no disk\n"),
         (SimulatorError("worker 3 died"), 2, "error: worker 3 died\n"),
+        (Stopped("full disk"), 2, "error: full disk\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )

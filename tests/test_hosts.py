@@ -294,6 +294,41 @@ def test_processes_that_do_not_come_are_waited_for_so_long_and_named(index, said
     assert time.monotonic() - started < 5
 
 
+def test_process_0_listens_at_the_address_that_was_asked_for_alone(monkeypatch):
+    place = hosts.Place(0, 2, f"127.0.0.1:{free_port()}")
+    make, at = socket.create_server, []
+
+    def spy(*args, **kwargs):
+        server = make(*args, **kwargs)
+        at.append(server.getsockname()[0])
+        return server
+
+    monkeypatch.setattr(hosts.socket, "create_server", spy)
+    with pytest.raises(ValueError, match="these have not come"):
+        hosts.meet(place, "", "", 0.05)
+    assert at == ["127.0.0.1"]
+    assert hosts._bind_address(place) == place.coordinator
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [
+        (["127.0.0.1"], "127.0.0.1"),
+        (["::1", "127.0.0.1"], "127.0.0.1"),  # an address that cannot be bound is passed over
+        (["127.0.1.1"], ""),  # Debian's name for itself, which others do not know
+        (["192.0.2.7"], ""),  # of somebody else
+    ],
+)
+def test_a_host_means_the_first_address_that_is_the_machines_own(names, own, monkeypatch):
+    stream = socket.SOCK_STREAM
+    found = [(socket.AF_INET, stream, 6, "", (name, 0)) for name in names]
+    monkeypatch.setattr(hosts.socket, "getaddrinfo", lambda *_, **__: found)
+    asked = "localhost" if own else "node1"
+    assert hosts.own_address(asked) == own
+    where = hosts._bind_address(hosts.Place(0, 2, f"{asked}:9"))
+    assert where == (f"{own}:9" if own else None)
+
+
 def test_an_unknown_host_is_named_at_once(capsys):
     place = ["--coordinator", "no.such.host.invalid:9", "--num_processes", "2", "--process_id", "1"]
     assert train_command.main(["--config", "small.yaml", *place]) == 2

@@ -53,6 +53,107 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
     assert "| about pool | 8 x 4 | 1,000 | 1,000 to 1,000 | 0.83 | 3.33 |" in lines
 
 
+def learning_row(config, seed, last, best, **more):
+    return {
+        "config": config,
+        "flags": "",
+        "seed": seed,
+        "return_mean": best,
+        "last_return_mean": last,
+        "env_steps": 2_000_000,
+        "train_seconds": 10.0,
+        "seconds": 20.0,
+        **DEVICE,
+        **more,
+    }
+
+
+def test_the_last_checkpoint_comes_first_and_one_seed_stands_apart_without_spread():
+    rows = [
+        learning_row("cartpole.yaml", 0, 100.0, 300.0),
+        learning_row("ant.yaml", 0, 50.0, 60.0),
+        learning_row("cartpole.yaml", 1, 102.0, 310.0),
+    ]
+    lines = load_script().learning(rows)
+    apart = lines.index("### One seed")
+    (several,) = [line for line in lines[:apart] if line.startswith("| `")]
+    (single,) = [line for line in lines[apart:] if line.startswith("| `")]
+    assert several.startswith(
+        "| `cartpole.yaml` | 2 | 101.0 ± 1.4 | 100.0, 102.0 | 305.0 ± 7.1 | 500 ± 0 (SB3 zoo: "
+    )
+    assert single == "| `ant.yaml` | 50.0 | 60.0 |  | 2.00 M | 10 | 20 | 2 x CPU |"
+
+
+def test_each_published_number_says_whose_it_is_after_what_budget_and_of_what_kind():
+    kinds = (
+        "over its episodes",
+        "of one seed",
+        "over 3 seeds",
+        "over seeds",
+        "of seeds",
+        "one agent",
+    )
+    script = load_script()
+    for numbers in script.PUBLISHED.values():
+        for about in numbers.values():
+            who, what = about.split(": ", 1)
+            assert who and any(kind in what for kind in kinds)
+            assert "steps" in what or who == "PPO and Friends" or "REPPO" in who
+    assert script.published("bipedalwalker.yaml").startswith(
+        "287.9 ± 2.4 (SB3 zoo: v3, 5 M steps; "
+    )
+
+
+def test_what_is_said_of_a_row_has_the_rows_own_numbers():
+    row = learning_row("minatar_freeway.yaml", 0, 51.2, 52.0)
+    assert load_script().learning([row])[-1].startswith("* Freeway stands at 51 where")
+
+
+def test_first_comments_of_configs_say_what_the_last_checkpoint_reached(tmp_path, monkeypatch):
+    script = load_script()
+    monkeypatch.setattr(script, "CONFIGS", tmp_path)
+    (tmp_path / "a.yaml").write_text("# Task: return 1\nseed: 0\n")
+    (tmp_path / "b.yaml").write_text("# Other, alone: not measured\n")
+    rows = [
+        learning_row("a.yaml", 0, 2000.0, 2100.0),
+        learning_row("a.yaml", 1, 2002.0, 2104.0),
+        learning_row("b.yaml", 0, 18.49, 15.84),
+        learning_row("gone.yaml", 0, 1.0, 1.0),
+    ]
+    assert script.commented(rows) == {
+        tmp_path / "a.yaml": "# Task: return 2,001 ± 1 over 2 seeds after 2.0 M steps (best "
+        "checkpoint 2,102 ± 3)\nseed: 0\n",
+        tmp_path / "b.yaml": "# Other, alone: return 18.5 of one seed after 2.0 M steps (best "
+        "checkpoint 15.8)\n",
+    }
+
+
+def ablation_row(study, config, flags, last, **more):
+    variant = (flags.split() or ["-"])[-1]
+    names = {"study": study, "variant": variant, "config": config, "flags": flags}
+    return {**names, "last": last, "steps": [5e4, 1e5], "seeds": len(last), **more}
+
+
+def test_each_study_names_all_its_flags_and_says_where_it_is_saturated():
+    rows = [
+        ablation_row("rate", "cartpole.yaml", "--a.b 1 -2 --lr 3", [499.0, 500.0]),
+        ablation_row("rate", "cartpole.yaml", "--a.b 1 -2 --lr 4 --c", [488.0, 490.0]),
+        ablation_row("start", "cartpole.yaml", " --x", [400.0, 500.0], teacher="--steps 9"),
+        ablation_row("start", "cartpole.yaml", " ", [500.0, 500.0], teacher="--steps 9"),
+    ]
+    script = load_script()
+    lines = script.ablations(rows)
+    assert lines[0] == "**Rate**, `cartpole.yaml` `--a.b 1 -2`, 100 k steps, 2 seeds:"
+    assert lines[2] == script.SATURATED
+    assert "| 3 | `--lr 3` | 500 ± 1 |" in lines
+    assert "| --c | `--lr 4 --c` | 489 ± 1 |" in lines
+    start = lines.index(
+        "**Start**, `cartpole.yaml`, 100 k steps, 2 seeds; the teacher's flags: `--steps 9`:"
+    )
+    assert script.SATURATED not in lines[start:]
+    assert "| - |  | 500 ± 0 |" in lines
+
+
 def test_tables_without_rows_are_left_out():
     script = load_script()
     assert script.host([]) == script.anatomy([]) == script.processes([]) == []

@@ -255,6 +255,35 @@ def test_a_changed_tunable_is_announced(config_file, capsys):
     assert "ppo.ent_coef changes from 0.0 to 0.01" in capsys.readouterr().out
 
 
+def test_a_longer_run_says_which_schedules_move_back_up(make_config):
+    def config(steps, **ppo):
+        ppo = {"learning_rate": 1e-3, "learning_rate_schedule": "linear", **ppo}
+        return make_config(total_timesteps=steps, ppo=ppo)
+
+    size = config(1).steps_per_update
+    said = train_command.moved_schedules(config(10 * size), config(40 * size), 10)
+    assert said == (
+        f"total_timesteps changes from {10 * size:,} to {40 * size:,}, so that 25% of the run is "
+        f"done and no longer 100%, which moves ppo.learning_rate from 0 to 0.00075"
+    )
+    constant = {"learning_rate_schedule": "constant"}
+    whole, longer = config(10 * size, **constant), config(40 * size, **constant)
+    assert train_command.moved_schedules(whole, longer, 10) == ""
+    assert train_command.moved_schedules(config(10 * size), config(10 * size), 5) == ""
+    fading = {**constant, "ent_coef": 0.01, "ent_schedule": "linear"}
+    said = train_command.moved_schedules(whole, config(20 * size, **fading), 5)
+    assert said.endswith(
+        "25% of the run is done and no longer 50%, which moves ppo.ent_coef from 0.005 to 0.0075"
+    )
+
+
+def test_a_resumed_run_says_once_that_its_schedules_move(config_file, capsys):
+    for steps, count in ((512, 0), (1024, 1), (1024, 0)):
+        assert train(config_file, "--run_dir", "run", "--total_timesteps", steps) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert sum("moves ppo.learning_rate" in line for line in lines) == count
+
+
 def test_clobber_starts_afresh(config_file):
     assert train(config_file, "--run_dir", "run") == 0
     flags = ("--run_dir", "run", "--clobber", "--env.num_envs", 16)
