@@ -288,6 +288,9 @@ class EvalConfig:
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+    max_steps: int = 1_000
+    """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
+    count with what they have paid so far."""
 
     @property
     def policy(self) -> str:
