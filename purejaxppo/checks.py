@@ -31,6 +31,7 @@ MINIMA = {
     "imitate.updates": 1,
     "eval.num_episodes": 0,
     "eval.interval": 0,
+    "eval.max_steps": 1,
     "checkpoint.interval": 0,
     "checkpoint.keep": 1,
     "logging.interval": 0,

@@ -47,9 +47,10 @@ class EnvConfig:
     max_episode_steps: int = 0
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, as
-    an episode that ends needs it (fast). every_step: a new one for every episode (exact). auto:
-    every_step where a reset costs next to nothing."""
+    """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, and
+    all of these in turn by each as its episodes end (fast; exact while none begins more episodes
+    within a rollout than a shard has environments). every_step: a new one for every episode
+    (always exact). auto: every_step where a reset costs next to nothing."""
     double_buffer: bool = False
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
@@ -287,6 +288,9 @@ class EvalConfig:
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+    max_steps: int = 1_000
+    """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
+    count with what they have paid so far."""
 
     @property
     def policy(self) -> str:

@@ -44,7 +44,7 @@ def collect(
         """From when the first half was sent its actions to when it is sent its next."""
         state, kept, first = carried
         key, next_key = keys
-        kept, obs = memory.keep(kept, state.obs, state.start)
+        kept, obs = memory.keep(kept, state.obs, state.start, state.env)
         env_state, second = act_for(1, key, state.env, state.carry, state.obs, state.start)
         env_state, first_out = env.recv(env_state, 0)
         choice = join(first, second)
@@ -57,7 +57,7 @@ def collect(
         return (state, kept, first), row
 
     keys, start_carry = jax.random.split(key, length), state.carry
-    kept = memory.begin(state.obs, length)
+    kept = memory.begin(state.obs, length, state.env)
     env_state, first = act_for(0, keys[0], state.env, state.carry, state.obs, state.start)
     begun = (state.replace(env=env_state), kept, first)
     carried, rows = jax.lax.scan(step, begun, (keys[:-1], keys[1:]))

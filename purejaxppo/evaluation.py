@@ -9,7 +9,7 @@ import numpy as np
 
 from purejaxppo import hosts
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import Config
+from purejaxppo.config import Config, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host import HostEnv, named_failures
@@ -123,16 +123,18 @@ def run_episodes(
     initial_carry: Callable,
     key,
     any_member: Callable[[jax.Array], jax.Array] = lambda running: running,
+    max_steps: int = EvalConfig.max_steps,
 ) -> tuple[jax.Array, jax.Array]:
     """The first episode of each of N environments.
 
     Args:
-        env: the environments; their time limit bounds the loop.
+        env: the environments; their time limit, if they have one, bounds the loop.
         act: (key, carry, obs, start) -> (carry, action, log_prob, env_action).
         initial_carry: batch shape -> recurrent carry.
         key: consumed.
         any_member: under vmap, whether a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
+        max_steps: bounds the loop where there is no time limit.
 
     Returns:
         (returns [N], lengths int32 [N]).
@@ -142,7 +144,7 @@ def run_episodes(
     n = env.spec.num_envs
 
     # The rows after lost lives are no steps, and a game may have more of both than one episode.
-    bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2)
+    bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2) or max_steps
 
     def running(loop):
         t, _, _, _, _, finished, _, _ = loop
@@ -227,6 +229,7 @@ class Evaluator:
             self.initial_carry,
             key,
             self.shards.any_member,
+            self.config.eval.max_steps,
         )
 
     def evaluate(self, agent: AgentState, key):
@@ -315,7 +318,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
     policy = agent.policy
     act = how_to_act(agent.config, policy, deterministic)
-    episode = act, policy.network.initial_carry, agent.state, seed
+    episode = act, policy.network.initial_carry, agent.state, seed, agent.config.eval.max_steps
     try:
         with (
             named_failures(agent.config.env.name, env),
@@ -328,7 +331,9 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     return env.task, states, rewards
 
 
-def film_in_jax(env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int):
+def film_in_jax(
+    env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
+):
     """(states, rewards) of one episode of a JAX simulator, in one program."""
     rows = env.spec.num_envs  # one, or the agents of one world
 
@@ -345,7 +350,7 @@ def film_in_jax(env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentStat
             return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
 
         loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
-        keys = jax.random.split(key, env.spec.max_episode_steps)
+        keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
     first, (states, rewards, done) = jax.device_get(
@@ -358,7 +363,9 @@ def film_in_jax(env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentStat
     return take, rewards[:length].sum(axis=1)
 
 
-def film_on_host(env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int):
+def film_on_host(
+    env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
+):
     """(pictures, rewards) of one episode of a simulator on the host, step by step."""
 
     @jax.jit
@@ -373,7 +380,8 @@ def film_on_host(env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState
     rewards: list[float] = []
     n = env.spec.num_envs  # one, or the agents of one world
     start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
-    while not done.all() and len(rewards) < 2 * env.spec.max_episode_steps:
+    longest = 2 * env.spec.max_episode_steps or max_steps
+    while not done.all() and len(rewards) < longest:
         key, step_key = jax.random.split(key)
         env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
         obs, start = out.obs, ~out.valid

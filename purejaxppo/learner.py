@@ -72,7 +72,8 @@ class Learner:
             self._collect = collect
         self.begin: Any = self.anew if self.config.ppo.rollout_start == "reset" else go_on
         self.env_at = curriculum.follower(self.env)
-        self.memory = memory.choose(self.env.spec.observation, self.env.spec.same_start)
+        starts: Any = getattr(self.env, "starts", None) if self.env.spec.known_starts else None
+        self.memory = memory.choose(self.env.spec.observation, starts)
         self.critic = critics.make(self.config.ppo)
         self.track = critics.tracker(self.config.ppo)
         self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
@@ -218,7 +219,7 @@ class Learner:
         self, agent: AgentState, rollout, transitions: Transition, reward, hp, value_stats
     ) -> ppo.Batch:
         """Values after the rollout, advantages and targets; cut into units."""
-        kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start)
+        kept, last = self.memory.keep(transitions.memory, rollout.obs, rollout.start, rollout.env)
 
         def normalized(obs):
             return self.policy.normalize_obs(agent.obs_stats, obs)

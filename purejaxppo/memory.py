@@ -25,14 +25,24 @@ IMAGES = 512
 class Whole:
     """Keeps every observation; rows are the observations themselves, and there is nothing else."""
 
-    def begin(self, obs, length: int):
+    def begin(self, obs, length: int, env_state):
         """What is kept besides rows, before a rollout from `obs` [N, ...]."""
-        del obs, length
+        del obs, length, env_state
         return ()
 
-    def keep(self, memory, obs, start):
-        """(memory, obs [N, ...], whether it is an episode's first [N]) -> (memory, row [N])."""
-        del start
+    def keep(self, memory, obs, start, env_state):
+        """What is kept of one row.
+
+        Args:
+            memory: what is kept so far.
+            obs: [N, ...].
+            start: whether it is an episode's first, bool [N].
+            env_state: of the environments, when they have shown it.
+
+        Returns:
+            (memory, row [N]).
+        """
+        del start, env_state
         return memory, obs
 
     def before(self, function: Callable, rows):
@@ -84,8 +94,8 @@ class Series(NamedTuple):
     """The values behind the windows of a rollout."""
 
     values: jax.Array  # [N, H + T * slide, ...] the first window, then each row's new values
-    start: jax.Array  # [N, H, ...] the window that episodes begin with
-    age: jax.Array  # [N] int32 values since `start`, at most H; H while there was no start
+    starts: jax.Array  # [M, H, ...] the windows that episodes begin with
+    age: jax.Array  # [N] int32 values since the last start, at most H; H while there was none
     time: jax.Array  # [] int32 rows so far
 
 
@@ -94,7 +104,8 @@ class Row(NamedTuple):
 
     env: jax.Array  # [N] int32
     first: jax.Array  # [N] int32: the place of its first value among `Series.values`
-    age: jax.Array  # [N] int32: all but the last `age` values are of `Series.start`
+    origin: jax.Array  # [N] int32: which of `Series.starts` its episode began with
+    age: jax.Array  # [N] int32: all but the last `age` values are of that start
     blank: jax.Array  # [N] bool: a window of zeros, which stands for a diverged observation
 
 
@@ -102,30 +113,32 @@ class Windows:
     """Keeps the series behind observations that are the last H values of it.
 
     Exact if every row's window is the one before, `slide` values later, or zeros, or a new
-    episode's first; and if the first windows that an environment's episodes have within a rollout
-    are all the same. Row 0 may be anything.
+    episode's first; and if those first windows are among some that are known before the rollout.
+    Row 0 may be anything.
 
     Args:
         window: H.
         slide: new values per row.
+        starts: state of the environments -> (windows [M, H, ...] that episodes of this rollout
+            begin with, which of them each environment's present one began with, int32 [N]).
     """
 
-    def __init__(self, window: int, slide: int) -> None:
-        """Sizes only."""
-        self.window, self.slide = window, slide
+    def __init__(self, window: int, slide: int, starts: Callable) -> None:
+        """Sizes, and where starts are known from."""
+        self.window, self.slide, self.starts = window, slide, starts
 
-    def begin(self, obs, length: int) -> Series:
+    def begin(self, obs, length: int, env_state) -> Series:
         """The first windows, and room for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
         room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
         return Series(
             values=jnp.concatenate([obs, room], axis=1),
-            start=jnp.zeros_like(obs),
+            starts=self.starts(env_state)[0],
             age=jnp.full(num_envs, self.window, jnp.int32),
             time=jnp.zeros((), jnp.int32),
         )
 
-    def keep(self, memory: Series, obs, start) -> tuple[Series, Row]:
+    def keep(self, memory: Series, obs, start, env_state) -> tuple[Series, Row]:
         """As `Whole.keep`; the row says where its window is."""
         num_envs = len(obs)
         first = memory.time * self.slide
@@ -133,17 +146,17 @@ class Windows:
         begins = start & (memory.time > 0)
         older = jnp.minimum(memory.age + self.slide, self.window)
         age = jnp.where(begins, 0, older)
-        memory = Series(
+        memory = memory._replace(
             values=jax.lax.dynamic_update_slice_in_dim(
                 memory.values, new, first + self.window - self.slide, axis=1
             ),
-            start=jnp.where(_expand(begins, obs), obs, memory.start),
             age=age,
             time=memory.time + 1,
         )
         row = Row(
             env=jnp.arange(num_envs, dtype=jnp.int32),
             first=jnp.broadcast_to(first, num_envs),
+            origin=self.starts(env_state)[1],
             age=age,
             blank=jnp.all((obs == 0).reshape(num_envs, -1), axis=1),
         )
@@ -161,8 +174,8 @@ class Windows:
     def look(self, memory: Series, rows: Row):
         """As `Whole.look`: whole stretches of the series, which cost what stored windows would."""
         values = _stretches(memory.values, rows.env, rows.first, self.window)
-        padded = jnp.concatenate([memory.start, jnp.zeros_like(memory.start)], axis=1)
-        start = _stretches(padded, rows.env, rows.age, self.window)
+        padded = jnp.concatenate([memory.starts, jnp.zeros_like(memory.starts)], axis=1)
+        start = _stretches(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         obs = jnp.where(_expand(old, values), start, values)
         return jnp.where(_expand(rows.blank, obs), jnp.zeros((), obs.dtype), obs)
@@ -182,10 +195,15 @@ class Windows:
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 
 
-def choose(space: Space, same_start: bool) -> Whole | Windows:
-    """The memory for observations of `space`; windows whose starts may differ are kept whole."""
-    if isinstance(space, Box) and space.slide and same_start:
-        return Windows(space.shape[0], space.slide)
+def choose(space: Space, starts: Callable | None) -> Whole | Windows:
+    """The memory for observations of `space`; windows with unknown starts are kept whole.
+
+    Args:
+        space: of an observation.
+        starts: as of `Windows`; None if starts are not known before a rollout.
+    """
+    if isinstance(space, Box) and space.slide and starts is not None:
+        return Windows(space.shape[0], space.slide, starts)
     return Whole()
 
 

@@ -55,13 +55,13 @@ def collect(
 
     def step(carried, key):
         state, kept = carried
-        kept, obs = memory.keep(kept, state.obs, state.start)
+        kept, obs = memory.keep(kept, state.obs, state.start, state.env)
         carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
         env_state, out = env.step(state.env, env_action)
         state, row = record(state, obs, Choice(carry, action, log_prob), env_state, out)
         return (state, kept), row
 
-    first, start_carry = (state, memory.begin(state.obs, length)), state.carry
+    first, start_carry = (state, memory.begin(state.obs, length, state.env)), state.carry
     keys = jax.random.split(key, length)
     (state, kept), (transitions, episodes) = jax.lax.scan(step, first, keys)
     transitions = transitions._replace(memory=kept, carry=start_carry)

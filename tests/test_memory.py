@@ -17,20 +17,27 @@ from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.sharding import Shards
 from purejaxppo.spaces import Box, Dict, Discrete
 
-NUM_ENVS, LENGTH = 5, 40
+NUM_ENVS, NUM_STARTS, LENGTH = 5, 8, 40
 
 
 def recording(window, slide, shape=(), seed=0):
-    """A rollout by hand: windows [T + 1, N, H, ...] with ends and broken rows, and starts."""
+    """A rollout by hand, with ends and broken rows.
+
+    Returns:
+        (windows [T + 1, N, H, ...], whether they start an episode [T + 1, N], what episodes begin
+        with [M, H, ...], which of these each row's did [T + 1, N]).
+    """
     rng = np.random.default_rng(seed)
-    fresh = rng.normal(size=(NUM_ENVS, window, *shape)).astype(np.float32)
-    obs = [rng.normal(size=fresh.shape).astype(np.float32)]
+    fresh = rng.normal(size=(NUM_STARTS, window, *shape)).astype(np.float32)
+    obs = [rng.normal(size=(NUM_ENVS, window, *shape)).astype(np.float32)]
     start = [rng.random(NUM_ENVS) < 0.5]
+    place = [rng.integers(NUM_STARTS, size=NUM_ENVS)]
     done = np.zeros(NUM_ENVS, bool)
     for _ in range(LENGTH):
         new = rng.normal(size=(NUM_ENVS, slide, *shape)).astype(np.float32)
         now = np.concatenate([obs[-1][:, slide:], new], axis=1)
-        now[done] = fresh[done]
+        place.append(np.where(done, rng.integers(NUM_STARTS, size=NUM_ENVS), place[-1]))
+        now[done] = fresh[place[-1][done]]
         # The first environment never ends, the second at once and always.
         ends = (rng.random(NUM_ENVS) < [0, 1, 0.04, 0.1, 0.3]) & ~done
         broken = ends & (rng.random(NUM_ENVS) < 0.5)
@@ -38,24 +45,28 @@ def recording(window, slide, shape=(), seed=0):
         obs.append(now)
         start.append(done)
         done = ends
-    return np.stack(obs), np.stack(start)
+    return np.stack(obs), np.stack(start), fresh, np.stack(place)
 
 
-def remember(windows, obs, start):
-    """Row by row, as a rollout does: (series, rows [T + 1, N])."""
+def remember(window, slide, obs, start, fresh, place):
+    """Row by row, as a rollout does: (windows, series, rows [T + 1, N])."""
+    windows = memory.Windows(window, slide, lambda place: (jnp.asarray(fresh), place))
 
     def keep(series, row):
         return windows.keep(series, *row)
 
-    return jax.jit(lambda: jax.lax.scan(keep, windows.begin(obs[0], len(obs) - 1), (obs, start)))()
+    @jax.jit
+    def run(rows):
+        return jax.lax.scan(keep, windows.begin(rows[0][0], len(obs) - 1, place[0]), rows)
+
+    return windows, *run((obs, start, place))
 
 
 @pytest.mark.parametrize(("window", "slide"), [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)])
 @pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_gathered_windows_are_the_windows(window, slide, shape):
-    obs, start = recording(window, slide, shape)
-    windows = memory.Windows(window, slide)
-    series, rows = remember(windows, jnp.asarray(obs), jnp.asarray(start))
+    obs, *starts = recording(window, slide, shape)
+    windows, series, rows = remember(window, slide, obs, *starts)
     assert series.values.shape == (NUM_ENVS, window + LENGTH * slide, *shape)
     np.testing.assert_array_equal(windows.look(series, rows), obs)
     # Any rows in any order, as minibatches take them.
@@ -68,9 +79,8 @@ def test_gathered_windows_are_the_windows(window, slide, shape):
 @pytest.mark.parametrize("rows_at_a_time", [1, 3 * NUM_ENVS, 10_000])
 def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypatch):
     monkeypatch.setattr(memory, "ROWS", rows_at_a_time)
-    obs, start = recording(7, 1)
-    windows = memory.Windows(7, 1)
-    series, rows = remember(windows, jnp.asarray(obs), jnp.asarray(start))
+    obs, start, *starts = recording(7, 1)
+    windows, series, rows = remember(7, 1, obs, start, *starts)
     means = windows.over(lambda obs, start: obs.mean(-1) + start, series, rows, start)
     np.testing.assert_allclose(means, obs.mean(-1) + start, rtol=1e-5, atol=1e-6)
     sums = windows.total(lambda obs, on: jnp.sum(obs, 0, where=on[:, None]), series, rows, start)
@@ -78,7 +88,7 @@ def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("space", "same_start", "kind"),
+    ("space", "known", "kind"),
     [
         (Box((250,), slide=1), True, memory.Windows),
         (Box((250,), slide=1), False, memory.Whole),
@@ -87,8 +97,8 @@ def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypa
         (Discrete(3), True, memory.Whole),
     ],
 )
-def test_only_windows_with_known_starts_are_kept_as_series(space, same_start, kind):
-    assert type(memory.choose(space, same_start)) is kind
+def test_only_windows_with_known_starts_are_kept_as_series(space, known, kind):
+    assert type(memory.choose(space, (lambda state: state) if known else None)) is kind
 
 
 @dataclass(frozen=True)
@@ -114,14 +124,14 @@ class Walk:
 
 
 class WalkLearner(Learner):
-    """A learner of walks that keeps windows as it is told."""
+    """A learner of walks that keeps their series, or else their windows."""
 
-    def __init__(self, config, kept, devices=None):
+    def __init__(self, config, series, devices=None):
         super().__init__(config, Shards(config.num_shards, devices))
         task = TimeLimit(Walk(), 17)
         self.env = VectorEnv(task, self.num_envs, fresh_every_step=False)
         self.policy = self.actor = Policy(self.config, task)
-        self.memory = kept
+        self.memory = memory.choose(Walk.observation if series else Box((9,)), self.env.starts)
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +167,8 @@ def assert_close(a, b, tolerance):
 @pytest.mark.parametrize("shards", [1, 2])
 def test_training_on_the_series_is_training_on_the_windows(config, shards):
     config = replace(config, num_shards=shards)
-    series = WalkLearner(config, memory.Windows(9, 1))
-    whole = WalkLearner(config, memory.Whole())
+    series = WalkLearner(config, series=True)
+    whole = WalkLearner(config, series=False)
     one, metrics = train(series, [6])
     other, expected = train(whole, [6])
     # Walks were cut, ended and broke within rollouts, and went on from one to the next.
@@ -171,7 +181,7 @@ def test_training_on_the_series_is_training_on_the_windows(config, shards):
 
 
 def test_an_update_sees_the_same_windows_bit_for_bit(config):
-    series, whole = (WalkLearner(config, m) for m in (memory.Windows(9, 1), memory.Whole()))
+    series, whole = (WalkLearner(config, series) for series in (True, False))
     broke = 0
     for seed in range(3):
         state = init_rollout(series.env, lambda batch: (), jax.random.key(seed))
@@ -199,7 +209,7 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
 
 
 def test_stopping_and_going_on_is_going_on(config):
-    learner = WalkLearner(config, memory.Windows(9, 1))
+    learner = WalkLearner(config, series=True)
     straight, _ = train(learner, [4])
     halfway, _ = train(learner, [2])
     saved = jax.tree.map(jnp.copy, halfway)

@@ -37,6 +37,13 @@ class EnvStep(NamedTuple):
         return self.terminated | self.truncated if self.over is None else self.over
 
 
+class Starts(NamedTuple):
+    """What episodes begin with between two `refresh`."""
+
+    obs: Any  # [M, ...] first observations
+    place: jax.Array  # [N] int32: which of them each environment's present episode began with
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The static facts of a batch of environments."""
@@ -51,8 +58,8 @@ class EnvSpec:
     """Their names, of a task of several agents."""
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
-    same_start: bool = False
-    """Whether all episodes that an environment begins between two `refresh` begin alike."""
+    known_starts: bool = False
+    """Whether there is `starts(state)`, what episodes begin with until the next `refresh`."""
     restorable: bool = True
     """Whether the state can be saved and continued exactly (False for host simulators)."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.envs.base import EnvStep
+from purejaxppo.envs.base import EnvStep, Starts
 from purejaxppo.envs.makers import function_in_file
 from purejaxppo.envs.vectorize import VectorEnv
 
@@ -120,6 +120,10 @@ class CurriculumEnv:
     def refresh(self, state: CurriculumState) -> CurriculumState:
         """Draws fresh starts with the present parameters."""
         return state._replace(env=self.build(state.values).refresh(state.env))
+
+    def starts(self, state: CurriculumState) -> Starts:
+        """The observations that episodes begin with until the next `refresh`."""
+        return self.build(state.values).starts(state.env)
 
     def continue_at(self, update: int) -> None:
         """Nothing to prepare: the state is saved."""

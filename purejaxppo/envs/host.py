@@ -129,6 +129,8 @@ class HostState(struct.PyTreeNode):
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
 
 
+NO_LIMIT = 2**31 - 1
+"""What simulators say of tasks without a time limit, if they do not say 0."""
 _ALIVE: list[Pool] = []
 """Compiled programs hold a pool's address but no reference to it, so this list does."""
 
@@ -141,7 +143,7 @@ class HostEnv:
         observation: space of an observation.
         action: space of an action, as the pool takes it.
         num_envs: N.
-        max_episode_steps: the time limit, which the pool keeps.
+        max_episode_steps: the time limit, which the pool keeps; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for films.
     """
 
@@ -167,7 +169,7 @@ class HostEnv:
             observation=observation,
             action=unit_space(flat),
             num_envs=num_envs,
-            max_episode_steps=max_episode_steps,
+            max_episode_steps=max_episode_steps if max_episode_steps < NO_LIMIT else 0,
             restorable=False,
         )
 

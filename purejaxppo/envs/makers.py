@@ -59,10 +59,6 @@ class Spec:
         for name in self.wrappers:
             env = _wrapped(name, env)
         env = kept(env)
-        if file.endswith(".py") and not time_limit(env):
-            raise MakeError(
-                f"gymnasium/{self.name} has no time limit: set env.max_episode_steps to one"
-            )
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
         if self.mask:

@@ -138,7 +138,7 @@ class ParallelWorld(gymnasium.Env):
         """Makes agents alike.
 
         Raises:
-            MakeError: it has no time limit, or spaces that cannot be made alike.
+            MakeError: it has spaces that cannot be made alike.
         """
         self.env = env
         self.metadata = env.metadata
@@ -168,15 +168,11 @@ class ParallelWorld(gymnasium.Env):
         self.action_space = gymnasium_space(team.joint_action)
 
     def _limit(self, asked: int) -> int:
-        """The first time limit there is to come."""
+        """The first time limit there is to come; 0 if there is none."""
         unwrapped = self.env.unwrapped
         own = [getattr(unwrapped, name, 0) for name in ("max_cycles", "max_episode_steps")]
         limits = [limit for limit in (asked, *own) if isinstance(limit, int) and limit > 0]
-        if not limits:
-            raise MakeError(
-                f"pettingzoo/{self.name} has no time limit: set env.max_episode_steps to one"
-            )
-        return min(limits)
+        return min(limits, default=0)
 
     def _state_space(self, team: Team) -> Box:
         """Of the world's own state, if it has one, or of all observations."""
@@ -213,7 +209,7 @@ class ParallelWorld(gymnasium.Env):
             {self.agents[i]: self._decode[i](joint[i]) for i in lived}
         )
         self._elapsed += 1
-        late = self._elapsed >= self.max_episode_steps
+        late = 0 < self.max_episode_steps <= self._elapsed
         reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
         for i in lived:
             agent = self.agents[i]

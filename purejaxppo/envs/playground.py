@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import mjx, variation
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
@@ -32,14 +33,15 @@ def task_names() -> list[str]:
     return sorted(_registry().ALL_ENVS)
 
 
-def make(name: str, config: EnvConfig) -> "PlaygroundTask":
+def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     """The Playground task called `name`.
 
     `config.backend` is the MJX implementation, jax (default) or warp; `config.options` override
-    fields of the task's own configuration.
+    fields of the task's own configuration. Of these, `episode_length` counts control steps, of
+    which one step of ours takes `action_repeat`, as in Playground's training wrapper.
 
     Raises:
-        ValueError: unknown option, or assets that are not there.
+        ValueError: an option that is unknown or cannot be, or assets that are not there.
     """
     backend = config.backend or "jax"
     if backend == "warp" and (config.randomize or config.curriculum):
@@ -55,6 +57,13 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
                 f"env.options.{option}: playground/{name} has no such option; it has "
                 f"{', '.join(sorted(defaults))}"
             )
+    used = {**defaults, **config.options}
+    repeats = used["action_repeat"]
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise ValueError(
+            f"env.options.action_repeat = {repeats!r}: how often each action is taken is a whole "
+            f"number of at least 1"
+        )
     if name not in registry.dm_control_suite.ALL_ENVS:
         _need_menagerie(name)
     mjx.use_own_devices()
@@ -63,8 +72,8 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask":
             env = registry.load(name, config_overrides={"impl": backend, **config.options})
     except (TypeError, ValueError) as error:
         raise ValueError(f"env.options for playground/{name}: {error}") from error
-    used = {**defaults, **config.options}
-    return PlaygroundTask(env, int(used["episode_length"]) // int(used["action_repeat"]))
+    task: Any = PlaygroundTask(env, int(used["episode_length"]))
+    return ActionRepeat(task, repeats) if repeats > 1 else task
 
 
 def _need_menagerie(name: str) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.envs.base import EnvSpec, EnvStep, Task
+from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
 
 
 class VectorState(struct.PyTreeNode):
@@ -15,6 +15,7 @@ class VectorState(struct.PyTreeNode):
 
     task: Any  # [N, ...] the task's states
     fresh: Any  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
+    place: Any  # [N] int32 which of them the present episode took; () if drawn every step
     turn: Any  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
@@ -27,10 +28,13 @@ class VectorEnv:
         task: one environment.
         num_envs: N.
         fresh_every_step: draw a new start for every episode. Otherwise N starts are drawn by
-            `refresh`, once per rollout, and an environment that ends twice in a rollout starts
-            from the same state twice: 1/T of the cost. A task whose starts are dear and whose
-            episodes are long may name a `fresh_fraction`: only that part of the starts is drawn
-            before a rollout, in turn, so that all are new after 1 / fresh_fraction rollouts.
+            `refresh`, once per rollout, which is 1/T of the cost. Environment i takes start i,
+            and with every episode the one `stride` places further (mod N, with which it has no
+            divisor in common). So what one environment starts from is N draws, each of them once,
+            before any comes again: up to N episodes per rollout it has the law of starts drawn
+            anew. A task whose starts are dear and whose episodes are long may name a
+            `fresh_fraction`: only that part of the starts is drawn before a rollout, in turn, so
+            that all are new after 1 / fresh_fraction rollouts.
     """
 
     failure = None  # nothing runs on the host
@@ -41,12 +45,13 @@ class VectorEnv:
         self.fresh_every_step = fresh_every_step
         fraction = getattr(task, "fresh_fraction", 1.0)
         self.fresh_per_rollout = max(1, math.ceil(fraction * num_envs))
+        self.stride = stride(num_envs)
         self.spec = EnvSpec(
             observation=task.observation,
             action=task.action,
             num_envs=num_envs,
             max_episode_steps=task.max_episode_steps,
-            same_start=not fresh_every_step,
+            known_starts=not fresh_every_step,
         )
 
     def _starts(self, key, count: int):
@@ -61,6 +66,7 @@ class VectorEnv:
         state = VectorState(
             task=task,
             fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, (task, obs)),
+            place=() if self.fresh_every_step else jnp.arange(self.spec.num_envs, dtype=jnp.int32),
             turn=jnp.zeros((), jnp.int32) if in_turn else (),
             done=jnp.zeros(self.spec.num_envs, bool),
             key=key,
@@ -86,6 +92,17 @@ class VectorEnv:
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.spec.num_envs, key=key)
 
+    def starts(self, state: VectorState) -> Starts:
+        """The observations that episodes begin with until the next `refresh`."""
+        return Starts(state.fresh[1], state.place)
+
+    def _next(self, state: VectorState, key):
+        """(state, obs, place) [N, ...] that an episode which begins now would take."""
+        if self.fresh_every_step:
+            return *self._starts(key, self.spec.num_envs), ()
+        place = (state.place + self.stride) % self.spec.num_envs
+        return *jax.tree.map(lambda x: x[place], state.fresh), place
+
     def to_simulator(self, action):
         """The policy's action [N, ...] as the simulator takes it."""
         convert = getattr(self.task, "to_simulator", lambda action: action)
@@ -94,9 +111,7 @@ class VectorEnv:
     def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         key, step_key, start_key = jax.random.split(state.key, 3)
-        fresh_task, fresh_obs = (
-            self._starts(start_key, self.spec.num_envs) if self.fresh_every_step else state.fresh
-        )
+        fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         keys = jax.random.split(step_key, self.spec.num_envs)
         task, out = jax.vmap(self.task.step)(keys, state.task, action)
         valid = ~state.done
@@ -114,9 +129,23 @@ class VectorEnv:
             diverged=diverged,
         )
         state = state.replace(
-            task=select(state.done, fresh_task, task), done=terminated | truncated, key=key
+            task=select(state.done, fresh_task, task),
+            place=select(state.done, fresh_place, state.place),
+            done=terminated | truncated,
+            key=key,
         )
         return state, step
+
+
+def stride(num_starts: int) -> int:
+    """How far apart an environment's consecutive starts lie among all.
+
+    Without a common divisor, so that all have their turn; near the golden section of the number,
+    so that neighbours do not follow each other from start to start.
+    """
+    section = num_starts * (math.sqrt(5) - 1) / 2
+    fitting = (n for n in range(1, num_starts + 1) if math.gcd(n, num_starts) == 1)
+    return min(fitting, key=lambda n: abs(n - section))
 
 
 def strong_types(tree):

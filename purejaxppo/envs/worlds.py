@@ -189,6 +189,7 @@ class WorldsEnv:
             num_envs=worlds.spec.num_envs * team.size,
             num_agents=team.size,
             agents=team.agents,
+            known_starts=False,  # those of worlds are, and not of rows
         )
 
     @property

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.envs.base import Task
+from purejaxppo.envs.vectorize import select
 from purejaxppo.spaces import Box, Dict, Space
 
 
@@ -68,6 +70,41 @@ class TimeLimit(Wrapper):
         elapsed = elapsed + 1
         truncated = jnp.logical_or(out.truncated, elapsed >= self.max_episode_steps)
         return (state, elapsed), out._replace(truncated=truncated)
+
+
+class ActionRepeat(Wrapper):
+    """Takes each action several times and sums what they pay; the episode's end ends that, too."""
+
+    task: Any
+
+    def __init__(self, task: Task, repeats: int) -> None:
+        """Takes each action `repeats` times, which divides the time limit (rounded up)."""
+        super().__init__(task)
+        self.repeats = repeats
+        self.max_episode_steps = -(-task.max_episode_steps // repeats)
+
+    @property
+    def frame_rate(self) -> float:
+        """States per second of a film: one of `repeats`."""
+        return self.task.frame_rate / self.repeats
+
+    def adjusted(self, values) -> "ActionRepeat":
+        """The same of a task with other parameters; see `variation`."""
+        return ActionRepeat(self.task.adjusted(values), self.repeats)
+
+    def step(self, key, state, action):
+        """As the task, `repeats` times or until the episode ends."""
+
+        def once(so_far, key):
+            state, out = so_far
+            # A copy: simulators write into the dicts of the state that they are given.
+            after, now = self.task.step(key, jax.tree.map(lambda x: x, state), action)
+            now = now._replace(reward=out.reward + now.reward)
+            return select(out.terminated | out.truncated, so_far, (after, now)), None
+
+        answer = jax.eval_shape(self.task.step, key, state, action)[1]
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), answer)
+        return jax.lax.scan(once, (state, nothing), jax.random.split(key, self.repeats))[0]
 
 
 def unit_space(space: Space) -> Space:

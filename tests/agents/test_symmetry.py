@@ -230,7 +230,7 @@ def test_observations_without_a_mirror_are_refused(make_config):
     with pytest.raises(ValueError, match=r"ppo\.symmetry needs observations of one vector"):
         Learner(make_config(env=env, ppo={"symmetry": "augment"}))
     with pytest.raises(ValueError, match=r"env\.reset = every_step"):
-        symmetry.raw(Windows(4, 1))
+        symmetry.raw(Windows(4, 1, lambda state: state))
 
 
 def test_a_run_from_the_command_line(tmp_path):

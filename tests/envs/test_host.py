@@ -23,7 +23,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import HostEnv, Rows
-from purejaxppo.evaluation import Evaluator, evaluate, record_states
+from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run_episodes
 from purejaxppo.reporting import read_csv
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Discrete
@@ -224,6 +224,44 @@ def test_nan_ends_the_episode_once_and_no_row_counts_until_the_next_begins():
     np.testing.assert_array_equal(out.reward[:, 1], [1, 1, 0, 0, 0, 0, 0, 1, 1, 1])
 
 
+def test_an_evaluation_without_a_time_limit_ends_at_its_own():
+    # Environment 1 ends at its third step; environment 0 never does.
+    env = HostEnv(
+        lambda count, update: FakePool(), Box((1,)), Discrete(2), num_envs=2, max_episode_steps=0
+    )
+
+    def act(key, carry, obs, start):
+        action = jnp.zeros(2, jnp.int32)
+        return carry, action, jnp.zeros(2), action
+
+    def run(key):
+        return run_episodes(env, act, lambda batch: (), key, max_steps=8)
+
+    returns, lengths = jax.jit(run)(jax.random.key(0))
+    env.close()
+    assert lengths.tolist() == [8, 3] and returns[0] == 8
+
+
+def test_a_task_that_ends_by_itself_needs_no_time_limit():
+    env = registry.make(EnvConfig(name="envpool/CliffWalking-v1"), 2)
+    assert env.spec.max_episode_steps == 0
+    overrides = {
+        "env.name": "gymnasium/Blackjack-v1",
+        "env.num_envs": 4,
+        "env.options": {"workers": "thread"},
+        "network.hidden": (8,),
+        "ppo.rollout_length": 8,
+        "total_timesteps": 64,
+    }
+    config = load_config("cartpole.yaml", overrides)
+    trainer = make_train(config)
+    result = jax.jit(trainer)(jax.random.key(0))
+    trainer.close()
+    assert np.isfinite(result.curves.episodic_return).all()
+    played = evaluate(Agent(config, result.agent), 5)
+    assert set(played.returns) <= {-1.0, 0.0, 1.0, 1.5} and (played.lengths < 20).all()
+
+
 SMALL = """
 env: {{name: {name}, num_envs: 4, options: {options}}}
 network: {{hidden: [16]}}
@@ -390,8 +428,6 @@ REFUSED = {
     "gymnasium/Hoper-v5": "did you mean 'Hopper-v5'",
     "gymnasium/no_such_package:Env-v0": "no_such_package",
     "gymnasium/no_such_file.py:Env": "no_such_file.py",
-    "gymnasium/Blackjack-v1": "has no time limit",
-    "envpool/CliffWalking-v1": "has no time limit",
 }
 
 

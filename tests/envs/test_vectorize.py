@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.vectorize import VectorEnv, stride
 from purejaxppo.envs.wrappers import TimeLimit
+from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Discrete
 
 STAY, END, NAN_OBS, NAN_REWARD, INF_OBS = range(5)
@@ -83,14 +84,98 @@ def test_starts_drawn_every_step_are_always_new():
     assert len(np.unique(rows.obs[:, 0, 0])) == 6
 
 
-def test_starts_drawn_once_are_used_again_until_refreshed():
-    first, rows = run([[END]] * 10, fresh_every_step=False, refresh_at=(4,))
-    starts = rows.obs[1::2, 0, 0]
-    assert starts[0] == starts[1] and starts[2] == starts[3] == starts[4]
-    assert len(np.unique([first[0, 0], *starts])) == 2
-    first, rows = run([[END]] * 10, fresh_every_step=False, refresh_at=(0, 4))
-    starts = rows.obs[1::2, 0, 0]
-    assert len(np.unique([first[0, 0], *starts])) == 3
+@pytest.mark.parametrize("num_envs", [1, 2, 5, 8, 512])
+def test_an_environments_episodes_take_all_starts_in_turn(num_envs):
+    step = stride(num_envs)
+    turns = (np.arange(num_envs) * step) % num_envs
+    assert sorted(turns) == list(range(num_envs))
+    assert num_envs < 5 or 1 < step < num_envs - 1
+
+
+def test_starts_drawn_once_are_taken_with_a_stride_until_refreshed():
+    # Five environments that end at once: stride 3. The first row of starts is their own.
+    end = [[END] * 5] * 12
+    first, rows = run(end, fresh_every_step=False)
+    starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
+    for k in range(7):
+        np.testing.assert_array_equal(starts[k], starts[0][(np.arange(5) + 3 * k) % 5])
+    # Those after the third are drawn anew, and the turn goes on.
+    first, rows = run(end, fresh_every_step=False, refresh_at=(6,))
+    starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
+    assert not np.isin(starts[4:], starts[:4]).any()
+    np.testing.assert_array_equal(starts[5], starts[4][(np.arange(5) + 3) % 5])
+
+
+def test_the_starts_of_an_environment_are_where_it_says():
+    env = VectorEnv(Clock(), 5, fresh_every_step=False)
+    state, _ = env.reset(jax.random.key(0))
+    state = env.refresh(state)
+    for _ in range(3):
+        for action in (END, STAY):
+            state, out = env.step(state, jnp.full(5, action))
+        known, place = env.starts(state)
+        np.testing.assert_array_equal(out.obs, known[place])
+
+
+@dataclass(frozen=True)
+class TwoKinds:
+    """Episodes of 2 or of 50 steps, as the start decides, which pay 1 per step."""
+
+    observation = Box(())
+    action = Discrete(2)
+    max_episode_steps: int = 50
+    cheap_reset = False
+
+    def reset(self, key):
+        """Either kind, with equal probability."""
+        length = jnp.where(jax.random.bernoulli(key), 50.0, 2.0)
+        return (length, jnp.zeros(())), length
+
+    def step(self, key, state, action):
+        """One step nearer to the end."""
+        length, steps = state[0], state[1] + 1
+        return (length, steps), TaskStep(length, 1.0, steps >= length, jnp.array(False))
+
+
+def renewal(rows):
+    """Expected (share of steps in long episodes, mean return) of so many rows of `TwoKinds`.
+
+    An episode of L steps takes L + 1 rows; with r rows to go, the sums S(r) of (steps in long
+    episodes, steps, episodes that ended, their returns) are what the first adds plus S(r - L - 1).
+    """
+    sums = np.zeros((rows + 1, 4))
+    for r in range(1, rows + 1):
+        for length in (2, 50):
+            steps, ended = min(length, r), length <= r
+            own = np.array([steps * (length == 50), steps, ended, length * ended])
+            sums[r] += 0.5 * (own + sums[max(r - length - 1, 0)])
+    long, steps, ended, returns = sums[rows]
+    return long / steps, returns / ended
+
+
+@pytest.mark.parametrize("fresh_every_step", [True, False])
+def test_short_episodes_have_their_exact_share(fresh_every_step):
+    # 64 environments, more than the at most 128 / 3 episodes that one begins within a rollout.
+    env = VectorEnv(TwoKinds(), 64, fresh_every_step=fresh_every_step)
+
+    def act(key, carry, obs, start):
+        action = jnp.zeros(64, jnp.int32)
+        return carry, action, jnp.zeros(64), action
+
+    def run(key):
+        def rollout(state, key):
+            state, rows, episodes = collect(env, act, state, key, 128)
+            long = jnp.sum(rows.valid & (rows.obs == 50))
+            return state, jnp.stack([long, jnp.sum(rows.valid), *episodes[:2]])
+
+        state = init_rollout(env, lambda batch: (), key)
+        return jax.lax.scan(rollout, state, jax.random.split(key, 10))[1].sum(0)
+
+    sums = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 32)).sum(0)
+    share, mean_return = sums[0] / sums[1], sums[3] / sums[2]
+    # One start per environment and rollout gave 0.64 and 5.2.
+    np.testing.assert_allclose(renewal(1280), (0.9609, 25.55), atol=0.005)
+    np.testing.assert_allclose((share, mean_return), renewal(1280), rtol=0.02)
 
 
 @pytest.mark.parametrize("breakage", [NAN_OBS, NAN_REWARD, INF_OBS])
@@ -122,8 +207,6 @@ def test_breaking_on_a_reset_row_is_not_counted():
 
 
 def test_diverged_episodes_are_counted_in_the_rollout():
-    from purejaxppo.rollout import collect, init_rollout
-
     env = VectorEnv(TimeLimit(Clock(), 1000), 3, fresh_every_step=True)
 
     def act(key, carry, obs, start):

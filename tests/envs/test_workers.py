@@ -122,6 +122,14 @@ def test_a_class_that_truncates_itself_needs_no_other_limit():
         assert pool.max_episode_steps == 3
 
 
+def test_a_class_without_a_time_limit_is_run_until_it_ends_by_itself():
+    with WorkerPool(example("Counter", limit=0), 1, kind="thread") as pool:
+        assert pool.max_episode_steps == 0
+        pool.reset(0)
+        rows = [pool.step(np.zeros(1, int)) for _ in range(5)]
+    assert [row.terminated[0] for row in rows] == [False, False, True, False, False]
+
+
 def test_results_are_copies_that_later_steps_leave_alone():
     with WorkerPool(example("Counter"), 1, kind="thread") as pool:
         first = pool.reset(0)
@@ -303,7 +311,6 @@ UNKNOWN = [
     (example("Contour"), "has no class 'Contour'; it has Counter, OwnLimit"),
     (example("NoEnvironment"), "NoEnvironment is not a gymnasium.Env"),
     (example("Counter", size=3), "env.options: "),
-    (example("Counter", limit=0), "has no time limit: set env.max_episode_steps"),
 ]
 
 

@@ -313,6 +313,15 @@ def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
     assert registry.make(EnvConfig(name="particles/tag"), 6, evaluation=True).spec.num_envs == 10
 
 
+def test_worlds_that_end_by_themselves_need_no_time_limit():
+    env = pettingzoo("Endless", 6)
+    assert env.spec.max_episode_steps == 0
+    _, out = play(env, ACTIONS)
+    _, limited = play(pettingzoo("Hand", 6), ACTIONS)
+    jax.tree.map(np.testing.assert_array_equal, out, limited)
+    assert out.terminated.any() and not out.truncated.any()
+
+
 def message(name, **options):
     with pytest.raises(ValueError) as error:
         pettingzoo(name, 3, **options)
@@ -324,7 +333,6 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
     text = message("Mixed")
     assert "agents a and b act in spaces that cannot be padded to one" in text
     assert "Discrete(n=2)" in text and "a Box of shape (2,)" in text
-    assert "has no time limit: set env.max_episode_steps" in message("Endless")
     assert "has no function or class 'Hnad'" in message("Hnad")
     assert "env.options: " in message("Hand", speed=3) and "speed" in message("Hand", speed=3)
     assert "env.options.mask = 1 should be like False" in message("Hand", mask=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.wrappers import FlatActions, TimeLimit, UnitActions
+from purejaxppo.envs.wrappers import ActionRepeat, FlatActions, TimeLimit, UnitActions
 from purejaxppo.spaces import Box, Dict, Discrete
 
 
@@ -98,3 +98,26 @@ def test_the_time_limit_counts_from_the_reset_and_keeps_the_tasks_own_truncation
     task = TimeLimit(Short(Discrete(2)), 3)
     _, out = task.step(key, task.reset(key)[0], jnp.array(0))
     assert out.truncated
+
+
+class Climb:
+    """Pays the step's number, ends after the fifth, and writes into the state it is given."""
+
+    observation, action = Box(()), Discrete(2)
+    max_episode_steps, cheap_reset, frame_rate = 10, True, 60.0
+
+    def step(self, key, state, action):
+        """One step up."""
+        state["height"] = state["height"] + 1
+        end = state["height"] == 5
+        return state, TaskStep(state["height"], state["height"], end, jnp.array(False))
+
+
+def test_a_repeated_action_is_paid_for_each_time_until_the_episode_ends(key):
+    task = ActionRepeat(Climb(), 3)
+    step = jax.jit(task.step)
+    state, out = step(key, {"height": 0.0}, 1)
+    assert (state["height"], out.obs, out.reward, bool(out.terminated)) == (3, 3, 1 + 2 + 3, False)
+    state, out = step(key, state, 1)
+    assert (state["height"], out.obs, out.reward, bool(out.terminated)) == (5, 5, 4 + 5, True)
+    assert task.max_episode_steps == 4 and task.frame_rate == 20.0
