@@ -94,9 +94,9 @@ class Programs:
     def taught(self, state: TrainState) -> TrainState:
         """A state before the first update, its agent having learned from a teacher."""
         with named_failures(self.config.env.name, self):
-            agent = imitation.taught(self.learner, self.key)
-        where = self.shards.shardings(STATE_AXES.agent)
-        return state.replace(agent=jax.device_put(agent, where) if where else agent)
+            learned = imitation.taught(self.learner, self.key)
+        where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
+        return state.replace(**(jax.device_put(learned, where) if where else learned))
 
     def abstract_state(self) -> TrainState:
         """The shapes of the state, enough to compile for it."""
