@@ -154,6 +154,12 @@ def check_kinds(config: "Config") -> None:
             "ppo.critic = popart is for one policy, and network.policies names more: use "
             "scalar with ppo.normalize_reward"
         )
+    if ppo.kl_rate and ppo.num_epochs * ppo.num_minibatches == 1:
+        raise ValueError(
+            "ppo.kl_rate reads the divergence before each gradient step, which is 0 before a "
+            "rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise "
+            "one of them, or leave kl_rate off"
+        )
     if ppo.dual_clip <= 1:
         raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")
     if ppo.rollout_start == "reset" and config.env.curriculum:

@@ -149,7 +149,7 @@ class PPOConfig:
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
     goes down to a tenth at the half and a hundredth at three quarters."""
     learning_rate_warmup: float = 0.0
-    """Part of the run in which the rate rises to its schedule."""
+    """Part of the run in which the rate rises to its schedule, from the first update's share on."""
     optimizer: Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] = (
         "adam"
     )
@@ -182,16 +182,17 @@ class PPOConfig:
     """Make no further epoch after one whose mean divergence is above target_kl."""
     kl_rate: bool = False
     """Adapt the learning rate at every gradient step so that the divergence stays near target_kl
-    (Rudin et al. 2022)."""
+    (Rudin et al. 2022); a rollout's first step, before which it is 0, makes it no faster."""
     value_clipping: bool = False
     """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
     2021 found that it hurts)."""
     vf_clip_eps: float = 0.2
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
-    """What the critic puts out: the value; its symlog (Hafner et al. 2023); a histogram over symlog
-    values (Farebrother et al. 2024); the value in standard deviations of the targets so far (van
-    Hasselt et al. 2016)."""
+    """What the critic puts out: the value; its symlog (Hafner et al. 2023), whose mean is not that
+    of returns that vary; a histogram over symlog values up to 160,000 (Farebrother et al. 2024),
+    whose mean is; the value in standard deviations of the targets so far (van Hasselt et al.
+    2016)."""
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
     """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
     value targets so far."""

@@ -6,8 +6,9 @@ the returns that they bring; minibatches, epochs and the optimiser are PPO's. Te
 may have different networks, memories and distributions, if they see the same and do the same.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,16 @@ from purejaxppo.evaluation import Agent
 from purejaxppo.learner import Learner
 from purejaxppo.runfolder import imports
 from purejaxppo.sharding import Shards
-from purejaxppo.types import AgentState, Experience, RolloutState
+from purejaxppo.types import AgentState, Experience, RolloutState, TrainState
+
+FRESH = {
+    "opt_state": "its moments are of another loss, and of another optimiser under kl_rate",
+    "intrinsic": "an apprentice is not curious",
+    "update": "the run begins",
+    "rollout": "its carry is the teacher's",
+    "key": "the run's own",
+}
+"""Fields of a TrainState that do not come from the time with a teacher, and why."""
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
@@ -94,8 +104,11 @@ class Apprentice(Learner):
         return experience._replace(transitions=transitions)
 
 
-def taught(learner: Learner, key) -> AgentState:
-    """An agent that has learned from the teacher of a learner's config.
+def taught(learner: Learner, key) -> dict[str, Any]:
+    """What has been learned from the teacher of a learner's config, by fields of a TrainState.
+
+    These are all but `FRESH`: a critic's values go with the statistics of targets and rewards that
+    they were learned under.
 
     Args:
         learner: whose agent it will be.
@@ -110,6 +123,7 @@ def taught(learner: Learner, key) -> AgentState:
             hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
         updates = jnp.int32(config.imitate.updates)
         after, _ = jax.jit(apprentice.train_chunk)(begun, hp, updates)
-        return jax.block_until_ready(after.agent)
+        names = [f.name for f in fields(TrainState) if f.name not in FRESH]
+        return jax.block_until_ready({name: getattr(after, name) for name in names})
     finally:
         apprentice.env.close()

@@ -1,14 +1,15 @@
 """The learner: one PPO iteration as small pure methods over one `TrainState`, and many of them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import double_buffer, hosts, memory, sequences
+from purejaxppo import double_buffer, hosts, memory, sequences, streams
 from purejaxppo.advantages import gae, vtrace
-from purejaxppo.agents import critics, intrinsic, normalize, ppo, symmetry
+from purejaxppo.agents import critics, intrinsic, normalize, optimizers, ppo, symmetry
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config
 from purejaxppo.envs import curriculum, registry
@@ -77,12 +78,17 @@ class Learner:
         self.critic = critics.make(self.config.ppo)
         self.track = critics.tracker(self.config.ppo)
         self.clip_bootstrap = critics.bootstrap_clip(self.config.ppo)
-        self.policy = Policy(self.config, self.env.spec, self.critic.num_outputs)
+        self.policy = Policy(self.config, self.env.spec)
         self.actor = self.policy
         self.symmetry = symmetry.make(self.config, self.env.spec, self.policy.distribution)
         self.memory = self.symmetry.memory(self.memory)
         self.units = sequences.choose(self.policy.recurrent, self.config.ppo.stretch)
         self.intrinsic = intrinsic.make(self.config, self.env.spec)
+        self.figures = (
+            *self.intrinsic.figures,
+            *self.critic.figures,
+            *optimizers.figures(self.config.ppo),
+        )
         self.advantages: Any = (
             self.corrected_advantages
             if self.config.ppo.advantage == "vtrace"
@@ -112,7 +118,7 @@ class Learner:
             opt_state=ppo.init_opt_state(self.config.ppo, agent.params),
             reward_stats=normalize.init_stats(jnp.zeros(())),
             value_stats=critics.init_stats(),
-            intrinsic=self.intrinsic.init(jax.random.fold_in(agent_key, 1)),
+            intrinsic=self.intrinsic.init(streams.stream(agent_key, streams.CURIOUS_NETWORKS)),
             update=jnp.zeros((), jnp.int32),
             rollout=init_rollout(self.env, self.actor.network.initial_carry, env_key),
             key=key,
@@ -178,6 +184,7 @@ class Learner:
                 self.shards.psum,
                 self.before_epoch(agent, after, transitions, rewards, hp, value_stats),
                 self.symmetry.augment,
+                ppo.projection(agent.params, self.policy.network.limits),
             ),
             agent.params,
             state.opt_state,
@@ -188,6 +195,8 @@ class Learner:
             num_envs=self.num_envs,
         )
         metrics = self.summarise(transitions, experience.episodes, losses, batch)
+        extras |= self.mean_of_targets(self.critic.figures, batch)
+        extras |= optimizers.measure(self.config.ppo, opt_state)
         metrics = metrics._replace(extras={**metrics.extras, **extras})
         agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
         state = TrainState(
@@ -196,7 +205,11 @@ class Learner:
         return state, metrics
 
     def scale_rewards(self, state: TrainState, rollout, transitions: Transition, hp):
-        """Rewards over the running standard deviation of the discounted return, if asked for."""
+        """Rewards over the running standard deviation of the discounted return, if asked for.
+
+        Where a rollout begins with an episode's first step, nothing is carried into it: episodes
+        may have been left unfinished before (`rollout_start`).
+        """
         config = self.config.ppo
         if not config.normalize_reward:
             return rollout, state.reward_stats, transitions.reward
@@ -204,7 +217,7 @@ class Learner:
             transitions.reward,
             transitions.terminated | transitions.truncated,
             transitions.valid,
-            rollout.discounted_return,
+            jnp.where(transitions.start[0], 0.0, rollout.discounted_return),
             hp.gamma,
         )
         stats = normalize.update_stats(
@@ -296,7 +309,7 @@ class Learner:
             action=transitions.action,
             valid=transitions.valid,
         )
-        key = jax.random.fold_in(state.key, 1)
+        key = streams.stream(state.key, streams.CURIOSITY)
         bonus = self.intrinsic.reward(state.intrinsic, rows)
         learned, extras = self.intrinsic.update(state.intrinsic, rows, key, self.shards.psum)
         return reward + hp.intrinsic_coef * bonus, learned, extras
@@ -383,16 +396,29 @@ class Learner:
             extras={},
         )
 
+    def mean_of_targets(self, figures: Mapping, batch: ppo.Batch) -> dict[str, jax.Array]:
+        """Means over all shards' valid value targets, [] each, of functions of targets by name."""
+        if not figures:
+            return {}
+
+        def total(x):
+            return jnp.sum(x, where=batch.valid, dtype=jnp.float32)
+
+        sums = {name: total(function(batch.target)) for name, function in figures.items()}
+        sums, count = self.shards.psum((sums, total(batch.valid)))
+        return {name: x / jnp.maximum(count, 1.0) for name, x in sums.items()}
+
     def anew(self, start: RolloutState, key) -> RolloutState:
         """All environments at the start of new episodes, whatever they were at."""
         del start
         initial_carry = self.actor.network.initial_carry
-        return init_rollout(self.env, initial_carry, jax.random.fold_in(key, 1))
+        key = streams.stream(key, streams.NEW_EPISODES)
+        return init_rollout(self.env, initial_carry, key)
 
     def zero_metrics(self) -> Metrics:
         """Sums of nothing."""
         i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
-        extras = dict.fromkeys(self.intrinsic.figures, f)
+        extras = dict.fromkeys(self.figures, f)
         losses = Losses._make([f] * len(Losses._fields))
         return Metrics(i, i, Episodes(i, f, i, i), losses, f, extras)
 

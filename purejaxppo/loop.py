@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from purejaxppo import configio, hosts, imitation, reporting
-from purejaxppo.agents import schedules
+from purejaxppo.agents import optimizers, schedules
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
@@ -94,9 +94,9 @@ class Programs:
     def taught(self, state: TrainState) -> TrainState:
         """A state before the first update, its agent having learned from a teacher."""
         with named_failures(self.config.env.name, self):
-            agent = imitation.taught(self.learner, self.key)
-        where = self.shards.shardings(STATE_AXES.agent)
-        return state.replace(agent=jax.device_put(agent, where) if where else agent)
+            learned = imitation.taught(self.learner, self.key)
+        where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
+        return state.replace(**(jax.device_put(learned, where) if where else learned))
 
     def abstract_state(self) -> TrainState:
         """The shapes of the state, enough to compile for it."""
@@ -289,17 +289,17 @@ class Run:
 
     def _rows(self, metrics: Metrics) -> list[reporting.Row]:
         """What there is to say after the updates that `metrics` sums up."""
-        row = {
-            "global_step": self.progress.env_steps,
-            "charts/learning_rate": self._learning_rate(self.config),
-        }
-        return [row | reporting.metrics_row(metrics)]
+        row = reporting.metrics_row(metrics)
+        rate = self._learning_rate(self.config.ppo.learning_rate, row)
+        return [{"global_step": self.progress.env_steps, "charts/learning_rate": rate, **row}]
 
-    def _learning_rate(self, config: Config) -> float:
-        ppo = config.ppo
-        progress = (self.progress.update - 1) / self.intervals.total
-        factor = schedules.factor(ppo.learning_rate_schedule, progress, ppo.learning_rate_warmup)
-        return ppo.learning_rate * float(factor)
+    def _learning_rate(self, rate: float, row: reporting.Row) -> float:
+        """What `rate` was at the last update: by its schedule, and by the row's adapted factor."""
+        ppo, stride = self.config.ppo, 1.0 / self.intervals.total
+        progress = (self.progress.update - 1) * stride
+        schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
+        scheduled = float(schedules.factor(schedule, progress, warmup, stride))
+        return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
 
     def _evaluate(self, state: TrainState) -> list[reporting.Row]:
         p = self.progress
@@ -350,7 +350,7 @@ class Run:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*reporting.COLUMNS, *self.programs.learner.intrinsic.figures)
+        return (*reporting.COLUMNS, *self.programs.learner.figures)
 
     def _tensorboard(self, folder: Path) -> reporting.Sink:
         return reporting.TensorBoardSink(folder, self.progress.env_steps)

@@ -99,16 +99,25 @@ class MembersRun(Run):
         return int(steps.sum())
 
     def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        each = [
+            reporting.metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics))
+            for i in range(len(self.members))
+        ]
+        rates = self._rates()
         return [
             {
                 "member": i,
                 "seed": member.seed,
                 "global_step": self.progress.member_steps[i],
-                "charts/learning_rate": self._learning_rate(member),
-                **reporting.metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics)),
+                "charts/learning_rate": self._learning_rate(rates[i], row),
+                **row,
             }
-            for i, member in enumerate(self.members)
+            for i, (member, row) in enumerate(zip(self.members, each, strict=True))
         ]
+
+    def _rates(self) -> list[float]:
+        """Each member's step size before schedules."""
+        return [member.ppo.learning_rate for member in self.members]
 
     def _evaluate(self, state: TrainState) -> list[reporting.Row]:
         p = self.progress

@@ -1,29 +1,37 @@
 """Population-based training: agents that do badly go on from those that do well.
 
-Every so many updates, each agent of the worst share takes over parameters, optimiser, statistics
-and tunable numbers of a random one of the best share, and its numbers are then perturbed.
-Environments and keys stay each agent's own. All of it happens inside the compiled program.
+Every so many updates, each agent of the worst share takes over what a random one of the best share
+has learned (parameters, optimiser, statistics) and its tunable numbers, and these are then
+perturbed. Environments and keys stay each agent's own. All of it happens inside the compiled
+program. A selection waits for a time when every agent has finished an episode since the last one.
 
 Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import reporting
+from purejaxppo import reporting, streams
 from purejaxppo.config import TUNABLE, Config
 from purejaxppo.learner import STATE_AXES
-from purejaxppo.members import MemberPrograms, MembersRun
+from purejaxppo.members import MemberPrograms, MembersRun, keep_better
 from purejaxppo.settings import LogUniform, Range, Uniform
 from purejaxppo.types import Hyperparams, Metrics, TrainState
 
-STREAM = 0x706274
-"""Folded into the first member's key for what the population draws."""
+OWN = {
+    "update": "all members' are the same",
+    "rollout": "environments go on; a memory's carry, which is the old network's, begins anew",
+    "key": "or parent and child would draw the same",
+}
+"""Fields of a TrainState that a copied member keeps, and why; all others are its parent's."""
+COMPLEMENTS = ("gamma", "gae_lambda")
+"""Numbers near 1, of which 1 - x is perturbed: a horizon of 1 / (1 - x) steps grows by a factor."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +45,8 @@ class Rules:
     share: float = 0.25
     """Of the population that is replaced, and that replaces it."""
     factor: float = 1.25
-    """A copied number is multiplied by this, divided by it, or kept, each as likely."""
+    """A copied number is multiplied by this, divided by it, or kept, each as likely; of gamma and
+    gae_lambda, the distance to 1 is."""
 
 
 class Population(NamedTuple):
@@ -77,13 +86,15 @@ def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: f
 def select(key, score, share: float):
     """For each of M members whom it goes on from, int32 [M]: itself, or one of the best.
 
-    The `share` with the lowest scores (NaN lowest) each draw one of the `share` with the highest.
+    The `share` with the lowest scores each draw one of the `share` with the highest, and go on from
+    it if its score is higher than theirs. Scores that are not finite are lower than all others.
     """
     size = score.shape[0]
     count = min(max(round(size * share), 1), size // 2)
-    order = jnp.argsort(jnp.where(jnp.isnan(score), -jnp.inf, score))
-    drawn = jax.random.choice(key, order[size - count :], (count,))
-    return jnp.arange(size).at[order[:count]].set(drawn)
+    score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
+    order = jnp.argsort(score)
+    worst, drawn = order[:count], jax.random.choice(key, order[size - count :], (count,))
+    return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
 
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
@@ -92,32 +103,70 @@ def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
     for i, (name, low, high) in enumerate(rules.bounds):
         old = getattr(hp, name)
         steps = jax.random.randint(jax.random.fold_in(key, i), old.shape, -1, 2)
-        new = jnp.clip(old * rules.factor ** steps.astype(old.dtype), low, high)
-        fields[name] = jnp.where(copied, new, old)
+        factors = rules.factor ** steps.astype(old.dtype)
+        new = 1.0 - (1.0 - old) * factors if name in COMPLEMENTS else old * factors
+        fields[name] = jnp.where(copied, jnp.clip(new, low, high), old)
     return hp._replace(**fields)
 
 
 def evolve(
-    key, state: TrainState, population: Population, rules: Rules
+    key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
 ) -> tuple[TrainState, Population]:
-    """One selection: (state, population) after it."""
+    """One selection: (state, population) after it.
+
+    Nobody is selected before each member has finished an episode, or has parameters that are not
+    finite, which lose: then the episodes so far count for the next selection.
+
+    Args:
+        key: consumed.
+        state: every array with a leading axis of M members.
+        population: what is known of them.
+        rules: how to select.
+        initial_carry: of the environments of one shard [N, ...], () without a memory.
+    """
     select_key, perturb_key = jax.random.split(key)
-    score = population.return_sum / population.episodes  # NaN without episodes
-    source = select(select_key, score, rules.share)
-    own = jnp.arange(len(source))
+    alive = finite(state.agent.params)
+    score = jnp.where(alive, population.return_sum / population.episodes, jnp.nan)
+    ready = jnp.all((population.episodes > 0) | ~alive)
+    own = jnp.arange(len(score))
+    source = jnp.where(ready, select(select_key, score, rules.share), own)
+    copied = source != own
 
     def copy(tree):
         return jax.tree.map(lambda x: x[source], tree)
 
+    old = state.rollout.carry
+    fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
+    inherited = [f.name for f in dataclasses.fields(TrainState) if f.name not in OWN]
     state = state.replace(
-        agent=copy(state.agent),
-        opt_state=copy(state.opt_state),
-        reward_stats=copy(state.reward_stats),
+        rollout=state.rollout.replace(carry=keep_better(copied, old, fresh)),
+        **{name: copy(getattr(state, name)) for name in inherited},
     )
-    nothing = jnp.zeros_like(population.return_sum)
-    hp = perturb(perturb_key, copy(population.hp), source != own, rules)
-    parent = jnp.where(source != own, source, population.parent).astype(jnp.int32)
-    return state, Population(hp, nothing, nothing.astype(jnp.int32), parent)
+    population = Population(
+        hp=perturb(perturb_key, copy(population.hp), copied, rules),
+        return_sum=jnp.where(ready, 0.0, population.return_sum),
+        episodes=jnp.where(ready, 0, population.episodes),
+        parent=jnp.where(copied, source, population.parent).astype(jnp.int32),
+    )
+    return state, population
+
+
+def finite(params: Any):
+    """Whether all parameters of a member are finite, bool [M], of trees of arrays [M, ...]."""
+    each = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(each), axis=0)
+
+
+def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
+    """A sentence, if an episode of `limit` steps (0: any number) may outlast an interval; or ""."""
+    steps = rules.interval * rollout_length
+    if steps >= limit:
+        return ""
+    return (
+        f"an episode may last {limit} steps, and a selection is due every {steps} steps of an "
+        f"environment: it is left out until every agent has finished an episode; "
+        f"{-(-limit // steps)} times the --population_interval leaves none out"
+    )
 
 
 class PopulationPrograms(MemberPrograms):
@@ -167,7 +216,12 @@ class PopulationPrograms(MemberPrograms):
         zeros = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.learner.zero_metrics()
         )
-        key = jax.random.fold_in(self.key[0], STREAM)
+        key = streams.stream(self.key[0], streams.POPULATION)
+        carry = self.learner.actor.network.initial_carry((self.learner.num_envs,))
+
+        def select_among(update, state, population):
+            key_now = jax.random.fold_in(key, update)
+            return evolve(key_now, state, population, self.rules, carry)
 
         def body(_, carried):
             state, population, total = carried
@@ -179,7 +233,7 @@ class PopulationPrograms(MemberPrograms):
             update = state.update[0]
             state, population = jax.lax.cond(
                 (update % self.rules.interval == 0) & (update < self.config.num_updates),
-                lambda pair: evolve(jax.random.fold_in(key, update), pair[0], pair[1], self.rules),
+                lambda pair: select_among(update, *pair),
                 lambda pair: pair,
                 (state, population),
             )
@@ -197,6 +251,15 @@ class PopulationRun(MembersRun):
 
     programs: PopulationPrograms
 
+    def __init__(
+        self, programs: PopulationPrograms, run_dir: Path, console: reporting.Console
+    ) -> None:
+        """Opens the folder's saves; says so if selections will have to wait for episodes."""
+        super().__init__(programs, run_dir, console)
+        length, spec = self.config.ppo.rollout_length, programs.learner.env.spec
+        if warning := short_interval(programs.rules, length, spec.max_episode_steps):
+            console.say(warning)
+
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         assert isinstance(state, PopulationState)
         self._population = jax.device_get(state.population)
@@ -204,15 +267,15 @@ class PopulationRun(MembersRun):
 
     def _rows(self, metrics: Metrics) -> list[reporting.Row]:
         population, names = self._population, self._varying()
-        scheduled = self._learning_rate(self.config) / self.config.ppo.learning_rate
-        rates = population.hp.learning_rate * scheduled
         return [
             row
-            | {"charts/learning_rate": float(rates[i])}
             | {f"population/{name}": float(getattr(population.hp, name)[i]) for name in names}
             | {"population/parent": int(population.parent[i])}
             for i, row in enumerate(super()._rows(metrics))
         ]
+
+    def _rates(self) -> list[float]:
+        return [float(rate) for rate in self._population.hp.learning_rate]
 
     def _varying(self) -> list[str]:
         return [name for name, _, _ in self.programs.rules.bounds]

@@ -55,6 +55,10 @@ BAD = [
     (_flags("--ppo.normalize_obs", "1"), "--ppo.normalize_obs takes no value"),
     # values that cannot be
     (_flags("--ppo.gamma", "1.5"), "ppo.gamma = 1.5 is not between 0 and 1"),
+    (
+        _flags("--ppo.kl_rate", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "1"),
+        "ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise one of them",
+    ),
     (_flags("--ppo.clip_eps", "0"), "ppo.clip_eps = 0.0 must be finite and greater than 0"),
     (_flags("--env.num_envs", "0"), "env.num_envs = 0 is too small; it must be at least 1"),
     (_flags("--total_timesteps", "0"), "total_timesteps = 0 is too small"),

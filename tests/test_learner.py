@@ -9,10 +9,13 @@ import pytest
 from support.trees import assert_same, plain
 
 from purejaxppo import memory
+from purejaxppo.agents import critics, optimizers, ppo
+from purejaxppo.config import IntrinsicConfig
 from purejaxppo.learner import Learner
 from purejaxppo.sharding import Shards
 
 LIMIT, NUM_ENVS, LENGTH = 7, 4, 12
+RND = IntrinsicConfig("rnd", hidden=(4,), features=2)
 VECTOR = {"name": "dummy/vector", "num_envs": NUM_ENVS, "max_episode_steps": LIMIT}
 
 
@@ -289,3 +292,53 @@ def test_values_of_images_in_parts_equal_those_in_one_batch(make_config, monkeyp
         results.append(values(obs, start))
     for other in results[1:]:
         np.testing.assert_allclose(results[0], other, rtol=1e-5, atol=1e-6)
+
+
+def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
+    """Rollouts of 12 steps, episodes of 7 with reward 1: 1, 1.5, ... in each, from 1 on in all."""
+    learner = Learner(
+        make_config(
+            env={"name": "dummy/constant", "max_episode_steps": LIMIT},
+            ppo={"rollout_start": "reset", "normalize_reward": True, "gamma": 0.5},
+        )
+    )
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    step = jax.jit(learner.train_step)
+    for _ in range(2):
+        state, _ = step(state, learner.hyperparams())
+        # Seven steps, the reset row, four steps more: the second episode is left unfinished.
+        np.testing.assert_allclose(state.rollout.discounted_return, 1 + 0.5 + 0.25 + 0.125)
+    episode = 2 - 0.5 ** np.arange(LIMIT)
+    seen = [*episode, *episode[:4]]
+    np.testing.assert_allclose(state.reward_stats.mean, np.mean(seen), rtol=1e-5)
+
+
+def test_streams_have_keys_that_nothing_else_has(make_config, key):
+    learner = Learner(make_config(ppo={"rollout_start": "reset"}, intrinsic=RND))
+    drawn = []
+    learner.env.reset = lambda key, reset=learner.env.reset: drawn.append(key) or reset(key)
+    state = learner.init_shard(key, 0)
+    _, act_key, improve_key = used = jax.random.split(state.key, 3)
+    experience = learner.collect(state.agent, state.rollout, act_key)
+    learner.intrinsic = learner.intrinsic._replace(
+        update=lambda state, rows, key, psum: (state, drawn.append(key) or {})
+    )
+    learner.add_intrinsic(state, experience, experience.transitions.reward, learner.hyperparams())
+    steps = jax.random.split(act_key, 1000)
+    keys = [jnp.stack(drawn), used, steps, jax.random.split(improve_key, 1000)]
+    keys = np.concatenate([jax.random.key_data(x) for x in keys])
+    assert len(np.unique(keys, axis=0)) == len(keys) == 3 + 3 + 2000
+
+
+def test_metrics_say_what_critic_and_rate_report(make_config):
+    learner = Learner(make_config(ppo={"critic": "hl_gauss", "kl_rate": True, "gamma": 0.0}))
+    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    state, metrics = jax.jit(learner.train_step)(state, learner.hyperparams())
+    assert set(metrics.extras) == set(learner.figures)
+    assert metrics.extras[critics.CLIPPED] == 0
+    assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1] != 1
+    batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
+        target=jnp.array([1e6, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
+    )
+    shares = learner.mean_of_targets(learner.critic.figures, batch)
+    np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)

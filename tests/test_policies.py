@@ -1,5 +1,7 @@
 """Every kind of policy with every kind of action: ratios of 1, masks, resuming, and learning."""
 
+from dataclasses import fields
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +10,13 @@ from support.trees import assert_same
 
 from purejaxppo import imitation, load_config, spaces
 from purejaxppo.agents import distributions
-from purejaxppo.config import IntrinsicConfig
+from purejaxppo.config import ImitateConfig, IntrinsicConfig
 from purejaxppo.evaluation import Agent, run_episodes
 from purejaxppo.learner import Learner
+from purejaxppo.loop import Programs
 from purejaxppo.rollout import collect
 from purejaxppo.sharding import Shards
+from purejaxppo.types import TrainState
 
 MEMORIES = ("none", "gru", "lstm", "mingru")
 ACTIONS = {
@@ -362,6 +366,29 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             )
     with pytest.raises(ValueError, match="this environment has one"):
         Learner(make_config(network={"policies": {"*": "a"}}))
+
+
+def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, key, monkeypatch):
+    """PopArt's values and normalised rewards mean nothing without what they were learned under."""
+    config = make_config(
+        env={"name": "dummy/choices", "max_episode_steps": 7},
+        ppo={"critic": "popart", "normalize_reward": True},
+        imitate=ImitateConfig("somewhere", updates=2),
+    )
+    programs = Programs(config, jax.devices()[:1])
+    teacher = Agent(config, programs.learner.policy.init(key))
+    monkeypatch.setattr(imitation, "load_teacher", lambda config, student: teacher)
+    state = programs.init()
+    taught = programs.taught(state)
+    for field in fields(TrainState):
+        old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
+        same = all(a is b for a, b in zip(old, new, strict=True))
+        assert same == (field.name in imitation.FRESH), field.name
+    assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
+    assert taught.reward_stats.count == taught.value_stats.moments.count
+    learner, hp = programs.learner, programs.hp
+    after, _ = jax.jit(learner.train_chunk)(taught, hp, jnp.int32(1))
+    assert after.value_stats.moments.count > taught.value_stats.moments.count
 
 
 def test_an_apprentice_does_as_its_teacher(make_config, key):

@@ -2,21 +2,36 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from trees import assert_same, filled
 
 import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
 from purejaxppo.agents.ppo import make_hyperparams
-from purejaxppo.config import PPOConfig
-from purejaxppo.population import PopulationPrograms, Rules, perturb, rules_of, select
+from purejaxppo.config import IntrinsicConfig, PPOConfig
+from purejaxppo.learner import Learner
+from purejaxppo.population import (
+    OWN,
+    Population,
+    PopulationPrograms,
+    Rules,
+    evolve,
+    finite,
+    perturb,
+    rules_of,
+    select,
+    short_interval,
+)
 from purejaxppo.reporting import read_csv
 from purejaxppo.settings import Choice, LogUniform, Uniform
+from purejaxppo.sharding import Shards
+from purejaxppo.types import TrainState
 
 RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)
 
@@ -40,6 +55,20 @@ def test_who_finished_no_episode_is_among_the_worst(key):
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
 
+@pytest.mark.parametrize(
+    "score", [[jnp.nan] * 4, [-jnp.inf, -jnp.inf, jnp.nan, -jnp.inf], [0.0] * 4, [-3.0, jnp.nan]]
+)
+def test_nobody_goes_on_from_one_that_is_not_better(score, key):
+    score = jnp.array(score)
+    expected = jnp.arange(len(score)) if len(score) == 4 else [0, 0]  # NaN is below any number
+    np.testing.assert_array_equal(select(key, score, 0.5), expected)
+
+
+def test_infinite_scores_lose(key):
+    score = jnp.array([1.0, jnp.inf, 2.0, 3.0])
+    np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
+
+
 def test_at_least_one_and_at_most_half_are_replaced(key):
     for share, replaced in ((0.0, 1), (0.5, 2), (0.25, 1)):
         source = np.asarray(select(key, jnp.arange(4.0), share))
@@ -59,6 +88,19 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
     np.testing.assert_allclose(counts, [500] * 3, atol=80)
     coefs = np.unique(np.asarray(new.ent_coef[: size // 2]))
     np.testing.assert_allclose(coefs, [0.072, 0.09, 0.1], rtol=1e-6)  # 0.1125 is out of bounds
+
+
+def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
+    """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
+    hp = make_hyperparams(PPOConfig(gamma=0.99, gae_lambda=0.9), 10)
+    hp = jax.tree.map(lambda x: jnp.full(300, x), hp)
+    rules = Rules((("gamma", 0.5, 0.9999), ("gae_lambda", 0.89, 0.99)), interval=2)
+    new = perturb(key, hp, jnp.ones(300, bool), rules)
+    for values, expected in [
+        (new.gamma, [1 - 0.0125, 0.99, 1 - 0.008]),
+        (new.gae_lambda, [0.89, 0.9, 0.92]),
+    ]:
+        np.testing.assert_allclose(np.unique(np.asarray(values)), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +130,91 @@ def population(make_config, rates, devices):
         for i, rate in enumerate(rates)
     ]
     return PopulationPrograms(config, jax.devices()[:devices], members, RULES)
+
+
+SIZE, NUM_ENVS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def told_apart(make_config):
+    """The state of four members with a memory, curiosity and PopArt: all of member i's are i."""
+    config = make_config(
+        env={"name": "dummy/vector", "num_envs": NUM_ENVS},
+        network={"memory": "lstm", "memory_size": 2},
+        ppo={"critic": "popart", "normalize_reward": True},
+        intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
+    )
+    learner = Learner(config, Shards(1, None, SIZE))
+    keys = jax.vmap(jax.random.key)(jnp.arange(SIZE))
+    state = jax.eval_shape(learner.init, keys, learner.shard_ids())
+    state = filled(state, lambda shape: np.indices(shape)[0])
+    return state, learner.actor.network.initial_carry((NUM_ENVS,))
+
+
+@jax.jit
+def evolved(key, state, known, carry):
+    return evolve(key, state, known, RULES, carry)
+
+
+def known_of(scores, episodes):
+    hp = make_hyperparams(PPOConfig(learning_rate=1e-3), 10)
+    hp = jax.tree.map(lambda x: jnp.full(SIZE, x), hp)
+    episodes = jnp.array(episodes, jnp.int32)
+    parents = jnp.arange(SIZE, dtype=jnp.int32)
+    return Population(hp, jnp.array(scores) * jnp.maximum(episodes, 1), episodes, parents)
+
+
+def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
+    state, carry = told_apart
+    after, known = evolved(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
+    np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
+    assert set(OWN) < {f.name for f in fields(TrainState)}
+    for field in fields(TrainState):
+        old, new = getattr(state, field.name), getattr(after, field.name)
+        assert jax.tree.leaves(old), field.name
+        if field.name not in OWN:
+            old = jax.tree.map(lambda x: x[jnp.array([0, 0, 2, 3])], old)
+        elif field.name == "rollout":
+            for x in jax.tree.leaves(new.carry):
+                np.testing.assert_array_equal(x[1], 0.0)  # it was the network's that is gone
+                assert (x[0] == 0).all() and (x[2] == 2).all() and (x[3] == 3).all()
+            old, new = old.replace(carry=()), new.replace(carry=())
+        assert_same(old, new)
+
+
+def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart, key):
+    state, carry = told_apart
+    known = known_of([5.0, 0.0, 2.0, 3.0], [4, 0, 2, 1])
+    after, same = evolved(key, state, known, carry)
+    assert_same(after, state)
+    assert_same(same, known)
+    later = same._replace(episodes=same.episodes.at[1].add(1))
+    _, selected = evolved(key, state, later, carry)
+    np.testing.assert_array_equal(selected.parent, [0, 0, 2, 3])
+    np.testing.assert_array_equal(selected.episodes, 0)
+    np.testing.assert_array_equal(selected.return_sum, 0.0)
+
+
+def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, key):
+    """Member 0 seems the best, and has a NaN; it ends episodes or does not."""
+    state, carry = told_apart
+    params = state.agent.params
+    bias = params["critic"]["bias"].at[0].set(jnp.nan)
+    params = params | {"critic": params["critic"] | {"bias": bias}}
+    broken = state.replace(agent=state.agent.replace(params=params))
+    for episodes in ([9, 1, 1, 1], [0, 1, 1, 1]):
+        known = known_of([100.0, 1.0, 2.0, 3.0], episodes)
+        after, selected = evolved(key, broken, known, carry)
+        np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
+        assert finite(after.agent.params).all()
+
+
+def test_an_interval_shorter_than_an_episode_is_named():
+    said = short_interval(RULES, rollout_length=100, limit=1000)
+    assert "an episode may last 1000 steps" in said and "every 200 steps" in said
+    assert "5 times the --population_interval" in said
+    assert not short_interval(RULES, rollout_length=500, limit=1000)
+    assert not short_interval(RULES, rollout_length=1, limit=0)
 
 
 def test_a_selection_copies_agents_inside_the_program(make_config):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +20,11 @@ import pytest
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import configio, restore
+from purejaxppo.agents import optimizers
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.evaluation import evaluate
 from purejaxppo.learner import Learner
-from purejaxppo.loop import Programs
+from purejaxppo.loop import Programs, Run
 from purejaxppo.reporting import read_csv
 
 CARTPOLE = """
@@ -80,6 +82,19 @@ def assert_same_bits(one, other):
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_array_equal(one[name], other[name], err_msg=name, strict=True)
+
+
+def test_the_reported_rate_is_that_of_the_schedule_times_the_adapted_factor(make_config):
+    """Two of ten updates, a warm-up of five, and a rate that has become three times as large."""
+    settings = {"learning_rate_schedule": "constant", "learning_rate_warmup": 0.5, "kl_rate": True}
+    run = SimpleNamespace(
+        config=make_config(ppo=settings),
+        intervals=SimpleNamespace(total=10),
+        progress=SimpleNamespace(update=2),
+    )
+    row = {optimizers.RATE_FACTOR: 3.0}
+    assert Run._learning_rate(run, 0.1, row) == pytest.approx(0.1 * 2 / 5 * 3)
+    assert Run._learning_rate(run, 0.1, {}) == pytest.approx(0.1 * 2 / 5)
 
 
 @pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])

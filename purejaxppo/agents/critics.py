@@ -4,7 +4,8 @@ A `Critic` is pure functions of outputs [..., K]. `ValueStats`, the statistics o
 so far, move before an update's gradient steps, and only critics that need them look at them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +19,11 @@ from purejaxppo.types import Hyperparams, ValueStats
 BINS = 101
 """Of the distributional critic."""
 LIMIT = 12.0
-"""Its outermost bins, in symlog units: values up to e^12 - 1, about 160,000."""
+"""The centres of its outermost bins, in symlog units: values up to e^12 - 1, about 160,000."""
 SMOOTHING = 0.75
 """Its histogram's standard deviation in bins, as Farebrother et al. recommend."""
+CLIPPED = "losses/clipped_targets"
+"""The dashboard's name of the share of value targets that lie beyond its bins."""
 
 
 class Critic(NamedTuple):
@@ -33,6 +36,10 @@ class Critic(NamedTuple):
     """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> [B]."""
     preserve: Callable[[Any, ValueStats, ValueStats], Any]
     """(params, old stats, new stats) -> params whose values are what they were."""
+    gain: float = 1.0
+    """Of its layer's weights at the start."""
+    figures: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
+    """The dashboard's names of functions, targets [B] -> [B], whose means are reported."""
 
 
 def keep(params, old: ValueStats, new: ValueStats):
@@ -68,7 +75,11 @@ def symexp(x):
 
 
 def symlog_critic() -> Critic:
-    """The value's symlog, and half the squared error there: for returns of unknown size."""
+    """The value's symlog, and half the squared error there: for returns of unknown size.
+
+    It learns symexp E[symlog G], which is not the mean of returns G that vary: of 0 and 200, each
+    as likely, 13.2.
+    """
 
     def loss(outputs, old_value, target, stats, hp):
         del old_value, stats, hp
@@ -81,24 +92,49 @@ def hl_gauss() -> Critic:
     """A histogram over symlog values, and the cross-entropy to the target's, a narrow Gaussian.
 
     Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
-    that are equally wide in symlog units.
-    """
-    edges = np.linspace(-LIMIT, LIMIT, BINS + 1)
-    centres = jnp.asarray((edges[1:] + edges[:-1]) / 2, jnp.float32)
-    sigma = SMOOTHING * (edges[1] - edges[0])
+    that are equally wide in symlog units. The value is the mean of what the bins stand for, as in
+    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning", and so the
+    mean of the returns: what they stand for, `decoded`, is such that a target's own histogram has
+    that target as its mean. Targets beyond the outermost bins count as these.
 
-    def value(outputs, stats):
-        del stats
-        return symexp(jax.nn.softmax(outputs) @ centres)
+    Its layer begins at 0, and bins of opposite sign are subtracted before they are weighed: so
+    that what they have in common does not add up to a large value.
+    """
 
     def loss(outputs, old_value, target, stats, hp):
         del old_value, stats, hp
-        z = (jnp.asarray(edges, jnp.float32) - symlog(target)[..., None]) / sigma
-        mass = jnp.diff(jax.scipy.special.ndtr(z), axis=-1)
-        goal = mass / jnp.maximum(jnp.sum(mass, axis=-1, keepdims=True), 1e-6)
+        goal = histogram(jnp.clip(symlog(target), -LIMIT, LIMIT))
         return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
 
-    return Critic(BINS, value, loss, keep)
+    def value(outputs, stats):
+        del stats
+        mass = jax.nn.softmax(outputs)
+        return jnp.sum((mass - mass[..., ::-1]) * (0.5 * decoded), axis=-1)
+
+    decoded = jnp.asarray(decode(), jnp.float32)
+    figures = {CLIPPED: lambda target: jnp.abs(symlog(target)) > LIMIT}
+    return Critic(BINS, value, loss, keep, gain=0.0, figures=figures)
+
+
+def histogram(x):
+    """The mass in each bin of a Gaussian around x, without what lies beyond; [*B] -> [*B, K]."""
+    width = 2 * LIMIT / (BINS - 1)
+    edges = np.linspace(-LIMIT - width / 2, LIMIT + width / 2, BINS + 1)
+    z = (jnp.asarray(edges, jnp.float32) - x[..., None]) / (SMOOTHING * width)
+    mass = jnp.diff(jax.scipy.special.ndtr(z), axis=-1)
+    return mass / jnp.sum(mass, axis=-1, keepdims=True)
+
+
+def decode() -> np.ndarray:
+    """What each bin stands for, [K]: such that the histogram of a bin's centre has it as its mean.
+
+    They are near symexp of the centres, and not quite: a Gaussian around the symlog of a large
+    number has a mean that is larger by a factor.
+    """
+    centres = np.linspace(-LIMIT, LIMIT, BINS)
+    with jax.ensure_compile_time_eval():
+        masses = np.asarray(histogram(jnp.asarray(centres, jnp.float32)), np.float64)
+    return np.linalg.solve(masses, np.sign(centres) * np.expm1(np.abs(centres)))
 
 
 def popart() -> Critic:

@@ -122,9 +122,10 @@ def tanh_gaussian(size: int) -> Distribution:
 def beta(size: int) -> Distribution:
     """Independent Beta distributions on [-1, 1], from parameters [..., 2 size].
 
-    With concentrations α, β = 1 + softplus, each has one peak, and no sample lies beyond the
-    bounds. The stored action is x in (0, 1); the environment gets 2x - 1, and log-probabilities
-    are those of x. Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
+    With concentrations α, β = 1 + softplus, each has one peak, (α - 1) / (α + β - 2), which nears
+    the middle as the distribution becomes uniform, and no sample lies beyond the bounds. The
+    stored action is x in (0, 1); the environment gets 2x - 1, and log-probabilities are those of
+    x. Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
     """
 
     def concentrations(params):
@@ -145,8 +146,9 @@ def beta(size: int) -> Distribution:
         return jnp.sum(betaln(a, b) - slopes, axis=-1)
 
     def mode(params):
-        a, b = concentrations(params)
-        return (a - 1.0) / jnp.maximum(a + b - 2.0, 1e-6)
+        # Not of a - 1, which is 0 in float32 where softplus is small.
+        above, below = jnp.split(jax.nn.softplus(params) + 1e-6, 2, axis=-1)
+        return above / (above + below)
 
     def from_env(action):
         return jnp.clip(0.5 * (action + 1.0), 1e-6, 1.0 - 1e-6)

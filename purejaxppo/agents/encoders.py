@@ -47,11 +47,13 @@ def orthogonal(scale: float):
 def dense(
     features: int, scale: float, name: str, initializer: str, dtype: str = "float32"
 ) -> nn.Dense:
-    """Dense layer with zero biases; `scale` is the gain of orthogonal weights.
+    """Dense layer with zero biases; `scale` is the gain of orthogonal weights, 0 of any.
 
     It computes in `dtype`; its parameters are float32.
     """
     kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
+    if not scale:
+        kernel = nn.initializers.zeros
     return nn.Dense(features, dtype=jnp.dtype(dtype), kernel_init=kernel, name=name)
 
 

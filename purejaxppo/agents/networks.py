@@ -22,6 +22,8 @@ from purejaxppo.spaces import MASK
 
 IMPOSSIBLE = -1e9
 """The logit of a forbidden action: its probability is exactly 0 in float32, its gradient finite."""
+LOG_STD = "log_std"
+"""The parameter that holds standard deviations which do not depend on the observation."""
 
 
 class Network(NamedTuple):
@@ -37,6 +39,8 @@ class Network(NamedTuple):
     step after step, the carry reset where `start`."""
     initial_carry: Callable[[tuple[int, ...]], Any]
     """batch shape -> recurrent carry; () for feed-forward networks."""
+    limits: dict[str, tuple[float, float]]
+    """Names of parameters, and the range that each keeps in all gradient steps."""
 
 
 class Residual(nn.Module):
@@ -97,6 +101,7 @@ class ActorCritic(nn.Module):
     action: spaces.Space
     config: NetworkConfig
     critic_outputs: int
+    critic_gain: float = 1.0
 
     @nn.compact
     def __call__(self, carry, obs, start):
@@ -116,7 +121,8 @@ class ActorCritic(nn.Module):
             features.append(critic(take(obs, space)))
         if config.memory != "none":
             carry, features = self.remember(carry, features, start)
-        outputs = dense(self.critic_outputs, 1.0, "critic", config.initializer)(features[-1])
+        head = dense(self.critic_outputs, self.critic_gain, "critic", config.initializer)
+        outputs = head(features[-1])
         params = self.head(features[0])
         if has_mask(self.observation):
             params = distributions.forbid(params, obs[MASK], self.action, IMPOSSIBLE)
@@ -137,7 +143,7 @@ class ActorCritic(nn.Module):
         """Distribution parameters [..., P] of `distributions.for_space(self.action)`."""
         config = self.config
         is_log_std = distributions.log_std_positions(self.action, config.distribution)
-        low, high = np.log(config.min_std), np.log(config.max_std)
+        low, high = log_std_limits(config)
         start = np.log(config.init_std)
         if config.std == "dependent":
             params = dense(len(is_log_std), 0.01, "actor", config.initializer)(features)
@@ -146,14 +152,19 @@ class ActorCritic(nn.Module):
         means = dense(int((~is_log_std).sum()), 0.01, "actor", config.initializer)(features)
         if not is_log_std.any():
             return means
-        log_std = self.param("log_std", nn.initializers.constant(start), (int(is_log_std.sum()),))
-        log_std = jnp.broadcast_to(
-            jnp.clip(log_std, low, high), (*means.shape[:-1], log_std.shape[0])
-        )
+        log_std = self.param(LOG_STD, nn.initializers.constant(start), (int(is_log_std.sum()),))
+        # Gradient steps keep it within its limits; jnp.clip would halve its gradient there.
+        log_std = jnp.where(log_std < low, low, jnp.where(log_std > high, high, log_std))
+        log_std = jnp.broadcast_to(log_std, (*means.shape[:-1], log_std.shape[0]))
         params = jnp.concatenate([means, log_std], axis=-1)
         order = np.argsort(np.argsort(is_log_std, kind="stable"), kind="stable")
         in_order = bool(np.all(order == np.arange(len(order))))
         return params if in_order else params[..., order]
+
+
+def log_std_limits(config: NetworkConfig) -> tuple[float, float]:
+    """The smallest and the largest logarithm of a standard deviation."""
+    return float(np.log(config.min_std)), float(np.log(config.max_std))
 
 
 def has_mask(observation: spaces.Space) -> bool:
@@ -194,32 +205,38 @@ def make_network(
     action: spaces.Space,
     config: NetworkConfig,
     critic_outputs: int = 1,
+    critic_gain: float = 1.0,
 ) -> Network:
     """The actor-critic that a config describes.
+
+    The critic has so many outputs, of a layer whose weights begin with such a gain.
 
     Raises:
         ValueError: the config's encoder cannot read the observations, its keys are not among their
             parts, or the action mask does not fit.
     """
-    module = ActorCritic(observation, action, config, critic_outputs)
+    module = ActorCritic(observation, action, config, critic_outputs, critic_gain)
     if config.memory == "none":
         return feed_forward(module)
     return recurrent(module)
 
 
-def make_networks(spec: Any, config: NetworkConfig, critic_outputs: int = 1) -> Network:
+def make_networks(
+    spec: Any, config: NetworkConfig, critic_outputs: int = 1, critic_gain: float = 1.0
+) -> Network:
     """The network of an environment's agents: one for all, or one per policy of the config.
 
     Args:
         spec: of the environment: `observation`, `action`, and `agents` if it has several.
         config: which one.
         critic_outputs: how many numbers a critic puts out.
+        critic_gain: of its last layer's weights at the start.
 
     Raises:
         ValueError: as `make_network`; or `policies` that do not name every agent once.
     """
     if not config.policies:
-        return make_network(spec.observation, spec.action, config, critic_outputs)
+        return make_network(spec.observation, spec.action, config, critic_outputs, critic_gain)
     names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
     if not names:
         raise ValueError("network.policies is for several agents, and this environment has one")
@@ -229,7 +246,7 @@ def make_networks(spec: Any, config: NetworkConfig, critic_outputs: int = 1) -> 
             f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
             f"{list(spec.agents)}"
         )
-    one = make_network(spec.observation, spec.action, config, critic_outputs)
+    one = make_network(spec.observation, spec.action, config, critic_outputs, critic_gain)
     return side_by_side(one, tuple(names))
 
 
@@ -296,7 +313,7 @@ def feed_forward(module: ActorCritic) -> Network:
         return module.apply({"params": params}, carry, obs, None)
 
     jax.eval_shape(init, jax.random.key(0))
-    return Network(init, apply, apply, initial_carry=lambda batch: ())
+    return Network(init, apply, apply, lambda batch: (), limits_of(module))
 
 
 def recurrent(module: ActorCritic) -> Network:
@@ -321,7 +338,12 @@ def recurrent(module: ActorCritic) -> Network:
         return (carry, *(x[0] for x in out))
 
     jax.eval_shape(init, jax.random.key(0))
-    return Network(init, apply, unroll, initial_carry)
+    return Network(init, apply, unroll, initial_carry, limits_of(module))
+
+
+def limits_of(module: ActorCritic) -> dict[str, tuple[float, float]]:
+    """Names of a network's parameters that have limits, with these."""
+    return {LOG_STD: log_std_limits(module.config)}
 
 
 def zeros(space: spaces.Space):

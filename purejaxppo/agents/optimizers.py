@@ -18,6 +18,8 @@ from purejaxppo.config import PPOConfig
 FASTER, SLOWER = 1.5, 1 / 1.5
 """What the adaptive rate is multiplied by, and its limits as factors of the rate."""
 LIMITS = (1e-2, 1e2)
+RATE_FACTOR = "charts/rate_factor"
+"""The dashboard's name of what the adaptive rate has become a multiple of."""
 
 
 def muon(config: PPOConfig) -> optax.GradientTransformation:
@@ -46,7 +48,8 @@ PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
 def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTransformation:
     """The optimiser that a config names, over vectors [P].
 
-    Its `update` takes `kl` besides, the divergence of the step that the gradient is from.
+    Its `update` takes `kl` and `first` besides: the divergence from the policy that acted, before
+    the step, and whether the step is a rollout's first (bool []).
 
     Args:
         config: name, weight decay, adaptive rate.
@@ -62,6 +65,16 @@ def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTra
     if config.kl_rate:
         parts.append(adaptive_rate(config.target_kl))
     return optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
+
+
+def figures(config: PPOConfig) -> tuple[str, ...]:
+    """The dashboard's names of what `measure` tells."""
+    return (RATE_FACTOR,) if config.kl_rate else ()
+
+
+def measure(config: PPOConfig, state: Any) -> dict[str, jax.Array]:
+    """Figures of a state of the config's optimiser, [] each."""
+    return {RATE_FACTOR: state[-1]} if config.kl_rate else {}  # the last part of the chain
 
 
 def on_tree(
@@ -103,17 +116,19 @@ def weight_decay(weight: float, mask: jax.Array) -> optax.GradientTransformation
 def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
     """A factor of the step size that keeps the divergence of each gradient step near a target.
 
-    Above twice the target the rate becomes slower, below half of it faster. As in Rudin et al.
-    2022, https://arxiv.org/abs/2109.11978, appendix A.
+    Above twice the target the rate becomes slower, below half of it faster. Before a rollout's
+    first step the policy is the one that acted: a divergence of 0 says nothing of the rate there,
+    and makes it no faster. As in Rudin et al. 2022, https://arxiv.org/abs/2109.11978, appendix A.
     """
 
     def init(flat):
         del flat
         return jnp.ones(())
 
-    def update(updates, factor, flat=None, *, kl, **_):
+    def update(updates, factor, flat=None, *, kl, first, **_):
         del flat
-        change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(kl < target_kl / 2, FASTER, 1.0))
+        too_small = (kl < target_kl / 2) & ~first
+        change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(too_small, FASTER, 1.0))
         factor = jnp.clip(factor * change, *LIMITS)
         return updates * factor, factor
 

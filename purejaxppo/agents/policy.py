@@ -19,20 +19,19 @@ class Policy:
     Args:
         config: of the run.
         spec: of the environment, or whatever has its `observation` and `action` spaces.
-        critic_outputs: how many numbers the critic puts out.
 
     Raises:
         ValueError: the config's network cannot read the observations, or its distribution is none
             over the actions.
     """
 
-    def __init__(self, config: Config, spec: Any, critic_outputs: int = 0) -> None:
+    def __init__(self, config: Config, spec: Any) -> None:
         """Builds network and distribution; nothing is computed yet."""
         self.config = config
         self.observation, self.action = spec.observation, spec.action
-        critic_outputs = critic_outputs or critics.make(config.ppo).num_outputs
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
-        self.network = make_networks(spec, config.network, critic_outputs)
+        critic = critics.make(config.ppo)
+        self.network = make_networks(spec, config.network, critic.num_outputs, critic.gain)
         self.recurrent = config.network.memory != "none"
 
     def init(self, key) -> AgentState:

@@ -55,10 +55,11 @@ def make_hyperparams(config: PPOConfig, total_updates: int) -> Hyperparams:
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update) -> Hyperparams:
     """Hyperparameters at an update, of total_updates: each by its schedule."""
-    progress = update / hp.total_updates
+    progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     factor, warmup = schedules.factor, config.learning_rate_warmup
+    rate = factor(config.learning_rate_schedule, progress, warmup, stride)
     return hp._replace(
-        learning_rate=hp.learning_rate * factor(config.learning_rate_schedule, progress, warmup),
+        learning_rate=hp.learning_rate * rate,
         clip_eps=hp.clip_eps * factor(config.clip_schedule, progress),
         ent_coef=hp.ent_coef * factor(config.ent_schedule, progress),
         intrinsic_coef=hp.intrinsic_coef * factor(config.intrinsic_schedule, progress),
@@ -100,6 +101,28 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     flat, unravel = ravel_pytree(params)
     padded = jnp.pad(flat, (0, -flat.size % LANES))
     return padded, lambda padded: unravel(padded[: flat.size])
+
+
+def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
+    """A function of the flat parameters that puts those with limits, by name, back within them."""
+    ranges, start = [], 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = getattr(path[-1], "key", None)
+        if name in limits:
+            ranges.append((slice(start, start + leaf.size), limits[name]))
+        start += leaf.size
+
+    def project(flat):
+        for where, (low, high) in ranges:
+            flat = flat.at[where].set(jnp.clip(flat[where], low, high))
+        return flat
+
+    return project
+
+
+def unlimited(flat):
+    """Parameters without limits."""
+    return flat
 
 
 def ppo_loss(
@@ -249,6 +272,8 @@ class Update(NamedTuple):
     """(params, batch) -> the batch of the next epoch."""
     augment: Callable[[Batch], Batch] = unchanged_rows
     """The rows of a minibatch -> those that a gradient step sees."""
+    project: Callable[[jax.Array], jax.Array] = unlimited
+    """Flat parameters after a gradient step -> those that may be."""
 
 
 def improve(
@@ -288,26 +313,30 @@ def improve(
 
     def gradient_step(batch, state, minibatch):
         flat, opt_state = state
-        index, advantage = minibatch
+        index, advantage, first = minibatch
         rows = jax.tree.map(
             lambda x: x.at[index].get(mode="promise_in_bounds"), batch._replace(shared=())
         )
         rows = how.augment(rows._replace(advantage=advantage, shared=batch.shared))
         gradient, parts = mean_gradient(loss, flat, rows, how.psum)
         gradient, norm = clip_norm(gradient, hp.max_grad_norm)
-        updates, opt_state = optimizer.update(gradient, opt_state, flat, kl=parts.approx_kl)
+        updates, opt_state = optimizer.update(
+            gradient, opt_state, flat, kl=parts.approx_kl, first=first
+        )
         parts = parts._replace(grad_norm=norm, epochs=jnp.ones_like(norm))
-        return (flat - hp.learning_rate * updates, opt_state), parts
+        return (how.project(flat - hp.learning_rate * updates), opt_state), parts
 
-    def epoch(state, key):
+    def epoch(state, number_and_key):
+        number, key = number_and_key
         current = how.before_epoch(unravel(state[0]), batch)
         index = deal(key, config, length, num_envs)
         advantage = normalized(current.advantage[index], current.valid[index])
-        return jax.lax.scan(partial(gradient_step, current), state, (index, advantage))
+        first = (number == 0) & (jnp.arange(config.num_minibatches) == 0)
+        return jax.lax.scan(partial(gradient_step, current), state, (index, advantage, first))
 
     run = until_kl(config.target_kl) if config.kl_stop else every_epoch
-    keys = jax.random.split(key, config.num_epochs)
-    (flat, opt_state), parts = run(epoch, (flat, opt_state), keys)
+    epochs = jnp.arange(config.num_epochs), jax.random.split(key, config.num_epochs)
+    (flat, opt_state), parts = run(epoch, (flat, opt_state), epochs)
     made = jnp.sum(parts.epochs)
     means = jax.tree.map(lambda x: jnp.sum(x) / made, parts)
     return unravel(flat), opt_state, means._replace(epochs=made / config.num_minibatches)

@@ -46,12 +46,13 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def factor(name: str, progress, warmup: float = 0.0):
+def factor(name: str, progress, warmup: float = 0.0, stride=0.0):
     """What a value is multiplied by at `progress`, 0 to 1.
 
-    A warm-up takes the factor from 0 to the schedule's in a straight line over the first `warmup`
-    of the run.
+    A warm-up takes the factor to the schedule's in a straight line over the first `warmup` of the
+    run, of whose updates each is the part `stride`: the k-th, from 1 on, has k strides of it, so
+    that the first one does not have a factor of 0.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
     value = SCHEDULES[name](progress)
-    return value * jnp.minimum(1.0, progress / warmup) if warmup else value
+    return value * jnp.minimum(1.0, (progress + stride) / warmup) if warmup else value

@@ -168,3 +168,17 @@ def test_the_mask_of_log_standard_deviations_follows_the_parameters(mixed):
 def test_continuous_actions_with_several_axes_are_refused():
     with pytest.raises(ValueError, match=r"one axis.*\(2, 2\)"):
         distributions.for_space(spaces.Box((2, 2)))
+
+
+def test_the_mode_of_a_beta_is_its_peak_and_the_middle_where_it_is_uniform():
+    dist = distributions.beta(1)
+
+    def mode(a, b):
+        """Of concentrations 1 + a and 1 + b."""
+        params = np.log(np.expm1(np.array([a, b], np.float64)))
+        return dist.mode(jnp.asarray(params, jnp.float32))[0]
+
+    np.testing.assert_allclose(mode(1.0, 3.0), 0.25, rtol=1e-5)
+    np.testing.assert_allclose(mode(1e-3, 3e-3), 0.25, rtol=1e-3)
+    for low in (-17.0, -40.0, -200.0):  # softplus is 4e-8, 4e-18 and 0
+        np.testing.assert_allclose(dist.mode(jnp.full(2, low)), 0.5, atol=1e-6)

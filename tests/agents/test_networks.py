@@ -217,6 +217,28 @@ def test_the_deviation_stays_within_its_limits(key):
     assert np.abs(out[:, :2]).max() > 2.5  # the means have no limits
 
 
+def test_a_deviation_at_its_limit_has_its_whole_gradient(key):
+    limits = {"min_std": 0.1, "max_std": 2.0, "action": spaces.Box((2,), -1.0, 1.0)}
+    network, obs = make(**limits), jnp.zeros((1, 5))
+    params = network.init(key)
+    low, high = network.limits[networks.LOG_STD]
+
+    def total(log_std):
+        return jnp.sum(forward(network, params | {"log_std": log_std}, obs)[0])
+
+    np.testing.assert_array_equal(jax.grad(total)(jnp.array([low, high])), 1.0)
+
+
+def test_a_critic_may_begin_at_zero_with_any_initializer(key):
+    for initializer in ("orthogonal", "lecun_normal"):
+        config = NetworkConfig(hidden=(16,), initializer=initializer)
+        network = networks.make_network(VECTOR, CHOICE, config, 7, 0.0)
+        params = network.init(key)
+        assert params["critic"]["kernel"].shape == (16, 7)
+        np.testing.assert_array_equal(params["critic"]["kernel"], 0.0)
+        assert np.abs(params["actor"]["kernel"]).min() > 0
+
+
 def test_parameters_of_mixed_actions_are_in_the_order_of_their_distribution(key):
     action = spaces.Dict.of({"a": spaces.Box((2,), -1.0, 1.0), "b": spaces.Discrete(3)})
     network = make(action=action, init_std=0.5)

@@ -19,14 +19,16 @@ def params(key):
     return {"b": jax.random.normal(keys[0], (5,)), "w": jax.random.normal(keys[1], (4, 5))}
 
 
-def step(params, gradient, steps=2, kl=0.0, **config):
+def step(params, gradient, steps=2, kl=0.0, first=False, **config):
     """What an optimiser of ours makes of gradients as trees."""
     config = PPOConfig(**config)
     flat, unravel = ppo.flatten(params)
     optimizer = optimizers.make(config, params, unravel)
     state = optimizer.init(flat)
     for _ in range(steps):
-        updates, state = optimizer.update(ppo.flatten(gradient)[0], state, flat, kl=kl)
+        updates, state = optimizer.update(
+            ppo.flatten(gradient)[0], state, flat, kl=kl, first=jnp.asarray(first)
+        )
     return unravel(updates)
 
 
@@ -81,6 +83,15 @@ def test_the_rate_follows_the_divergence(params, kl, factor):
     np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
 
 
+def test_a_rollouts_first_step_makes_the_rate_no_faster_but_may_make_it_slower(params):
+    gradient = jax.tree.map(jnp.sin, params)
+    settings = {"optimizer": "sgd", "kl_rate": True, "target_kl": 0.02}
+    plain = step(params, gradient, optimizer="sgd")
+    for kl, factor in [(0.0, 1.0), (0.05, 1.5**-2)]:  # of an older policy it need not be 0
+        adapted = step(params, gradient, kl=kl, first=True, **settings)
+        np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
+
+
 def test_no_epoch_follows_one_that_went_too_far():
     divergence = jnp.array([0.001, 0.03, 0.001, 0.001])
 
@@ -113,3 +124,13 @@ def test_schedules_by_hand(name, values):
     warm = schedules.factor(name, progress, warmup=0.5)
     np.testing.assert_allclose(warm, np.array([0, 0.5, 1, 1, 1]) * values, atol=1e-6)
     assert schedules.factor(name, 1.5) == schedules.factor(name, 1.0)
+
+
+def test_the_first_update_of_a_warm_up_has_its_share_of_the_rate():
+    """Ten updates, a warm-up of four: 1/4, 2/4, 3/4 and 4/4 of the rate, not 0 to 3/4."""
+    config = PPOConfig(
+        learning_rate=0.1, learning_rate_schedule="constant", learning_rate_warmup=0.4
+    )
+    hp = ppo.make_hyperparams(config, 10)
+    rates = [ppo.scheduled(hp, config, update).learning_rate for update in range(6)]
+    np.testing.assert_allclose(rates, [0.025, 0.05, 0.075, 0.1, 0.1, 0.1], rtol=1e-5)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.agents import ppo
+from purejaxppo.agents import optimizers, ppo
 from purejaxppo.config import PPOConfig
 
 LENGTH, NUM_ENVS = 6, 8
@@ -238,3 +238,49 @@ def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
     assert flat.size % ppo.LANES == 0
     assert size + 6 <= flat.size < size + 6 + ppo.LANES
     chex.assert_trees_all_equal(unflatten(flat), params)
+
+
+def test_the_adaptive_rate_stays_where_the_policy_does(line, key):
+    """The line's divergence is 0 throughout: only steps after a rollout's first make it faster."""
+    for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
+        sizes = {"num_epochs": epochs, "num_minibatches": minibatches}
+        _, opt_state, _ = improve(line, key, kl_rate=True, **sizes)
+        rate = optimizers.measure(PPOConfig(kl_rate=True), opt_state)[optimizers.RATE_FACTOR]
+        np.testing.assert_allclose(rate, factor, rtol=1e-6)
+
+
+def test_parameters_with_limits_are_put_back_and_no_others():
+    params = {
+        "a": {"log_std": jnp.array([-9.0, 0.5, 9.0]), "bias": jnp.full((2, 2), 9.0)},
+        "b": {"log_std": jnp.array([-2.0]), "z": jnp.array([-9.0])},
+    }
+    flat, unravel = ppo.flatten(params)
+    project = ppo.projection(params, {"log_std": (-1.0, 2.0)})
+    projected = unravel(jax.jit(project)(flat))
+    np.testing.assert_array_equal(projected["a"]["log_std"], [-1.0, 0.5, 2.0])
+    np.testing.assert_array_equal(projected["b"]["log_std"], [-1.0])
+    for name, part in [("a", "bias"), ("b", "z")]:
+        np.testing.assert_array_equal(projected[name][part], params[name][part])
+    without = {"bias": jnp.zeros(70)}
+    program = jax.make_jaxpr(ppo.projection(without, {"log_std": (-1.0, 2.0)}))
+    assert not program(ppo.flatten(without)[0]).eqns
+
+
+def test_every_gradient_step_ends_within_the_limits(line, key):
+    """Towards w = 2 in steps of almost 0.1, and no further than 0.25."""
+    evaluate, batch = line
+    config = PPOConfig(
+        learning_rate=0.1, num_minibatches=1, num_epochs=6, vf_coef=1.0, max_grad_norm=0.0
+    )
+    params = {"w": jnp.zeros(())}
+    params, _, _ = ppo.improve(
+        ppo.Update(evaluate, identity, project=ppo.projection(params, {"w": (-1.0, 0.25)})),
+        params,
+        ppo.init_opt_state(config, params),
+        batch,
+        ppo.make_hyperparams(config, 1),
+        key,
+        config=config,
+        num_envs=2,
+    )
+    assert params["w"] == 0.25

@@ -18,3 +18,14 @@ def plain(tree):
 def assert_same(a, b):
     """Bit for bit."""
     jax.tree.map(np.testing.assert_array_equal, plain(a), plain(b))
+
+
+def filled(shapes, fill):
+    """A tree of such shapes and types, each array from `fill` of a shape; keys from their bits."""
+
+    def leaf(x):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(jnp.asarray(fill((*x.shape, 2)), jnp.uint32))
+        return jnp.asarray(fill(x.shape)).astype(x.dtype)
+
+    return jax.tree.map(leaf, shapes)
