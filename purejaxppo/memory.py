@@ -95,15 +95,14 @@ class Row(NamedTuple):
     env: jax.Array  # [N] int32
     first: jax.Array  # [N] int32: the place of its first value among `Series.values`
     age: jax.Array  # [N] int32: all but the last `age` values are of `Series.start`
-    blank: jax.Array  # [N] bool: a window of zeros, which stands for a diverged observation
 
 
 class Windows:
     """Keeps the series behind observations that are the last H values of it.
 
-    Exact if every row's window is the one before, `slide` values later, or zeros, or a new
-    episode's first; and if the first windows that an environment's episodes have within a rollout
-    are all the same. Row 0 may be anything.
+    Exact if every row's window is the one before, `slide` values later, or a new episode's first;
+    and if the first windows that an environment's episodes have within a rollout are all the same.
+    Row 0 may be anything.
 
     Args:
         window: H.
@@ -145,7 +144,6 @@ class Windows:
             env=jnp.arange(num_envs, dtype=jnp.int32),
             first=jnp.broadcast_to(first, num_envs),
             age=age,
-            blank=jnp.all((obs == 0).reshape(num_envs, -1), axis=1),
         )
         return memory, row
 
@@ -164,8 +162,7 @@ class Windows:
         padded = jnp.concatenate([memory.start, jnp.zeros_like(memory.start)], axis=1)
         start = _stretches(padded, rows.env, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
-        obs = jnp.where(_expand(old, values), start, values)
-        return jnp.where(_expand(rows.blank, obs), jnp.zeros((), obs.dtype), obs)
+        return jnp.where(_expand(old, values), start, values)
 
     def over(self, function: Callable, memory: Series, rows: Row, *others):
         """As `Whole.over`, some rows of time after another, so that few windows exist at once."""
