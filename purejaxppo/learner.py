@@ -41,6 +41,8 @@ STATE_AXES: Any = TrainState(
     key=0,  # type: ignore[arg-type]
 )
 """Which fields of a TrainState have a leading axis of shards."""
+ROUNDING = 1e-5
+"""Value targets whose standard deviation is below this share of their mean do not vary."""
 
 
 class Learner:
@@ -187,8 +189,10 @@ class Learner:
             num_envs=self.num_envs,
         )
         metrics = self.summarise(transitions, experience.episodes, losses, batch)
-        metrics = metrics._replace(extras={**metrics.extras, **extras})
         agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
+        metrics = metrics._replace(
+            extras={**metrics.extras, **extras}, finite=metrics.finite * is_finite(agent)
+        )
         state = TrainState(
             agent, opt_state, reward_stats, value_stats, curiosity, state.update + 1, after, key
         )
@@ -359,28 +363,39 @@ class Learner:
         psum = self.shards.psum
         steps = jnp.sum(transitions.valid, dtype=jnp.int32)
 
-        def moments(x):
-            return jnp.stack(
-                [jnp.sum(x, where=batch.valid), jnp.sum(jnp.square(x), where=batch.valid)]
-            )
-
-        steps, episodes, target, error = psum(
-            (steps, episodes, moments(batch.target), moments(batch.target - batch.value))
+        broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
+        rows = jnp.stack([batch.target, batch.target - batch.value])
+        sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
+        steps, episodes, (broken, *sums) = psum((steps, episodes, jnp.stack([broken, *sums])))
+        explained, variance = self.explained_variance(
+            rows, jnp.stack(sums) / jnp.maximum(steps, 1), batch.valid, steps
         )
-        count = jnp.maximum(steps, 1)
-
-        def variance(m):
-            return jnp.maximum(m[1] / count - jnp.square(m[0] / count), 0.0)
-
-        unexplained = variance(error) / jnp.maximum(variance(target), 1e-12)
         return Metrics(
             updates=jnp.ones((), jnp.int32),
             env_steps=steps,
             episodes=episodes,
             losses=losses,
-            explained_variance=1.0 - unexplained,
+            explained=explained,
+            explained_variance=variance,
+            finite=(broken == 0).astype(jnp.int32),
             extras={},
         )
+
+    def explained_variance(self, rows, mean, valid, count):
+        """(whether the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
+
+        Args:
+            rows: targets and errors, [2, *B] of this shard.
+            mean: of each over all shards, [2].
+            valid: bool [*B].
+            count: valid rows of all shards.
+        """
+        centred = rows - mean.reshape(2, *[1] * valid.ndim)
+        squares = jnp.sum(jnp.square(centred), axis=tuple(range(1, rows.ndim)), where=valid)
+        target, error = self.shards.psum(squares) / jnp.maximum(count, 1)
+        varies = target > jnp.square(ROUNDING * mean[0])
+        unexplained = error / jnp.where(varies, target, 1.0)
+        return varies.astype(jnp.int32), jnp.where(varies, 1.0 - unexplained, 0.0)
 
     def anew(self, start: RolloutState, key) -> RolloutState:
         """All environments at the start of new episodes, whatever they were at."""
@@ -393,7 +408,12 @@ class Learner:
         i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
         extras = dict.fromkeys(self.intrinsic.figures, f)
         losses = Losses._make([f] * len(Losses._fields))
-        return Metrics(i, i, Episodes(i, f, i, i), losses, f, extras)
+        return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, extras)
+
+
+def is_finite(tree):
+    """Whether all numbers of a pytree are finite, bool []."""
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def go_on(start: RolloutState, key) -> RolloutState:
