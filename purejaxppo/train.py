@@ -322,7 +322,9 @@ def prepare(run: Run) -> TrainState:
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-    elif config.imitate.teacher:
+    else:
+        run.checkpoints.clear_best()
+    if config.imitate.teacher and not resumes:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
     if hosts.is_main():
