@@ -1,7 +1,6 @@
 """NaN never wins: best agents, scores of sweeps, saves, and runs that stop at once."""
 
 import logging
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,11 +196,11 @@ def test_a_best_agent_that_is_gone_beats_nothing(saves, caplog):
     assert "no evaluation has found a best agent; this is the last save" in caplog.text
 
 
-def test_a_run_that_died_before_its_first_save_leaves_no_best_behind(config_file):
-    assert train(config_file, "--total_timesteps", "160") == 0
-    for path in Path("run/checkpoints").iterdir():
-        shutil.rmtree(path)
-    (best,) = Path("run/best").iterdir()
-    best.rename("run/best/999")
-    assert train(config_file, "--total_timesteps", "160") == 0
-    assert restore("run").env_steps <= 160 and bests(Path("run")) != [999]
+def test_a_run_that_starts_from_0_clears_the_best_of_one_that_died(saves):
+    folder, state, reopen = saves
+    reopen().save_best(state.agent, Progress(1, 999, best_return=1.0, best_env_steps=999))
+    checkpoints = reopen()
+    checkpoints.clear_best()
+    checkpoints.save_best(state.agent, Progress(1, 10, best_return=-1.0, best_env_steps=10))
+    reopen()
+    assert bests(folder) == [10]

@@ -5,9 +5,7 @@ from typing import Any
 
 import jax
 
-from purejaxppo.envs.base import EnvStep
-from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.envs.base import Env, EnvStep
 
 
 class Apart:
@@ -20,7 +18,7 @@ class Apart:
 
     failure = None  # nothing runs on the host
 
-    def __init__(self, env: VectorEnv | WorldsEnv, count: int) -> None:
+    def __init__(self, env: Env, count: int) -> None:
         """Takes the environment over."""
         self.env = env
         self.count = count
