@@ -16,6 +16,7 @@ from purejaxppo.envs.base import Env
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.sharding import Shards
+from purejaxppo.spaces import LARGEST
 from purejaxppo.types import (
     AgentState,
     Episodes,
@@ -378,6 +379,9 @@ class Learner:
             explained=explained,
             explained_variance=variance,
             finite=(broken == 0).astype(jnp.int32),
+            learned=(losses.skipped < losses.epochs * self.config.ppo.num_minibatches).astype(
+                jnp.int32
+            ),
             extras={},
         )
 
@@ -408,12 +412,14 @@ class Learner:
         i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
         extras = dict.fromkeys(self.intrinsic.figures, f)
         losses = Losses._make([f] * len(Losses._fields))
-        return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, extras)
+        return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
 
 
-def is_finite(tree):
-    """Whether all numbers of a pytree are finite, bool []."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
+def is_finite(agent: AgentState):
+    """Whether an agent's numbers are finite, and no parameter is beyond ±LARGEST, bool []."""
+    params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
+    stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
+    return jnp.all(jnp.stack(params + stats))
 
 
 def go_on(start: RolloutState, key) -> RolloutState:

@@ -31,6 +31,8 @@ CHUNK_SECONDS = 1.0
 FIRST_CHUNK_UPDATES = 1
 EVAL_STREAM = 0x6576616C
 """Folded into the run's key for evaluations; shards fold their own, small numbers into others."""
+MOST_IDLE = 5
+"""Updates in succession that may make no gradient step, all having been skipped."""
 MIN_ROWS = 64
 """Rows of a minibatch that a shard should have at least, for more shards to pay."""
 
@@ -191,6 +193,7 @@ class Run:
         self.signal = 0
         """The signal that ended it, if one did."""
         self._pending: Metrics | None = None
+        self._idle = np.zeros((), int)  # updates in succession without a gradient step; [M]
         self._saved_at = time.perf_counter()
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -232,12 +235,15 @@ class Run:
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
+        self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
         self.console.progress(done, p.env_steps, speed, reporting.mean_row(rows))
+        for row, idle in zip(rows, np.atleast_1d(self._idle), strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE
         lost = self._lost(rows)
         evaluate = every.due(every.eval, p.update) and not lost
         if evaluate:
@@ -255,7 +261,8 @@ class Run:
                 raise NotFiniteError(self._what_was_lost())
         (age,) = hosts.maximum(time.perf_counter() - self._saved_at)
         late = age > self.config.checkpoint.max_seconds
-        if every.due(every.save, p.update) or late:
+        # A state without a gradient to go on by is not to replace one with it.
+        if (every.due(every.save, p.update) or late) and not self._idle.all():
             self._save(state)
 
     def _lost(self, rows: list[reporting.Row]) -> bool:
@@ -271,9 +278,9 @@ class Run:
             else "nothing had been saved before"
         )
         return (
-            f"after {self.progress.env_steps:,} steps the agent's parameters, or what its networks "
-            f"make of them, are not finite: {kept}; try a smaller ppo.learning_rate (now "
-            f"{ppo.learning_rate:g}) or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+            f"after {self.progress.env_steps:,} steps the agent's parameters, outputs or gradients "
+            f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
         )
 
     def _count(self, metrics: Metrics) -> int:

@@ -162,7 +162,7 @@ class TensorBoardSink:
         """Writes each number at its step."""
         step = int(row["global_step"])
         for key, value in row.items():
-            if "/" in key:
+            if "/" in key and math.isfinite(value):  # of others tensorboardX says what it found
                 self._writer.add_scalar(key, value, step)
 
     def close(self) -> None:

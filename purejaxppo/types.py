@@ -141,4 +141,5 @@ class Metrics(NamedTuple):
     explained: jax.Array  # [] int32: updates whose value targets varied
     explained_variance: jax.Array  # [] summed over those
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
+    learned: jax.Array  # [] int32: updates that made a gradient step
     extras: dict[str, jax.Array]  # [] each, by dashboard name; {} unless an extra reports

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import purejaxppo.train as train_command
-from purejaxppo import batches, restore, sweepreport
+from purejaxppo import batches, restore, searches, sweepreport
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.learner import Learner
 from purejaxppo.loop import NotFiniteError, beats
@@ -19,6 +19,7 @@ from purejaxppo.members import MembersRun
 from purejaxppo.population import select
 from purejaxppo.reporting import metrics_row, read_csv
 from purejaxppo.runfolder import record_run
+from purejaxppo.settings import Uniform
 
 CONFIG = """
 env: {name: gymnax/Pendulum-v1, num_envs: 4, max_episode_steps: 20}
@@ -78,13 +79,16 @@ def vector(make_config):
 def test_metrics_say_whether_the_agent_is_finite(vector):
     learner, state, chunk = vector
     state, metrics = chunk(state, learner.hyperparams(), 2)
-    assert metrics.finite == metrics.updates == 2
+    assert metrics.finite == metrics.learned == metrics.updates == 2
     assert metrics_row(metrics)["charts/finite"] == 1
-    for number in (jnp.nan, 3e38):  # finite numbers, too, of which the network makes no others
+    for number in (jnp.nan, 1.01e10):  # no network needs such parameters
         params = jax.tree.map(lambda x, number=number: jnp.full_like(x, number), state.agent.params)
         broken = state.replace(agent=state.agent.replace(params=params))
         _, metrics = chunk(broken, learner.hyperparams(), 2)
         assert metrics_row(metrics)["charts/finite"] == 0
+    huge = learner.hyperparams()._replace(vf_coef=jnp.float32(1e38))
+    _, metrics = chunk(state, huge, 2)  # gradients beyond float32: all are skipped
+    assert metrics.finite == 2 and metrics.learned == 0
 
 
 @pytest.fixture
@@ -108,13 +112,14 @@ def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_goo
     flags = ("--total_timesteps", "8000", "--ppo.learning_rate", "1e30")
     assert train(config_file, *flags) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: after 480 steps the agent's parameters, or what its networks ")
-    assert "the last finite save, at 400 steps, is kept" in error
+    assert "steps the agent's parameters, outputs or gradients are not finite" in error
+    assert f"the last finite save, at {saved.env_steps} steps, is kept" in error
     assert "try a smaller ppo.learning_rate (now 1e+30)" in error and error.count("\n") == 1
     again = restore("run", "last")
-    assert again.env_steps == 400 and restore("run").env_steps == best.env_steps
+    assert again.env_steps == saved.env_steps and restore("run").env_steps == best.env_steps
     jax.tree.map(np.testing.assert_array_equal, again.state, saved.state)
-    assert read_csv(Path("run/metrics.csv"))[-1]["charts/finite"] == 0
+    row = read_csv(Path("run/metrics.csv"))[-1]
+    assert row["charts/finite"] == 0 and row["update"] == 6  # the first one at that rate
 
 
 def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_config):
@@ -204,3 +209,13 @@ def test_a_run_that_starts_from_0_clears_the_best_of_one_that_died(saves):
     checkpoints.save_best(state.agent, Progress(1, 10, best_return=-1.0, best_env_steps=10))
     reopen()
     assert bests(folder) == [10]
+
+
+def test_optuna_is_told_that_a_setting_without_a_score_failed():
+    optuna = pytest.importorskip("optuna")
+    search = searches.Optuna({"ppo.gamma": Uniform(0.5, 0.99)}, 4, 2, seed=0)
+    tried = search.next([], None)
+    search.next([(tried[0], float("nan")), (tried[1], -59.0)], None)
+    states = [trial.state for trial in search._study.trials[:2]]
+    assert states == [optuna.trial.TrialState.FAIL, optuna.trial.TrialState.COMPLETE]
+    assert search._study.best_value == -59.0
