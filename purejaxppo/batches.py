@@ -16,7 +16,7 @@ import jax
 from purejaxppo import configio, reporting, train
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
-from purejaxppo.loop import resolve_shards
+from purejaxppo.loop import NotFiniteError, resolve_shards
 from purejaxppo.members import MemberPrograms, MembersRun
 from purejaxppo.runfolder import CONFIG, run_folder
 from purejaxppo.settings import structure
@@ -211,6 +211,11 @@ def train_batch(
             return 0
         try:
             return train.execute(run) or (128 + run.signal if run.signal else 0)
+        except NotFiniteError as error:
+            if make is not None:
+                raise
+            console.say(f"{folder}: {error}")  # agents without a score, as their rows say
+            return 0
         except (jax.errors.JaxRuntimeError, reporting.Stopped) as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

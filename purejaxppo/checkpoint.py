@@ -32,6 +32,7 @@ class Progress:
     """Training alone, without compiling, evaluating and saving."""
     best_return: float | None = None
     best_env_steps: int = 0
+    """The step of the save in `best/` that has it."""
     member_steps: list[int] = dataclasses.field(default_factory=list)
     """Of agents that train side by side; `env_steps` is their mean."""
     member_best: list[float | None] = dataclasses.field(default_factory=list)
@@ -50,7 +51,10 @@ class Checkpoints:
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
         """Opens (and creates) the folders."""
         self._last = _manager(run_dir / "checkpoints", keep)
-        self._best = _manager(run_dir / "best", 1)
+        self._best = _manager(run_dir / "best", None)
+        self._recorded: list[int] = []
+        """The best that the last whole save names and, after it, that of one still being written:
+        whichever a killed run resumes from has its best agent."""
 
     def latest(self) -> int | None:
         """Environment steps of the last save, None if there is none."""
@@ -73,6 +77,9 @@ class Checkpoints:
         """
         if self._last.latest_step() == progress.env_steps:
             return
+        self._last.wait_until_finished()
+        self._recorded = self._recorded[-1:]
+        self._drop_superseded()
         copy, best = _snapshot((state, best))
         items = {
             "agent": ocp.args.StandardSave(copy.agent),
@@ -82,11 +89,13 @@ class Checkpoints:
         if best is not None:
             items["best"] = ocp.args.StandardSave(best)
         self._last.save(progress.env_steps, args=ocp.args.Composite(**items))
+        self._recorded.append(progress.best_env_steps)
 
     def save_best(self, agent: AgentState, progress: Progress) -> None:
-        """Replaces the best agent."""
+        """Saves a better agent; the one before stays until the next save that names this one."""
         if progress.env_steps in self._best.all_steps():
             return
+        self._drop_superseded()
         self._best.save(
             progress.env_steps,
             args=ocp.args.Composite(
@@ -94,6 +103,17 @@ class Checkpoints:
                 progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
             ),
         )
+
+    def clear_best(self) -> None:
+        """Deletes the best agent: of a run that begins anew, having died before its first save."""
+        for step in self._best.all_steps():
+            self._best.delete(step)
+
+    def _drop_superseded(self) -> None:
+        """Deletes best agents but the newest and those that a run may resume with."""
+        for step in sorted(self._best.all_steps())[:-1]:
+            if step not in self._recorded:
+                self._best.delete(step)
 
     def restore(self, template: TrainState) -> tuple[TrainState, Progress]:
         """The last save, with the shapes, types and shardings of `template`."""
@@ -107,12 +127,15 @@ class Checkpoints:
                 progress=ocp.args.JsonRestore(),
             ),
         )
+        progress = Progress(**items["progress"])
         for step in self._best.all_steps():  # of a branch that was lost: it is found again
-            if step > items["progress"]["env_steps"]:
+            if step > progress.env_steps:
                 self._best.delete(step)
+        if not progress.member_best and progress.best_env_steps not in self._best.all_steps():
+            progress.best_return, progress.best_env_steps = None, 0  # what is gone beats nothing
+        self._recorded = [progress.best_env_steps]
         train = _with_empty(items["train"], abstract.replace(agent=None))
-        state = train.replace(agent=items["agent"])
-        return state, Progress(**items["progress"])
+        return train.replace(agent=items["agent"]), progress
 
     def restore_best(self, template: AgentState) -> AgentState:
         """The best agents of the last save of a run of many."""
@@ -129,11 +152,15 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits, and lets go of the folders."""
+        self._last.wait_until_finished()
+        self._best.wait_until_finished()
+        self._recorded = self._recorded[-1:]
+        self._drop_superseded()
         self._last.close()
         self._best.close()
 
 
-def _manager(folder: Path, keep: int) -> ocp.CheckpointManager:
+def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
     # Processes that save together meet under names of prefix and step; two managers save at once.
     apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
     return ocp.CheckpointManager(
@@ -197,8 +224,9 @@ def _snapshot(tree: Any) -> Any:
 def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     """A trained agent, with its training normaliser, from a run folder.
 
-    Of a run of many agents it has them all; `Agent.member` takes one. A run folder is code: its
-    config may name Python files, which are imported (`configio.imported_files` lists them).
+    Of a run of many agents it has them all; `Agent.member` takes one. Where no evaluation has found
+    a best agent, "best" is the last save, and a warning says so. A run folder is code: its config
+    may name Python files, which are imported (`configio.imported_files` lists them).
 
     Args:
         run_dir: as made by `python -m purejaxppo.train`.
@@ -241,10 +269,15 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     with _manager(run_dir / folder, 1_000_000) as manager:
         if not (run_dir / folder / str(step) / item).is_dir():
             item = "agent"
+        if checkpoint == "best" and (folder, item) == ("checkpoints", "agent"):
+            log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
         args = {item: ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
         items = _restore(manager, step, ocp.args.Composite(**args))
     progress = Progress(**items["progress"])
     steps = progress.member_best_steps if item == "best" else progress.member_steps
+    if item == "best" and None in progress.member_best:
+        without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
+        log.warning("%s: no evaluation has found a best agent %s", run_dir, ", ".join(without))
     env_steps = progress.env_steps
     return agent._replace(state=items[item], env_steps=env_steps, member_steps=tuple(steps))
 

@@ -11,10 +11,11 @@ from purejaxppo import hosts
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config, EvalConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.base import Env
+from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.host import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.learner import is_finite
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.sharding import Shards
 from purejaxppo.types import AgentState
@@ -23,6 +24,8 @@ MAX_PARALLEL = 256
 """Episodes that run side by side; more are run in turns."""
 OTHER_STARTS = 10_007
 """Added to seeds of simulators on the host: not the starts that the best save was chosen by."""
+STREAM = 0x65706973
+"""Folded into the key of `evaluate`'s seed: no run draws from that."""
 
 
 class Agent(NamedTuple):
@@ -99,12 +102,15 @@ class Agent(NamedTuple):
 class Evaluation(NamedTuple):
     """The outcome of whole episodes; of many agents, with a leading axis of them."""
 
-    returns: np.ndarray  # [episodes] undiscounted, as the environment pays them
+    returns: np.ndarray  # [episodes] undiscounted, as the environment pays them; NaN: it diverged
     lengths: np.ndarray  # [episodes] steps
 
     def __str__(self) -> str:
         """One line: mean, standard deviation, range and length, or of many agents their means."""
         r = self.returns
+        if np.isnan(r).any():
+            count, of = np.isnan(r).sum(), f" of {len(r)} agents" * (r.ndim > 1)
+            return f"{r.size} episodes{of}: {count} diverged, so that there is no mean return"
         if r.ndim > 1:
             means = r.mean(axis=1)
             return (
@@ -118,29 +124,32 @@ class Evaluation(NamedTuple):
 
 
 def run_episodes(
-    env: Env,
+    env: Any,
+    begun: tuple[Any, Any],
     act: Callable[..., tuple[Any, Any, Any, Any]],
     initial_carry: Callable,
-    key,
+    keys,
     any_member: Callable[[jax.Array], jax.Array] = lambda running: running,
+    *,
     max_steps: int = EvalConfig.max_steps,
 ) -> tuple[jax.Array, jax.Array]:
     """The first episode of each of N environments.
 
     Args:
-        env: the environments; their time limit, if they have one, bounds the loop.
-        act: (key, carry, obs, start) -> (carry, action, log_prob, env_action).
+        env: the environments, of which `step` is called; their time limit, if they
+            have one, bounds the loop.
+        begun: (state, obs [N, ...]), what their `reset` returned.
+        act: (keys [G], carry, obs, start) -> (carry, action, log_prob, env_action).
         initial_carry: batch shape -> recurrent carry.
-        key: consumed.
+        keys: of each of G groups of rows, consumed.
         any_member: under vmap, whether a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit.
 
     Returns:
-        (returns [N], lengths int32 [N]).
+        (returns [N], NaN where the episode diverged, lengths int32 [N]).
     """
-    env_key, key = jax.random.split(key)
-    state, obs = env.reset(env_key)
+    state, obs = begun
     n = env.spec.num_envs
 
     # The rows after lost lives are no steps, and a game may have more of both than one episode.
@@ -152,17 +161,19 @@ def run_episodes(
 
     def step(loop):
         t, state, obs, start, carry, finished, returns, lengths = loop
-        carry, _, _, action = act(jax.random.fold_in(key, t), carry, obs, start)
+        now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+        carry, _, _, action = act(now, carry, obs, start)
         state, out = env.step(state, action)
         counts = out.valid & ~finished
+        paid = jnp.where(out.diverged & ~finished, jnp.nan, jnp.where(counts, out.scores, 0.0))
         return (
             t + 1,
             state,
             out.obs,
             ~out.valid,
             carry,
-            finished | out.ends,
-            returns + jnp.where(counts, out.scores, 0.0),
+            finished | out.ends | out.diverged,
+            returns + paid,
             lengths + counts,
         )
 
@@ -184,7 +195,8 @@ class Evaluator:
     """Runs whole episodes.
 
     The episodes are divided over the shards; what does not divide is rounded up and cut off by
-    index, so that no episode is preferred for being short.
+    index, so that no episode is preferred for being short. Each has a key of its own, by its
+    number among all, so that it does not depend on how they are divided.
 
     Args:
         config: of the run.
@@ -209,35 +221,59 @@ class Evaluator:
         self.config = config
         self.episodes = episodes
         self.shards = shards or Shards(1)
-        local = -(-episodes // self.shards.num_shards)
-        first = hosts.index() * local
-        self.env = registry.make(config.env, local, seed=seed, first=first, evaluation=True)
-        self.act = how_to_act(config, policy, deterministic)
+        self.env = self._make(seed)
+        size = self.env.spec.num_agents
+        self.per_shard = self.env.spec.num_envs // size  # environments, or worlds of many agents
+        self.count = -(-episodes // size)  # over all shards, without what is cut off
+        self.act = how_to_act(config, policy, deterministic, apart=True)
         self.initial_carry = policy.network.initial_carry
-        self.mapped = self.shards.map(self._shard, (None, None, 0), (0, 0), ((0, 0, None), 0))
+        self.mapped = self.shards.map(
+            self._shard, (None, None, None, 0), (0, 0), ((0, 0, None, None), 0)
+        )
+
+    def _make(self, seed: int) -> Any:
+        """The environments of a shard."""
+        config, shards = self.config.env, self.shards.num_shards
+        if registry.on_host(config):
+            local = -(-self.episodes // shards)
+            first = hosts.index() * local
+            return registry.make(config, local, seed=seed, first=first, evaluation=True)
+        one = registry.make(config, 1, evaluation=True)
+        count = -(-self.episodes // one.spec.num_agents)
+        return Apart(one, -(-count // shards))
 
     def close(self) -> None:
         """Ends what runs on the host."""
         self.env.close()
 
     @at_matmul_precision
-    def _shard(self, agent: AgentState, key, shard_id):
-        key = jax.random.fold_in(key, shard_id)
-        return run_episodes(
+    def _shard(self, agent: AgentState, key, first, shard_id):
+        numbers = first + shard_id * self.per_shard + jnp.arange(self.per_shard)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+        env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        apart = isinstance(self.env, Apart)
+        # On the host one seed serves all, and each environment adds its own number to it.
+        begun = self.env.reset(env_keys if apart else jax.random.fold_in(key, first))
+        returns, lengths = run_episodes(
             self.env,
+            begun,
             lambda *args: self.act(agent, *args),
             self.initial_carry,
-            key,
+            act_keys,
             self.shards.any_member,
-            self.config.eval.max_steps,
+            max_steps=self.config.eval.max_steps,
         )
+        # What is not finite may still act, always alike: that is worth nothing.
+        return jnp.where(is_finite(agent), returns, jnp.nan), lengths
 
-    def evaluate(self, agent: AgentState, key):
+    def evaluate(self, agent: AgentState, key, first=0):
         """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
 
-        With members, each of the four has a leading axis of them.
+        With members, each of the four has a leading axis of them. `first` is the number that the
+        first episode (or world) has among all that belong to the key. Returns of episodes that
+        diverged are NaN, and so are all those of an agent that is not finite.
         """
-        returns, lengths = self.mapped(agent, key, jnp.arange(self.shards.num_shards))
+        returns, lengths = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
         first = returns.shape[: self.shards.num_members > 0]
 
         def in_order(x):
@@ -260,11 +296,18 @@ def evaluation_shards(
     return Shards(left if enough else 1, devices, num_members)
 
 
-def how_to_act(config: Config, policy: Policy, deterministic: bool | None) -> Callable:
-    """The policy's way to act: its mode, samples of it, or for None as the config says."""
+def how_to_act(
+    config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
+) -> Callable:
+    """The policy's way to act: its mode, samples of it, or for None as the config says.
+
+    `apart`: it is given a key for each of some groups of rows, not one for all.
+    """
     if deterministic is None:
         deterministic = not config.eval.stochastic
-    return policy.act_deterministically if deterministic else policy.act
+    if deterministic:
+        return policy.act_deterministically
+    return policy.act_apart if apart else policy.act
 
 
 def evaluate(
@@ -297,12 +340,13 @@ def evaluate(
     run = jax.jit(evaluator.evaluate)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
-    keys = jax.random.split(jax.random.key(seed), turns)
+    key = jax.random.fold_in(jax.random.key(seed), STREAM)
     if size:  # the same starts for all
-        keys = jnp.broadcast_to(keys[:, None], (turns, size))
+        key = jnp.broadcast_to(key, (size,))
     try:
         with named_failures(agent.config.env.name, evaluator.env):
-            results = [jax.device_get(run(state, key)) for key in keys]
+            firsts = [jnp.int32(turn * evaluator.count) for turn in range(turns)]
+            results = [jax.device_get(run(state, key, first)) for first in firsts]
     finally:
         evaluator.close()
     returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
@@ -346,7 +390,7 @@ def film_in_jax(
             env_state, obs, start, carry = loop
             carry, _, _, action = act(state, key, carry, obs, start)
             env_state, out = env.step(env_state, action)
-            done = out.terminated | out.truncated
+            done = out.terminated | out.truncated | out.diverged
             return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
 
         loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
@@ -385,7 +429,7 @@ def film_on_host(
         key, step_key = jax.random.split(key)
         env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
         obs, start = out.obs, ~out.valid
-        done |= np.asarray(out.ends)
+        done |= np.asarray(out.ends | out.diverged)
         pictures.append(env.picture(obs))
         rewards.append(float(out.scores.sum()))
     return pictures, np.asarray(rewards)

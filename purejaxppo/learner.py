@@ -17,6 +17,7 @@ from purejaxppo.envs.base import Env
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.sharding import Shards
+from purejaxppo.spaces import LARGEST
 from purejaxppo.types import (
     AgentState,
     Episodes,
@@ -42,6 +43,8 @@ STATE_AXES: Any = TrainState(
     key=0,  # type: ignore[arg-type]
 )
 """Which fields of a TrainState have a leading axis of shards."""
+ROUNDING = 1e-5
+"""Value targets whose standard deviation is below this share of their mean do not vary."""
 
 
 class Learner:
@@ -197,8 +200,10 @@ class Learner:
         metrics = self.summarise(transitions, experience.episodes, losses, batch)
         extras |= self.mean_of_targets(self.critic.figures, batch)
         extras |= optimizers.measure(self.config.ppo, opt_state)
-        metrics = metrics._replace(extras={**metrics.extras, **extras})
         agent = AgentState(params, self.observe(state.agent.obs_stats, transitions))
+        metrics = metrics._replace(
+            extras={**metrics.extras, **extras}, finite=metrics.finite * is_finite(agent)
+        )
         state = TrainState(
             agent, opt_state, reward_stats, value_stats, curiosity, state.update + 1, after, key
         )
@@ -373,26 +378,24 @@ class Learner:
         psum = self.shards.psum
         steps = jnp.sum(transitions.valid, dtype=jnp.int32)
 
-        def moments(x):
-            return jnp.stack(
-                [jnp.sum(x, where=batch.valid), jnp.sum(jnp.square(x), where=batch.valid)]
-            )
-
-        steps, episodes, target, error = psum(
-            (steps, episodes, moments(batch.target), moments(batch.target - batch.value))
+        broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
+        rows = jnp.stack([batch.target, batch.target - batch.value])
+        sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
+        steps, episodes, (broken, *sums) = psum((steps, episodes, jnp.stack([broken, *sums])))
+        explained, variance = self.explained_variance(
+            rows, jnp.stack(sums) / jnp.maximum(steps, 1), batch.valid, steps
         )
-        count = jnp.maximum(steps, 1)
-
-        def variance(m):
-            return jnp.maximum(m[1] / count - jnp.square(m[0] / count), 0.0)
-
-        unexplained = variance(error) / jnp.maximum(variance(target), 1e-12)
         return Metrics(
             updates=jnp.ones((), jnp.int32),
             env_steps=steps,
             episodes=episodes,
             losses=losses,
-            explained_variance=1.0 - unexplained,
+            explained=explained,
+            explained_variance=variance,
+            finite=(broken == 0).astype(jnp.int32),
+            learned=(losses.skipped < losses.epochs * self.config.ppo.num_minibatches).astype(
+                jnp.int32
+            ),
             extras={},
         )
 
@@ -408,6 +411,22 @@ class Learner:
         sums, count = self.shards.psum((sums, total(batch.valid)))
         return {name: x / jnp.maximum(count, 1.0) for name, x in sums.items()}
 
+    def explained_variance(self, rows, mean, valid, count):
+        """(whether the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
+
+        Args:
+            rows: targets and errors, [2, *B] of this shard.
+            mean: of each over all shards, [2].
+            valid: bool [*B].
+            count: valid rows of all shards.
+        """
+        centred = rows - mean.reshape(2, *[1] * valid.ndim)
+        squares = jnp.sum(jnp.square(centred), axis=tuple(range(1, rows.ndim)), where=valid)
+        target, error = self.shards.psum(squares) / jnp.maximum(count, 1)
+        varies = target > jnp.square(ROUNDING * mean[0])
+        unexplained = error / jnp.where(varies, target, 1.0)
+        return varies.astype(jnp.int32), jnp.where(varies, 1.0 - unexplained, 0.0)
+
     def anew(self, start: RolloutState, key) -> RolloutState:
         """All environments at the start of new episodes, whatever they were at."""
         del start
@@ -420,7 +439,14 @@ class Learner:
         i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
         extras = dict.fromkeys(self.figures, f)
         losses = Losses._make([f] * len(Losses._fields))
-        return Metrics(i, i, Episodes(i, f, i, i), losses, f, extras)
+        return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
+
+
+def is_finite(agent: AgentState):
+    """Whether an agent's numbers are finite, and no parameter is beyond ±LARGEST, bool []."""
+    params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
+    stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
+    return jnp.all(jnp.stack(params + stats))
 
 
 def go_on(start: RolloutState, key) -> RolloutState:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,7 +30,9 @@ CHUNK_SECONDS = 1.0
 """How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
 FIRST_CHUNK_UPDATES = 1
 EVAL_STREAM = 0x6576616C
-"""Folded into the run's key for evaluations; shards fold in their own, small numbers."""
+"""Folded into the run's key for evaluations; shards fold their own, small numbers into others."""
+MOST_IDLE = 5
+"""Updates in succession that may make no gradient step, all having been skipped."""
 MIN_ROWS = 64
 """Rows of a minibatch that a shard should have at least, for more shards to pay."""
 
@@ -62,6 +65,15 @@ class Intervals:
             [every - update % every for every in (self.log, self.eval, self.save) if every]
             + [self.total - update]
         )
+
+
+class NotFiniteError(ValueError):
+    """Training has come to an agent whose numbers are not finite."""
+
+
+def beats(score: float, best: float | None) -> bool:
+    """Whether an evaluation replaces the best so far: the latest of equals does, NaN never."""
+    return not math.isnan(score) and (best is None or score >= best)
 
 
 class Programs:
@@ -181,6 +193,8 @@ class Run:
         self.signal = 0
         """The signal that ended it, if one did."""
         self._pending: Metrics | None = None
+        self._idle = np.zeros((), int)  # updates in succession without a gradient step; [M]
+        self._sound = True  # nothing is known against the state
         self._saved_at = time.perf_counter()
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -231,7 +245,7 @@ class Run:
         try:
             with self._host_failures(state):
                 yield
-        except (SimulatorError, reporting.Stopped):
+        except (SimulatorError, reporting.Stopped, NotFiniteError):
             raise
         except Exception as error:
             if hosts.several():
@@ -243,7 +257,7 @@ class Run:
     def _save_first(self, state: TrainState) -> str:
         """Saves after a failure, as far as one process can; says what is on disk."""
         try:
-            if not hosts.several():
+            if self._sound and not hosts.several():
                 self._save(state)
                 self.checkpoints.wait()
         except Exception:
@@ -259,27 +273,54 @@ class Run:
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
+        self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
         self.console.progress(done, p.env_steps, speed, reporting.mean_row(rows))
-        evaluate = every.due(every.eval, p.update)
+        for row, idle in zip(rows, np.atleast_1d(self._idle), strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE
+        lost = self._lost(rows)
+        self._sound = not lost
+        evaluate = every.due(every.eval, p.update) and not lost
         if evaluate:
             scores = self._evaluate(state)
             rows = [row | score for row, score in zip(rows, scores, strict=True)]
-        if evaluate or every.due(every.log, p.update):
+        if lost or evaluate or every.due(every.log, p.update):
             common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
             for row in rows:
                 for sink in self.sinks:
                     sink.write(row | common)
                 log.debug("%s", row | common)
             self._pending = None
+        if lost:
+            with hosts.together():
+                raise NotFiniteError(self._what_was_lost())
         (age,) = hosts.maximum(time.perf_counter() - self._saved_at)
         late = age > self.config.checkpoint.max_seconds
-        if every.due(every.save, p.update) or late:
+        # A state without a gradient to go on by is not to replace one with it.
+        if (every.due(every.save, p.update) or late) and not self._idle.all():
             self._save(state)
+
+    def _lost(self, rows: list[reporting.Row]) -> bool:
+        """Whether there is nothing left to train."""
+        return not rows[0]["charts/finite"]
+
+    def _what_was_lost(self) -> str:
+        """What is said when an agent is not finite any more: nothing of it is saved."""
+        saved, ppo = self.checkpoints.latest(), self.config.ppo
+        kept = (
+            f"the last finite save, at {saved:,} steps, is kept, and the same command resumes there"
+            if saved
+            else "nothing had been saved before"
+        )
+        return (
+            f"after {self.progress.env_steps:,} steps the agent's parameters, outputs or gradients "
+            f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+        )
 
     def _count(self, metrics: Metrics) -> int:
         """Notes the steps of a chunk; how many environment steps it took in all."""
@@ -306,7 +347,7 @@ class Run:
         key = self.programs.eval_key(p.update)
         row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
         score = row["eval/return_mean"]
-        if p.best_return is None or score > p.best_return:
+        if beats(score, p.best_return):
             p.best_return, p.best_env_steps = score, p.env_steps
             self.checkpoints.save_best(state.agent, p)
         return [row]

@@ -17,7 +17,7 @@ from purejaxppo import configio, reporting
 from purejaxppo.agents import ppo
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
-from purejaxppo.loop import Programs, Run, evaluation_key
+from purejaxppo.loop import Programs, Run, beats, evaluation_key
 from purejaxppo.types import Metrics, TrainState
 
 MOST_WRITERS = 64
@@ -82,6 +82,7 @@ class MembersRun(Run):
         """Opens the folder's saves."""
         super().__init__(programs, run_dir, console)
         self.members = programs.members
+        self._gone: set[int] = set()
         size = len(self.members)
         self.progress.member_steps = [0] * size
         self.progress.member_best = [None] * size
@@ -126,16 +127,27 @@ class MembersRun(Run):
         )
         rows = [reporting.eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
         scores = [row["eval/return_mean"] for row in rows]
-        better = [
-            best is None or score > best for score, best in zip(scores, p.member_best, strict=True)
-        ]
+        better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
         for i in np.flatnonzero(better):
             p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
         best_so_far = state.agent if self.best is None else self.best
         self.best = self.programs.keep_better(np.asarray(better), best_so_far, state.agent)
         best = [score for score in p.member_best if score is not None]
-        p.best_return, p.best_env_steps = float(np.mean(best)), p.env_steps
+        if best:
+            p.best_return, p.best_env_steps = float(np.mean(best)), p.env_steps
         return rows
+
+    def _lost(self, rows: list[reporting.Row]) -> bool:
+        """Whether no agent is left to train; says which are gone, once of each."""
+        gone = {i for i, row in enumerate(rows) if not row["charts/finite"]}
+        if gone - self._gone and len(gone) < len(rows):
+            names = ", ".join(f"{i} (seed {self.members[i].seed})" for i in sorted(gone))
+            steps = f"{self.progress.env_steps:,} steps"
+            self.console.say(
+                f"after {steps} not finite any more, and without a score: agent {names}"
+            )
+        self._gone = gone
+        return len(gone) == len(rows)
 
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""

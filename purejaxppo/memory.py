@@ -106,14 +106,13 @@ class Row(NamedTuple):
     first: jax.Array  # [N] int32: the place of its first value among `Series.values`
     origin: jax.Array  # [N] int32: which of `Series.starts` its episode began with
     age: jax.Array  # [N] int32: all but the last `age` values are of that start
-    blank: jax.Array  # [N] bool: a window of zeros, which stands for a diverged observation
 
 
 class Windows:
     """Keeps the series behind observations that are the last H values of it.
 
-    Exact if every row's window is the one before, `slide` values later, or zeros, or a new
-    episode's first; and if those first windows are among some that are known before the rollout.
+    Exact if every row's window is the one before, `slide` values later, or a new episode's first;
+    and if those first windows are among some that are known before the rollout.
     Row 0 may be anything.
 
     Args:
@@ -158,7 +157,6 @@ class Windows:
             first=jnp.broadcast_to(first, num_envs),
             origin=self.starts(env_state)[1],
             age=age,
-            blank=jnp.all((obs == 0).reshape(num_envs, -1), axis=1),
         )
         return memory, row
 
@@ -177,8 +175,7 @@ class Windows:
         padded = jnp.concatenate([memory.starts, jnp.zeros_like(memory.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
-        obs = jnp.where(_expand(old, values), start, values)
-        return jnp.where(_expand(rows.blank, obs), jnp.zeros((), obs.dtype), obs)
+        return jnp.where(_expand(old, values), start, values)
 
     def over(self, function: Callable, memory: Series, rows: Row, *others):
         """As `Whole.over`, some rows of time after another, so that few windows exist at once."""

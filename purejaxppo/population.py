@@ -227,7 +227,8 @@ class PopulationPrograms(MemberPrograms):
             state, population, total = carried
             state, metrics = self.learner.train_chunk(state, population.hp, 1)
             population = population._replace(
-                return_sum=population.return_sum + metrics.episodes.return_sum,
+                return_sum=population.return_sum
+                + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
                 episodes=population.episodes + metrics.episodes.count,
             )
             update = state.update[0]

@@ -19,7 +19,7 @@ class Curves(NamedTuple):
     env_steps: jax.Array  # [P] float32: environment steps so far
     episodic_return: jax.Array  # [P] mean over the episodes that ended; NaN where none did
     episodic_length: jax.Array  # [P] likewise
-    explained_variance: jax.Array  # [P]
+    explained_variance: jax.Array  # [P] NaN where the value targets did not vary
     losses: Losses  # [P] each
 
 
@@ -109,6 +109,6 @@ def curves(metrics: Metrics) -> Curves:
         env_steps=jnp.cumsum(metrics.env_steps.astype(jnp.float32)),
         episodic_return=per_episode(episodes.return_sum),
         episodic_length=per_episode(episodes.length_sum),
-        explained_variance=metrics.explained_variance / updates,
+        explained_variance=metrics.explained_variance / metrics.explained,
         losses=jax.tree.map(lambda x: x / updates, metrics.losses),
     )

@@ -24,6 +24,7 @@ COLUMNS = (
     "charts/episodic_length",
     "charts/episodes",
     "charts/diverged",
+    "charts/finite",
     "charts/SPS",
     "charts/learning_rate",
     "charts/lag",
@@ -35,11 +36,13 @@ COLUMNS = (
     "losses/explained_variance",
     "losses/grad_norm",
     "losses/epochs",
+    "losses/skipped",
     "eval/return_mean",
     "eval/return_std",
     "eval/return_min",
     "eval/return_max",
     "eval/length_mean",
+    "eval/diverged",
 )
 
 MEMBER_COLUMNS = ("member", "seed")
@@ -59,8 +62,12 @@ def metrics_row(metrics: Metrics) -> Row:
     row: Row = {
         "charts/episodes": int(episodes.count),
         "charts/diverged": int(episodes.diverged),
-        "losses/explained_variance": float(metrics.explained_variance) / updates,
+        "charts/finite": int(is_finite(metrics)),
     }
+    if metrics.explained:
+        row["losses/explained_variance"] = float(metrics.explained_variance) / int(
+            metrics.explained
+        )
     if episodes.count:
         row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
         row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
@@ -71,9 +78,15 @@ def metrics_row(metrics: Metrics) -> Row:
     return row
 
 
+def is_finite(metrics: Metrics) -> bool:
+    """Whether the agent was finite throughout: parameters, statistics, and what it answered."""
+    return int(metrics.finite) == int(metrics.updates)
+
+
 def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
-    """Statistics of evaluation episodes."""
+    """Statistics of evaluation episodes, NaN where one diverged: its return is not known."""
     return {
+        "eval/diverged": int(np.isnan(returns).sum()),
         "eval/return_mean": float(returns.mean()),
         "eval/return_std": float(returns.std()),
         "eval/return_min": float(returns.min()),
@@ -153,7 +166,7 @@ class TensorBoardSink:
         """Writes each number at its step."""
         step = int(row["global_step"])
         for key, value in row.items():
-            if "/" in key:
+            if "/" in key and math.isfinite(value):  # of others tensorboardX says what it found
                 self._writer.add_scalar(key, value, step)
 
     def close(self) -> None:

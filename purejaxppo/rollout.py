@@ -112,7 +112,7 @@ def record(
         obs=out.obs,
         start=~out.valid,
         carry=choice.carry,
-        episode_return=jnp.where(done, 0.0, episode_return),
-        episode_length=jnp.where(done, 0, episode_length),
+        episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
+        episode_length=jnp.where(done | out.diverged, 0, episode_length),
     )
     return state, (transition, episodes)

@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 
+LARGEST = 1e10
+"""The largest magnitude of a float in observations and rewards: beyond it a simulator has diverged,
+as with NaN. Squares and their sums over a rollout stay far within float32."""
+
 
 @dataclass(frozen=True)
 class Box:

@@ -76,13 +76,20 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 
 def value(rows: Sequence[Row], objective: str) -> float:
-    """What an agent is worth by its rows; without evaluations, by its training returns."""
+    """What an agent is worth by its rows; without evaluations, by its training returns.
+
+    NaN, no score, has an agent that is not finite at its end or whose evaluation diverged; the best
+    of its evaluations, of which there is a save, still counts.
+    """
+    broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
     for key in ("eval/return_mean", "charts/episodic_return"):
         returns = [row[key] for row in rows if key in row]
         if returns:
-            return {"last": returns[-1], "best": max(returns), "mean": float(np.mean(returns))}[
-                objective
-            ]
+            if objective == "best" and key.startswith("eval"):
+                return max((x for x in returns if not math.isnan(x)), default=math.nan)
+            mean = float(np.mean(returns))
+            known = {"last": returns[-1], "best": max(returns), "mean": mean}[objective]
+            return math.nan if broken else known
     return math.nan
 
 
@@ -95,9 +102,8 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
     plot(folder / "sweep.png", results, keys, what)
     named = ", ".join(f"{key} = {ranked[0].setting[key]}" for key in keys)
     about = f"the best of {len(results)} settings of {config.env.name}: {named}"
-    write_best(folder / "best.yaml", ranked[0], about)
     print_table(ranked, keys, what)
-    print_where(folder, ranked[0])
+    finish(folder, ranked[0], about)
 
 
 def report_population(
@@ -118,14 +124,23 @@ def report_population(
     title = f"{members[0].env.name}: a population of {len(members)}, {objective} return"
     write_table(folder / "results.csv", ranked, keys)
     plot_population(folder / "sweep.png", curves, rules, title)
-    write_best(folder / "best.yaml", ranked[0], f"the best of {title}; its numbers at the end")
     print_table(ranked, keys, title)
-    print_where(folder, ranked[0])
+    finish(folder, ranked[0], f"the best of {title}; its numbers at the end")
 
 
 def rank(results: Sequence[Result]) -> list[Result]:
     """The best first, those without a score last."""
     return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
+
+
+def finish(folder: Path, best: Result, about: str) -> None:
+    """Writes the best setting and says where everything is; there is none without a score."""
+    print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
+    if math.isnan(best.score):
+        print("no best.yaml: no setting has a score, since its agents diverged or ended no episode")
+        return
+    write_best(folder / "best.yaml", best, about)
+    print_where(folder, best)
 
 
 def write_best(path: Path, best: Result, about: str) -> None:
@@ -135,8 +150,7 @@ def write_best(path: Path, best: Result, about: str) -> None:
 
 
 def print_where(folder: Path, best: Result) -> None:
-    """Where everything is."""
-    print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
+    """Where the best setting and its best seed are."""
     again = folder.with_name(f"{folder.name}-best")
     config = folder / "best.yaml"
     print(f"best: python -m purejaxppo.train --config {config} --run_dir {again}")

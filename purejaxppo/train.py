@@ -360,7 +360,9 @@ def prepare(run: Run) -> TrainState:
         before = configio.load_config(run.run_dir / CONFIG)
         if moved := moved_schedules(before, config, run.progress.update):
             console.say(moved)
-    elif config.imitate.teacher:
+    else:
+        run.checkpoints.clear_best()
+    if config.imitate.teacher and not resumes:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
     if hosts.is_main():

@@ -54,7 +54,7 @@ class Episodes(NamedTuple):
     count: jax.Array  # type: ignore[assignment]  # [] int32
     return_sum: jax.Array  # []
     length_sum: jax.Array  # [] int32
-    diverged: jax.Array  # [] int32: episodes that the simulator ended with a NaN or an infinity
+    diverged: jax.Array  # [] int32: episodes that a simulator broke, none of those above
 
 
 class RolloutState(struct.PyTreeNode):
@@ -119,7 +119,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class Losses(NamedTuple):
-    """Diagnostics of one minibatch update, each a mean over the minibatch's valid rows."""
+    """Diagnostics of one minibatch update, the first five means over the minibatch's valid rows."""
 
     policy_loss: jax.Array  # []
     value_loss: jax.Array  # []
@@ -128,6 +128,7 @@ class Losses(NamedTuple):
     clipfrac: jax.Array  # []
     grad_norm: jax.Array  # [] before clipping
     epochs: jax.Array  # [] passes over the data, fewer than asked for where KL stopped them
+    skipped: jax.Array  # [] gradient steps not taken, since the gradient's norm was not finite
 
 
 class Metrics(NamedTuple):
@@ -137,5 +138,8 @@ class Metrics(NamedTuple):
     env_steps: jax.Array  # [] int32: valid rows only
     episodes: Episodes
     losses: Losses
-    explained_variance: jax.Array  # []
+    explained: jax.Array  # [] int32: updates whose value targets varied
+    explained_variance: jax.Array  # [] summed over those
+    finite: jax.Array  # [] int32: updates with a finite agent before and after them
+    learned: jax.Array  # [] int32: updates that made a gradient step
     extras: dict[str, jax.Array]  # [] each, by dashboard name; {} unless an extra reports

@@ -12,6 +12,7 @@ from purejaxppo import memory
 from purejaxppo.agents import critics, optimizers, ppo
 from purejaxppo.config import IntrinsicConfig
 from purejaxppo.learner import Learner
+from purejaxppo.reporting import metrics_row
 from purejaxppo.sharding import Shards
 
 LIMIT, NUM_ENVS, LENGTH = 7, 4, 12
@@ -212,6 +213,34 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
         td_error = reward[:-1] + config.ppo.gamma * value[1:] - value[:-1]
         expected = np.where(transitions.valid[:-1], td_error, 0.0)
         np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_vary(vector):
+    explained_variance = vector.learner.explained_variance
+
+    def of(target, value, valid):
+        rows = jnp.stack([target, target - value])
+        mean = jnp.mean(rows, axis=(1, 2), where=valid)
+        return explained_variance(rows, mean, valid, jnp.sum(valid))
+
+    noise = np.random.default_rng(0).normal(size=(2, 50, 4)).astype(np.float32)
+    valid = jnp.asarray(noise[0] < 1.0)
+    target = 10_000 + noise[0]
+    value = target - (0.5 * noise[1] - 3.0)
+    varies, share = of(jnp.asarray(target), jnp.asarray(value), valid)
+    keep = np.asarray(valid)
+    expected = 1 - np.var((target - value)[keep].astype(float)) / np.var(target[keep].astype(float))
+    assert varies == 1
+    np.testing.assert_allclose(share, expected, rtol=1e-3)
+    constant = jnp.full((50, 4), 100.0).at[0].add(1e-4)  # a last bit or so
+    assert of(constant, jnp.asarray(value), valid) == (0, 0.0)
+
+
+def test_a_row_without_varying_targets_says_nothing_of_explained_variance(vector):
+    metrics = vector.learner.zero_metrics()._replace(updates=2, explained=0)
+    assert "losses/explained_variance" not in metrics_row(metrics)
+    row = metrics_row(metrics._replace(explained=1, explained_variance=0.5))
+    assert row["losses/explained_variance"] == 0.5
 
 
 def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(make_config):

@@ -167,16 +167,16 @@ def test_an_evaluation_carries_the_memory(make_learner, key):
     learner = make_learner(network={"memory": "lstm"})
     agent = jax.jit(learner.init_shard)(key, 0).agent
     policy = learner.policy
+    env_state, obs = learner.env.reset(key)
     returns, _ = jax.jit(
-        lambda key: run_episodes(
+        lambda *begun: run_episodes(
             learner.env,
+            begun,
             lambda *args: policy.act_deterministically(agent, *args),
             policy.network.initial_carry,
-            key,
+            jax.random.split(key, 4),
         )
-    )(key)
-    env_key, _ = jax.random.split(key)
-    env_state, obs = learner.env.reset(env_key)
+    )(env_state, obs)
     carry, start, total = policy.network.initial_carry((4,)), jnp.ones(4, bool), np.zeros(4)
     for _ in range(7):
         carry, action = policy.mode(agent, carry, obs, start)

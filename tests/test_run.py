@@ -420,10 +420,11 @@ def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, 
 
 def test_a_run_killed_before_its_first_save_starts_again(config_file):
     Path("run/checkpoints").mkdir(parents=True)
-    Path("run/best").mkdir()
+    Path("run/best/5000").mkdir(parents=True)
     Path("run/.lock").touch()
     assert train(config_file, "--run_dir", "run") == 0
     assert restore("run", "last").env_steps > 0
+    assert 0 < restore("run", "best").env_steps < 5000  # and not what that run left behind
 
 
 def test_a_cut_line_of_metrics_does_not_stop_a_run(config_file):

@@ -7,6 +7,13 @@ import jax.numpy as jnp
 
 from purejaxppo.types import RunningStats
 
+EPSILON = 1e-8
+"""Added to variances."""
+WARM_UP = 10_000
+"""Rows after which what enters the statistics is limited."""
+LIMIT = 100.0
+"""Standard deviations from the mean beyond which a number enters as this many of them."""
+
 
 def init_stats(example) -> RunningStats:
     """Statistics of nothing: count 0, mean 0. `example` is a pytree of one sample's arrays."""
@@ -47,6 +54,10 @@ def sum_rows(batch, valid):
 def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> RunningStats:
     """`update_stats` for a batch that need not exist as a whole.
 
+    Once there were WARM_UP rows, a number enters as at most LIMIT standard deviations so far from
+    the mean so far: one huge number cannot squeeze all others to nothing, while a feature that has
+    truly grown is followed within a few batches.
+
     Args:
         stats: so far.
         total: a function of rows -> its sum over the batch's valid rows.
@@ -55,9 +66,17 @@ def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> 
     """
     count = psum(jnp.float32(count))
     safe = jnp.maximum(count, 1.0)
-    batch_mean = jax.tree.map(lambda x: psum(x) / safe, total(lambda rows: rows))
+    reach = jax.tree.map(lambda var: LIMIT * jnp.sqrt(var + EPSILON), variance(stats))
+    reach = jax.tree.map(lambda x: jnp.where(stats.count < WARM_UP, jnp.inf, x), reach)
+
+    def limited(rows):
+        return jax.tree.map(
+            lambda x, mean, reach: jnp.clip(x, mean - reach, mean + reach), rows, stats.mean, reach
+        )
+
+    batch_mean = jax.tree.map(lambda x: psum(x) / safe, total(limited))
     batch_m2 = psum(
-        total(lambda rows: jax.tree.map(lambda x, m: jnp.square(x - m), rows, batch_mean))
+        total(lambda rows: jax.tree.map(lambda x, m: jnp.square(x - m), limited(rows), batch_mean))
     )
     all_rows = stats.count + count
     delta = jax.tree.map(jnp.subtract, batch_mean, stats.mean)
@@ -79,9 +98,9 @@ def variance(stats: RunningStats):
 
 
 def normalize(stats: RunningStats, x, clip: float):
-    """(x - mean) / sqrt(variance + 1e-8), clipped to ±clip; x is a pytree [*B, ...]."""
+    """(x - mean) / sqrt(variance + EPSILON), clipped to ±clip; x is a pytree [*B, ...]."""
     return jax.tree.map(
-        lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + 1e-8), -clip, clip),
+        lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip),
         x,
         stats.mean,
         variance(stats),
@@ -89,14 +108,14 @@ def normalize(stats: RunningStats, x, clip: float):
 
 
 def discounted_returns(reward, done, valid, start, gamma):
-    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, restarting after done.
+    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, anew in each episode.
 
     This is what OpenAI's VecNormalize divides rewards by the standard deviation of.
 
     Args:
         reward: float [T, N].
         done: bool [T, N].
-        valid: bool [T, N].
+        valid: bool [T, N]; an episode begins after a row that is not.
         start: the return carried over from the rollout before, float [N].
         gamma: discount.
 
@@ -107,7 +126,7 @@ def discounted_returns(reward, done, valid, start, gamma):
     def forwards(running, row):
         reward, done, valid = row
         running = jnp.where(valid, gamma * running + reward, running)
-        return jnp.where(done, 0.0, running), running
+        return jnp.where(done | ~valid, 0.0, running), running
 
     carried, returns = jax.lax.scan(forwards, start, (reward, done, valid))
     return returns, carried

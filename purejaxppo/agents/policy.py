@@ -81,6 +81,16 @@ class Policy:
         return carry, action, log_prob, self.distribution.to_env(action)
 
     @at_matmul_precision
+    def act_apart(self, agent: AgentState, keys, carry, obs, start):
+        """As `act`, with a key for each of G equal groups of rows, keys [G]."""
+        carry, params = self.decide(agent, carry, obs, start)
+        groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
+        action = jax.vmap(self.distribution.sample)(groups, keys)
+        action = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), action)
+        log_prob = self.distribution.log_prob(params, action)
+        return carry, action, log_prob, self.distribution.to_env(action)
+
+    @at_matmul_precision
     def act_deterministically(self, agent: AgentState, key, carry, obs, start):
         """The distribution's mode: -> (carry, action, log_prob, env_action)."""
         del key

@@ -144,7 +144,7 @@ def ppo_loss(
         losses.clipfrac(log_ratio, hp.clip_eps),
     )
     loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, *parts))
-    return loss, Losses._make([*sums, *[jnp.zeros(())] * 2])  # the last two are not known here
+    return loss, Losses._make([*sums, *[jnp.zeros(())] * 3])  # the last three are not known here
 
 
 def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
@@ -289,6 +289,8 @@ def improve(
 ) -> tuple[Any, Any, Losses]:
     """Several epochs of minibatch gradient steps on one rollout.
 
+    A step whose gradient has a norm that is not finite is skipped, and changes nothing.
+
     Args:
         how: what to compose.
         params: network parameters.
@@ -300,7 +302,7 @@ def improve(
         num_envs: N of this shard.
 
     Returns:
-        (params, opt_state, losses averaged over all gradient steps that were made).
+        (params, opt_state, losses averaged over all gradient steps that were made, NaN if none).
     """
     flat, unravel = flatten(params)
     optimizer = optimizers.make(config, params, unravel)
@@ -320,11 +322,14 @@ def improve(
         rows = how.augment(rows._replace(advantage=advantage, shared=batch.shared))
         gradient, parts = mean_gradient(loss, flat, rows, how.psum)
         gradient, norm = clip_norm(gradient, hp.max_grad_norm)
-        updates, opt_state = optimizer.update(
+        updates, after = optimizer.update(
             gradient, opt_state, flat, kl=parts.approx_kl, first=first
         )
-        parts = parts._replace(grad_norm=norm, epochs=jnp.ones_like(norm))
-        return (how.project(flat - hp.learning_rate * updates), opt_state), parts
+        usable = jnp.isfinite(norm)
+        made = usable.astype(norm.dtype)
+        parts = parts._replace(grad_norm=norm, epochs=made, skipped=1 - made)
+        stepped = how.project(flat - hp.learning_rate * updates), after
+        return jax.tree.map(partial(jnp.where, usable), stepped, state), parts
 
     def epoch(state, number_and_key):
         number, key = number_and_key
@@ -335,8 +340,9 @@ def improve(
         return jax.lax.scan(partial(gradient_step, current), state, (index, advantage, first))
 
     run = until_kl(config.target_kl) if config.kl_stop else every_epoch
-    epochs = jnp.arange(config.num_epochs), jax.random.split(key, config.num_epochs)
-    (flat, opt_state), parts = run(epoch, (flat, opt_state), epochs)
-    made = jnp.sum(parts.epochs)
-    means = jax.tree.map(lambda x: jnp.sum(x) / made, parts)
-    return unravel(flat), opt_state, means._replace(epochs=made / config.num_minibatches)
+    numbered = jnp.arange(config.num_epochs), jax.random.split(key, config.num_epochs)
+    (flat, opt_state), parts = run(epoch, (flat, opt_state), numbered)
+    made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
+    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / made, parts)
+    epochs = (made + skipped) / config.num_minibatches
+    return unravel(flat), opt_state, means._replace(epochs=epochs, skipped=skipped)

@@ -22,7 +22,7 @@ class EnvStep(NamedTuple):
     terminated: jax.Array  # [N] bool: the task itself ended; never together with truncated
     truncated: jax.Array  # [N] bool: cut by a time limit
     valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
-    diverged: jax.Array  # [N] bool: terminated because the simulator returned NaN or infinity
+    diverged: jax.Array  # [N] bool: the simulator's answer was unusable, and its row is not valid
     score: Any = None  # [N] what returns are reported in, if not the reward: a game's true score
     over: Any = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
 
@@ -69,6 +69,9 @@ class Env(Protocol):
 
     On the step that ends an episode `obs` is the true last observation. The step after it ignores
     the action, returns the next episode's first observation with reward 0, and is not `valid`.
+
+    A step whose answer is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
+    `valid`, ends nothing, and the next valid step is of a new episode.
     """
 
     spec: EnvSpec

@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 
 from purejaxppo.envs.base import EnvSpec, EnvStep
-from purejaxppo.envs.vectorize import finite, select
+from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
 from purejaxppo.spaces import Box, Dict, Space
 
@@ -32,7 +32,7 @@ class Rows(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: Any = None  # [N] float32: what the episode's return is reported in, if not `reward`
     over: Any = None  # [N] bool: what ends the reported episode, if not the flags above
-    diverged: Any = None  # [N] bool: NaN or infinity, which the pool has contained itself
+    diverged: Any = None  # [N] bool: what the pool has found and ended by itself
 
 
 class Pool(Protocol):
@@ -220,8 +220,8 @@ class HostEnv:
     def step(self, state: HostState, action) -> tuple[HostState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`.
 
-        A diverged environment ends its episode here; its rows are not valid until the simulator
-        has ended it, too.
+        From the step on at which an environment diverges its rows are not valid, until the
+        simulator has begun another episode.
         """
         action = self.to_simulator(action)
         token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
@@ -244,21 +244,21 @@ class HostEnv:
     def _outcome(self, state: HostState, token, rows: Rows) -> tuple[HostState, EnvStep]:
         """What the trainer sees of a pool's answer."""
         lost = state.lost & ~state.done
-        valid = ~(state.done | lost)
-        ok = jnp.isfinite(rows.reward) & finite(rows.obs, self.spec.num_envs)
+        ok = bounded(rows.reward) & bounded(rows.obs)
         contained = False if rows.diverged is None else rows.diverged
-        diverged = valid & (~ok | contained)
-        terminated = valid & (rows.terminated | diverged)
+        diverged = ~(state.done | lost) & (~ok | contained)
+        valid = ~(state.done | lost | diverged)
+        terminated = valid & rows.terminated
         truncated = valid & rows.truncated & ~terminated
         step = EnvStep(
             obs=select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
-            reward=jnp.where(valid & ok, rows.reward, 0.0),
+            reward=jnp.where(valid, rows.reward, 0.0),
             terminated=terminated,
             truncated=truncated,
             valid=valid,
             diverged=diverged,
-            score=None if rows.score is None else jnp.where(valid & ok, rows.score, 0.0),
-            over=None if rows.over is None else valid & (rows.over | diverged),
+            score=None if rows.score is None else jnp.where(valid, rows.score, 0.0),
+            over=None if rows.over is None else valid & rows.over,
         )
         state = HostState(token, done=rows.terminated | rows.truncated, lost=lost | diverged)
         return state, step

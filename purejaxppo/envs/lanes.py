@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.makers import MakeError
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, narrow
+from purejaxppo.spaces import LARGEST, MASK, Box, Dict, Discrete, MultiDiscrete, Space, narrow
 
 ALIGNMENT = 64  # bytes: a cache line
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
@@ -295,7 +295,7 @@ class Lanes:
         out.terminated[:] = terminated
         out.truncated[:] = truncated
         out.valid[:] = ~self._over
-        out.diverged[:] = out.valid & ~self._finite()
+        out.diverged[:] = out.valid & ~self._bounded()
         if out.diverged.any():
             self._contain()
         out.truncated[out.terminated] = False
@@ -315,14 +315,16 @@ class Lanes:
         return obs, float(reward), bool(terminated), bool(truncated)
 
     def _first(self, lane: int, seed: int | None) -> Any:
-        """An episode's first observation; one that is not finite is drawn again."""
+        """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
         for _ in range(TRIES):
             obs, _ = self.envs[lane].reset(seed=seed)
             self._write(lane, obs)
-            if all(np.isfinite(part[lane]).all() for part in self._buffers.obs):
+            if all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs):
                 return obs
             seed = None
-        raise FloatingPointError(f"reset returned NaN or infinity {TRIES} times in a row")
+        raise FloatingPointError(
+            f"reset returned NaN, infinity or more than {LARGEST:g} {TRIES} times in a row"
+        )
 
     def _write(self, lane: int, obs: Any) -> None:
         """Puts an observation into its row."""
@@ -331,16 +333,16 @@ class Lanes:
             with np.errstate(over="ignore", invalid="ignore"):  # infinity is contained like NaN
                 target[lane] = part.reshape(target.shape[1:])
 
-    def _finite(self) -> np.ndarray:
-        """Whether all of an environment's observation and reward is finite, bool [len(envs)]."""
-        ok = np.isfinite(self._buffers.reward)
+    def _bounded(self) -> np.ndarray:
+        """Where neither observation nor reward has NaN or is beyond ±LARGEST, bool [len(envs)]."""
+        ok = np.abs(self._buffers.reward) <= LARGEST
         for part in self._buffers.obs:
             if part.dtype == np.float32:
-                ok &= np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
+                ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
 
     def _contain(self) -> None:
-        """Ends the episodes of environments that returned NaN or infinity."""
+        """Ends the episodes of environments that diverged."""
         bad = self._buffers.diverged
         for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
             part[bad] = MASK in leaf.path  # what allows nothing leaves nothing to choose from

@@ -1,4 +1,4 @@
-"""Lifts one JAX environment to a batch with next-step auto-reset, fresh starts, NaN containment."""
+"""Lifts one JAX environment to a batch: next-step auto-reset, fresh starts, containment."""
 
 import math
 from typing import Any
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
+from purejaxppo.spaces import LARGEST
 
 
 class VectorState(struct.PyTreeNode):
@@ -114,23 +115,22 @@ class VectorEnv:
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         keys = jax.random.split(step_key, self.spec.num_envs)
         task, out = jax.vmap(self.task.step)(keys, state.task, action)
-        valid = ~state.done
         reward = out.reward.astype(jnp.float32)
-        diverged = valid & ~(jnp.isfinite(reward) & finite(out.obs, self.spec.num_envs))
-        terminated = valid & (out.terminated.astype(bool) | diverged)
+        diverged = ~state.done & ~(bounded(reward) & bounded(out.obs))
+        valid = ~(state.done | diverged)
+        terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
-        obs = select(diverged, jax.tree.map(jnp.zeros_like, fresh_obs), out.obs)
         step = EnvStep(
-            obs=select(state.done, fresh_obs, obs),
-            reward=jnp.where(valid & ~diverged, reward, 0.0),
+            obs=select(valid, out.obs, fresh_obs),
+            reward=jnp.where(valid, reward, 0.0),
             terminated=terminated,
             truncated=truncated,
             valid=valid,
             diverged=diverged,
         )
         state = state.replace(
-            task=select(state.done, fresh_task, task),
-            place=select(state.done, fresh_place, state.place),
+            task=select(valid, task, fresh_task),
+            place=select(valid, state.place, fresh_place),
             done=terminated | truncated,
             key=key,
         )
@@ -166,10 +166,11 @@ def select(mask, on_true, on_false):
     return jax.tree.map(pick, on_true, on_false)
 
 
-def finite(obs, num_envs: int):
-    """Whether all of an environment's observation is finite, bool [N]."""
-    floats = [x for x in jax.tree.leaves(obs) if jnp.issubdtype(x.dtype, jnp.floating)]
-    ok = jnp.ones(num_envs, bool)
-    for x in floats:
-        ok &= jnp.all(jnp.isfinite(x.reshape(num_envs, -1)), axis=1)
+def bounded(tree):
+    """Whether no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
+    leaves = jax.tree.leaves(tree)
+    ok = jnp.ones(len(leaves[0]), bool)
+    for x in leaves:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1)) <= LARGEST, axis=1)
     return ok

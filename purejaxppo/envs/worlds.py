@@ -228,20 +228,20 @@ class WorldsEnv:
         joint = jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
         worlds, out = self.worlds.step(state.worlds, joint)
         valid = out.valid[:, None] & state.alive
-        diverged = out.diverged[:, None] & valid  # one agent's NaN ends its world
+        diverged = out.diverged[:, None] & state.alive  # one agent's NaN ends its world
         end = out.obs["end"].reshape(self.shape)
-        terminated = valid & ((end == TERMINATED) | diverged)
+        terminated = valid & (end == TERMINATED)
         truncated = valid & (end == TRUNCATED) & ~terminated
         reward = out.obs["reward"].reshape(self.shape)
         step = EnvStep(
             obs=self._rows(out.obs),
-            reward=jnp.where(valid & ~diverged, reward, 0.0).ravel(),
+            reward=jnp.where(valid, reward, 0.0).ravel(),
             terminated=terminated.ravel(),
             truncated=truncated.ravel(),
             valid=valid.ravel(),
             diverged=diverged.ravel(),
         )
-        over = out.terminated | out.truncated
+        over = out.terminated | out.truncated | out.diverged
         alive = over[:, None] | (state.alive & ~(terminated | truncated))
         return WorldsState(worlds, alive), step
 

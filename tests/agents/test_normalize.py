@@ -78,6 +78,34 @@ def test_normalised_rows_have_mean_zero_and_deviation_one_and_are_clipped():
     assert out[-1] == 5.0
 
 
+@pytest.mark.parametrize("huge", [1e6, 1e10])
+def test_one_huge_number_does_not_blind_the_statistics(huge):
+    data = RNG.normal(3.0, 2.0, size=(20_000, 1)).astype(np.float32)
+    stats = merged(data, np.ones(20_000, bool), ())
+    rows = data[:1000].copy()
+    rows[7] = huge
+    after = normalize.update_stats(stats, jnp.asarray(rows), jnp.ones(1000, bool), identity)
+    # It enters as 100 deviations: to a variance of 4, it adds at most 4 * 100² / 21,000 = 1.9.
+    assert abs(after.mean[0] - 3.0) < 0.1
+    assert 4.0 < normalize.variance(after)[0] < 6.5
+    assert np.ptp(normalize.normalize(after, jnp.asarray(data), 10.0)) > 5.0
+
+
+def test_a_feature_that_has_truly_grown_is_followed():
+    stats = merged(np.zeros((normalize.WARM_UP, 1), np.float32), np.ones(10_000, bool), ())
+    batch = RNG.normal(50.0, 5.0, size=(2000, 1)).astype(np.float32)
+    for _ in range(20):
+        stats = normalize.update_stats(stats, jnp.asarray(batch), jnp.ones(2000, bool), identity)
+    np.testing.assert_allclose(stats.mean, [50.0 * 40_000 / 50_000], rtol=0.2)
+    assert normalize.variance(stats)[0] > 300  # of all these rows: 50² * 0.8 * 0.2 + 0.8 * 25
+
+
+def test_nothing_is_limited_before_the_warm_up():
+    data = np.array([0.0, 0.0, 1e6, 0.0], np.float32)[:, None]
+    stats = merged(data, np.ones(4, bool), (1, 2, 3))
+    np.testing.assert_allclose(stats.mean, data.mean(0), rtol=1e-6)
+
+
 def test_discounted_returns_equal_a_loop_over_two_rollouts():
     length, num_envs, gamma = 20, 3, 0.9
     reward = RNG.normal(size=(length, num_envs)).astype(np.float32)

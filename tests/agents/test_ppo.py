@@ -202,6 +202,19 @@ def test_each_epoch_takes_one_adam_step_per_minibatch(line, key):
     assert parts.epochs == 3
 
 
+@pytest.mark.parametrize("huge", [np.inf, np.nan, 1e30])
+def test_a_gradient_step_without_a_finite_norm_is_skipped_and_counted(line, key, huge):
+    evaluate, batch = line
+    broken = batch._replace(target=batch.target.at[2].set(huge))
+    params, opt_state, parts = improve((evaluate, broken), key, num_minibatches=4)
+    assert opt_state.count == 3 and parts.skipped == 1 and parts.epochs == 1
+    assert params["w"] > 0
+    assert all(np.isfinite(x) for x in (params["w"], opt_state.mu[0], *parts))
+    params, opt_state, parts = improve((evaluate, broken), key, num_epochs=2)
+    assert params["w"] == opt_state.count == opt_state.mu[0] == 0 and parts.skipped == 2
+    assert np.isnan(parts.value_loss)  # of no step
+
+
 def test_two_shards_take_the_step_of_the_whole_batch(line, key):
     evaluate, batch = line
     whole, _, whole_parts = improve(line, key)

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo.advantages import gae
+from purejaxppo.agents.normalize import discounted_returns
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.vectorize import VectorEnv, stride
+from purejaxppo.envs.vectorize import VectorEnv, bounded, stride
 from purejaxppo.envs.wrappers import TimeLimit
 from purejaxppo.rollout import collect, init_rollout
-from purejaxppo.spaces import Box, Discrete
+from purejaxppo.spaces import LARGEST, Box, Discrete
 
-STAY, END, NAN_OBS, NAN_REWARD, INF_OBS = range(5)
+STAY, END, NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD = range(7)
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Clock:
     """Shows a random number that the episode keeps, and the steps since its start."""
 
     observation = Box((2,))
-    action = Discrete(5)
+    action = Discrete(7)
     max_episode_steps: int = 1000
     cheap_reset = True
 
@@ -36,7 +38,9 @@ class Clock:
         state = state + jnp.array([0.0, 1.0])
         state = jnp.where(action == NAN_OBS, jnp.nan, state)
         state = jnp.where(action == INF_OBS, jnp.inf, state)
+        state = jnp.where(action == HUGE_OBS, 1.01 * LARGEST, state)
         reward = jnp.where(action == NAN_REWARD, jnp.nan, state[1])
+        reward = jnp.where(action == HUGE_REWARD, -1.01 * LARGEST, reward)
         return state, TaskStep(state, reward, action == END, jnp.array(False))
 
 
@@ -178,9 +182,9 @@ def test_short_episodes_have_their_exact_share(fresh_every_step):
     np.testing.assert_allclose((share, mean_return), renewal(1280), rtol=0.02)
 
 
-@pytest.mark.parametrize("breakage", [NAN_OBS, NAN_REWARD, INF_OBS])
+@pytest.mark.parametrize("breakage", [NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD])
 @pytest.mark.parametrize("fresh_every_step", [True, False])
-def test_a_broken_environment_ends_alone(breakage, fresh_every_step):
+def test_a_broken_environment_begins_anew_alone_and_is_paid_nothing(breakage, fresh_every_step):
     calm = np.full((6, 3), STAY)
     broken = calm.copy()
     broken[2, 1] = breakage
@@ -188,16 +192,22 @@ def test_a_broken_environment_ends_alone(breakage, fresh_every_step):
     _, rows = run(broken, fresh_every_step=fresh_every_step)
     assert all(np.all(np.isfinite(x)) for x in (rows.obs, rows.reward))
     np.testing.assert_array_equal(rows.diverged.nonzero(), [[2], [1]])
-    np.testing.assert_array_equal(rows.terminated, rows.diverged)
+    assert not rows.terminated.any() and not rows.truncated.any()
     assert rows.reward[2, 1] == 0
     # The others, bit for bit, and the episode that follows.
     jax.tree.map(
         lambda a, b: np.testing.assert_array_equal(a[:, [0, 2]], b[:, [0, 2]]), rows, expected
     )
-    np.testing.assert_array_equal(rows.valid[:, 1], [True, True, True, False, True, True])
-    np.testing.assert_array_equal(rows.obs[3:, 1, 1], [0, 1, 2])
-    np.testing.assert_array_equal(rows.reward[3:, 1], [0, 1, 2])
-    assert not rows.truncated.any()
+    np.testing.assert_array_equal(rows.valid[:, 1], [True, True, False, True, True, True])
+    np.testing.assert_array_equal(rows.obs[2:, 1, 1], [0, 1, 2, 3])
+    np.testing.assert_array_equal(rows.reward[2:, 1], [0, 1, 2, 3])
+
+
+def test_large_numbers_within_the_limit_are_numbers():
+    assert LARGEST == 1e10
+    ok = bounded({"a": jnp.array([[0.0, -1e10], [0.0, 1.001e10], [jnp.nan, 0.0]])})
+    np.testing.assert_array_equal(ok, [True, False, False])
+    assert bounded(jnp.full((1, 2), 2**31 - 1)).all()
 
 
 def test_breaking_on_a_reset_row_is_not_counted():
@@ -215,7 +225,28 @@ def test_diverged_episodes_are_counted_in_the_rollout():
 
     state = init_rollout(env, lambda batch: (), jax.random.key(0))
     _, rows, episodes = collect(env, act, state, jax.random.key(1), 6)
-    # Steps 1 to 6: the second environment breaks on steps 2 and 5, the third on step 3.
-    assert episodes.diverged == episodes.count == 3
-    assert episodes.return_sum == 1 + 1 + (1 + 2)
+    # The second environment breaks on steps 2, 4 and 6, the third on steps 3 and 6.
+    assert episodes.diverged == 5
+    assert episodes.count == episodes.return_sum == episodes.length_sum == 0
     assert np.all(np.isfinite(rows.obs))
+
+
+def test_the_step_before_a_divergence_bootstraps_from_the_last_finite_observation():
+    # Values are what is seen, so that the last finite observation 2 is worth 2; then 1 again.
+    _, rows = run([[STAY], [STAY], [NAN_OBS], [STAY], [END]])
+    np.testing.assert_array_equal(rows.diverged[:, 0], [0, 0, 1, 0, 0])
+    value = np.concatenate([[[0.0]], rows.obs[:, :, 1]])
+    np.testing.assert_array_equal(value[:, 0], [0, 1, 2, 0, 1, 2])
+    ends = rows.terminated, rows.terminated | rows.truncated, rows.valid
+    decay = {"gamma": 0.5, "gae_lambda": 0.5}
+    advantage = gae(rows.reward, value[:-1], value[1:], *ends, **decay)
+    # 2 + 2 / 2 - 1 before it, 1 + 1 / 2 - 0 + 2 / 4 before that, and nothing for the break.
+    np.testing.assert_array_equal(advantage[:, 0], [2.0, 2.0, 0.0, 1.75, 1.0])
+
+
+def test_no_discounted_return_outlives_a_divergence():
+    _, rows = run([[STAY], [STAY], [NAN_OBS], [STAY], [STAY]])
+    done = rows.terminated | rows.truncated
+    returns, carried = discounted_returns(rows.reward, done, rows.valid, jnp.zeros(1), 0.5)
+    np.testing.assert_array_equal(np.asarray(returns)[rows.valid], [1, 2.5, 1, 2.5])
+    assert carried == 2.5

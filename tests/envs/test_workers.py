@@ -225,7 +225,10 @@ def run(pool):
 RAISES = {
     "init": ("(worker 0) raised KeyError in __init__: 'no such asset'", "environment 0"),
     "reset": ("environment 1 (worker 0) raised RuntimeError in reset: the scene", "in reset"),
-    "reset nan": ("in reset: reset returned NaN or infinity 3 times in a row", "environment 1"),
+    "reset nan": (
+        "in reset: reset returned NaN, infinity or more than 1e+10 3 times in a row",
+        "environment 1",
+    ),
     "step": ("raised ZeroDivisionError in step: division by zero", "in misbehave"),
     "leave": ("environment 1 (worker 0) raised SystemExit in step: 3", "in misbehave"),
     "shape": ("the observation has shape (2,), but observation_space says (3,)", "environment 1"),

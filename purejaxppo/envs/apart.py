@@ -1,0 +1,44 @@
+"""Environments in JAX with a key each: none depends on how many others there are."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from purejaxppo.envs.base import Env, EnvStep
+
+
+class Apart:
+    """G times one environment, or one world of A agents, as a batch of G x A rows.
+
+    Args:
+        env: the one.
+        count: G.
+    """
+
+    failure = None  # nothing runs on the host
+
+    def __init__(self, env: Env, count: int) -> None:
+        """Takes the environment over."""
+        self.env = env
+        self.count = count
+        self.spec = replace(env.spec, num_envs=count * env.spec.num_envs)
+
+    def close(self) -> None:
+        """Nothing runs on the host."""
+
+    def reset(self, keys) -> tuple[Any, Any]:
+        """Keys [G] -> (state, obs [N, ...])."""
+        state, obs = jax.vmap(self.env.reset)(keys)
+        return state, _joined(obs)
+
+    def step(self, state, action) -> tuple[Any, EnvStep]:
+        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        apart = jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:]), action)
+        state, out = jax.vmap(self.env.step)(state, apart)
+        return state, _joined(out)
+
+
+def _joined(tree):
+    """Arrays [G, A, ...] as [G * A, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)

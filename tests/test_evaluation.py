@@ -1,0 +1,114 @@
+"""What an evaluation is worth, and what it does not depend on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import evaluation
+from purejaxppo.envs.apart import Apart
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.evaluation import Agent, Evaluation, Evaluator, evaluate, run_episodes
+from purejaxppo.learner import Learner
+from purejaxppo.reporting import eval_row
+from purejaxppo.sharding import Shards
+from purejaxppo.spaces import Box, Discrete
+
+
+@pytest.fixture(scope="module")
+def agent(make_config):
+    """Fresh, on a task whose rewards depend on starts and actions, which are samples."""
+    config = make_config(
+        env={"name": "gymnax/Pendulum-v1", "max_episode_steps": 5},
+        eval={"stochastic": True},
+    )
+    learner = Learner(config)
+    return Agent(config, jax.jit(learner.policy.init)(jax.random.key(1)))
+
+
+def test_an_evaluation_is_the_same_on_any_number_of_shards_and_devices(agent):
+    def returns(shards):
+        evaluator = Evaluator(agent.config, agent.policy, 7, shards=shards)
+        return jax.jit(evaluator.evaluate)(agent.state, jax.random.key(3))[0]
+
+    one = returns(Shards(1))
+    assert len(np.unique(one)) == 7
+    for shards in (Shards(3), Shards(2, jax.devices()[:2])):
+        np.testing.assert_allclose(returns(shards), one, rtol=1e-5)
+
+
+def test_episodes_in_turns_are_those_side_by_side(agent, monkeypatch):
+    whole = evaluate(agent, 7, seed=4)
+    monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)
+    turns = evaluate(agent, 7, seed=4)
+    np.testing.assert_allclose(turns.returns, whole.returns, rtol=1e-5)
+
+
+def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkeypatch):
+    config = make_config(env={"name": "dummy/vector", "num_envs": 4})
+    learner = Learner(config)
+    state = learner.init(jax.random.key(config.seed), learner.shard_ids())
+
+    def starts(env, begun, *args):
+        return begun[1][:, 0], jnp.ones(len(begun[1]), int)
+
+    monkeypatch.setattr(evaluation, "run_episodes", starts)
+    monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)
+    found = evaluate(Agent(config, state.agent), 12, seed=config.seed).returns
+    assert len(np.unique(found)) == 12
+    assert not set(found.tolist()) & set(np.ravel(state.rollout.obs).tolist())
+
+
+class Fragile:
+    """Pays -1 for each of 3 steps; what it is born with decides whether it breaks at the second."""
+
+    observation = Box((1,))
+    action = Discrete(2)
+    max_episode_steps = 3
+    cheap_reset = True
+
+    def reset(self, key):
+        """0, 1, 0, 1, ... by the key's number."""
+        weak = (jax.random.key_data(key)[-1] % 2).astype(jnp.float32)
+        return (jnp.zeros(()), weak), weak[None]
+
+    def step(self, key, state, action):
+        """Counts."""
+        time, weak = state[0] + 1, state[1]
+        reward = jnp.where((time == 2) & (weak == 1), jnp.nan, -1.0)
+        return (time, weak), TaskStep(weak[None], reward, time == 3, jnp.array(False))
+
+
+def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
+    env = Apart(VectorEnv(Fragile(), 1, fresh_every_step=True), 16)
+
+    def act(keys, carry, obs, start):
+        assert keys.shape == (16,)
+        return carry, None, None, jnp.zeros(16, int)
+
+    keys = jax.random.split(jax.random.key(0), 16)
+    begun = env.reset(keys)
+    weak = np.asarray(begun[1][:, 0]) == 1
+    returns, lengths = run_episodes(env, begun, act, lambda batch: (), keys)
+    assert 0 < weak.sum() < 16
+    np.testing.assert_array_equal(returns, np.where(weak, np.nan, -3.0))
+    np.testing.assert_array_equal(lengths, np.where(weak, 1, 3))
+    row = eval_row(np.asarray(returns), np.asarray(lengths))
+    assert row["eval/diverged"] == weak.sum()
+    assert all(np.isnan(row[f"eval/return_{name}"]) for name in ("mean", "std", "min", "max"))
+    assert "diverged" in str(Evaluation(np.asarray(returns), np.asarray(lengths)))
+    assert eval_row(np.ones(3), np.ones(3))["eval/diverged"] == 0
+
+
+def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_config):
+    # Its actions are the first of each kind, and the task pays for some of these.
+    config = make_config(env={"name": "dummy/choices"})
+    learner = Learner(config)
+    evaluator = Evaluator(config, learner.policy, 3)
+    run = jax.jit(evaluator.evaluate)
+    state = jax.jit(learner.policy.init)(jax.random.key(0))
+    assert np.isfinite(run(state, jax.random.key(0))[0]).all()
+    broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
+    returns, lengths = run(broken, jax.random.key(0))
+    assert np.isnan(returns).all() and (np.asarray(lengths) == 10).all()

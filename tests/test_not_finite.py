@@ -1,0 +1,221 @@
+"""NaN never wins: best agents, scores of sweeps, saves, and runs that stop at once."""
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purejaxppo.train as train_command
+from purejaxppo import batches, restore, searches, sweepreport
+from purejaxppo.checkpoint import Checkpoints, Progress
+from purejaxppo.learner import Learner
+from purejaxppo.loop import NotFiniteError, beats
+from purejaxppo.members import MembersRun
+from purejaxppo.population import select
+from purejaxppo.reporting import metrics_row, read_csv
+from purejaxppo.runfolder import record_run
+from purejaxppo.settings import Uniform
+
+CONFIG = """
+env: {name: gymnax/Pendulum-v1, num_envs: 4, max_episode_steps: 20}
+network: {hidden: [8]}
+ppo: {rollout_length: 20, num_minibatches: 2, num_epochs: 2, learning_rate_schedule: constant}
+eval: {num_episodes: 2, interval: 80}
+checkpoint: {interval: 80}
+total_timesteps: 400
+"""
+
+
+def test_nan_never_beats_and_the_latest_of_equals_does():
+    nan = float("nan")
+    assert beats(1.0, None) and beats(2.0, 1.0) and beats(1.0, 1.0)
+    assert not beats(nan, None) and not beats(nan, -59.0) and not beats(-60.0, -59.0)
+
+
+def test_an_agent_that_broke_or_diverged_has_no_score():
+    fine, nan = {"charts/finite": 1.0}, float("nan")
+    broke = [fine | {"eval/return_mean": -59.0}, {"charts/finite": 0.0}]
+    assert np.isnan(sweepreport.value(broke, "last"))
+    assert np.isnan(sweepreport.value(broke, "mean"))
+    assert sweepreport.value(broke, "best") == -59.0  # which was saved
+    diverged = [{"eval/return_mean": x} for x in (nan, -59.0, nan)]
+    assert np.isnan(sweepreport.value(diverged, "last"))
+    assert np.isnan(sweepreport.value(diverged, "mean"))
+    assert sweepreport.value(diverged, "best") == -59.0
+    assert np.isnan(sweepreport.value(diverged[:1], "best"))
+    trained = [fine | {"charts/episodic_return": 9.0}, {"charts/finite": 0.0}]
+    for objective in ("last", "best", "mean"):
+        assert np.isnan(sweepreport.value(trained, objective))
+
+
+def test_a_sweep_without_a_score_names_no_best(tmp_path, make_config, capsys):
+    place = (("run", 0),)
+    results = [
+        sweepreport.Result({"ppo.gamma": x}, make_config(), (float("nan"),), place)
+        for x in (0.9, 0.99)
+    ]
+    sweepreport.report(tmp_path, results, make_config(), "last")
+    assert (tmp_path / "results.csv").is_file() and not (tmp_path / "best.yaml").exists()
+    assert "no setting has a score" in capsys.readouterr().out
+
+
+def test_a_population_copies_from_no_member_without_a_score(key):
+    score = jnp.array([-5.0, jnp.nan, -1.0, -3.0])
+    assert select(key, score, 0.25).tolist() == [0, 2, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def vector(make_config):
+    learner = Learner(make_config(env={"name": "dummy/vector", "max_episode_steps": 7}))
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    return learner, state, jax.jit(learner.train_chunk)
+
+
+def test_metrics_say_whether_the_agent_is_finite(vector):
+    learner, state, chunk = vector
+    state, metrics = chunk(state, learner.hyperparams(), 2)
+    assert metrics.finite == metrics.learned == metrics.updates == 2
+    assert metrics_row(metrics)["charts/finite"] == 1
+    for number in (jnp.nan, 1.01e10):  # no network needs such parameters
+        params = jax.tree.map(lambda x, number=number: jnp.full_like(x, number), state.agent.params)
+        broken = state.replace(agent=state.agent.replace(params=params))
+        _, metrics = chunk(broken, learner.hyperparams(), 2)
+        assert metrics_row(metrics)["charts/finite"] == 0
+    huge = learner.hyperparams()._replace(vf_coef=jnp.float32(1e38))
+    _, metrics = chunk(state, huge, 2)  # gradients beyond float32: all are skipped
+    assert metrics.finite == 2 and metrics.learned == 0
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def train(config_file, *flags):
+    return train_command.main(["--config", str(config_file), "--run_dir", "run", *flags])
+
+
+def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_good_save(
+    config_file, capsys
+):
+    assert train(config_file) == 0
+    capsys.readouterr()
+    saved, best = restore("run", "last"), restore("run")
+    flags = ("--total_timesteps", "8000", "--ppo.learning_rate", "1e30")
+    assert train(config_file, *flags) == 2
+    error = capsys.readouterr().err
+    assert "steps the agent's parameters, outputs or gradients are not finite" in error
+    assert f"the last finite save, at {saved.env_steps} steps, is kept" in error
+    assert "try a smaller ppo.learning_rate (now 1e+30)" in error and error.count("\n") == 1
+    again = restore("run", "last")
+    assert again.env_steps == saved.env_steps and restore("run").env_steps == best.env_steps
+    jax.tree.map(np.testing.assert_array_equal, again.state, saved.state)
+    row = read_csv(Path("run/metrics.csv"))[-1]
+    assert row["charts/finite"] == 0 and row["update"] == 6  # the first one at that rate
+
+
+def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_config):
+    said: list[str] = []
+    run: Any = SimpleNamespace(
+        _gone=set(),
+        members=[make_config(seed=5), make_config(seed=6)],
+        progress=Progress(1, 480),
+        console=SimpleNamespace(say=said.append),
+    )
+    fine, broken = {"charts/finite": 1}, {"charts/finite": 0}
+    assert not MembersRun._lost(run, [fine, fine])
+    assert not MembersRun._lost(run, [fine, broken]) and not MembersRun._lost(run, [fine, broken])
+    assert said == ["after 480 steps not finite any more, and without a score: agent 1 (seed 6)"]
+    assert MembersRun._lost(run, [broken, broken])
+
+
+def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
+    tmp_path, make_config, monkeypatch
+):
+    def execute(run):
+        raise NotFiniteError("gone")
+
+    monkeypatch.setattr(batches.train, "execute", execute)
+    assert batches.train_batch(tmp_path / "run", [make_config()], jax.devices()[:1]) == 0
+
+
+@pytest.fixture
+def saves(tmp_path, make_config):
+    """A run folder, and its saves: (checkpoints, state, reopen)."""
+    config = make_config()
+    learner = Learner(config)
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    record_run(config, tmp_path, [])
+    opened = []
+
+    def reopen():
+        while opened:
+            opened.pop().close()
+        opened.append(Checkpoints(tmp_path))
+        return opened[-1]
+
+    yield tmp_path, state, reopen
+    while opened:
+        opened.pop().close()
+
+
+def bests(folder):
+    return sorted(int(path.name) for path in (folder / "best").iterdir() if path.name.isdigit())
+
+
+def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
+    folder, state, reopen = saves
+    checkpoints = reopen()
+    for steps in (10, 20, 30, 40):  # the save at 20 names the best of 10
+        progress = Progress(1, steps, best_return=1.0, best_env_steps=steps if steps > 20 else 10)
+        if steps == 20:
+            checkpoints.save(state, progress)
+        else:
+            checkpoints.save_best(state.agent, progress)
+    checkpoints = reopen()  # killed, as far as the folders go
+    assert bests(folder) == [10, 40]
+    assert restore(folder).env_steps == 40
+    _, progress = checkpoints.restore(state)
+    assert bests(folder) == [10] and progress.best_env_steps == 10 and progress.best_return == 1.0
+    checkpoints.save_best(state.agent, Progress(2, 25, best_return=2.0, best_env_steps=25))
+    checkpoints.save(state, Progress(2, 25, best_return=2.0, best_env_steps=25))
+    reopen()
+    assert bests(folder) == [25]
+
+
+def test_a_best_agent_that_is_gone_beats_nothing(saves, caplog):
+    folder, state, reopen = saves
+    reopen().save(state, Progress(1, 20, best_return=1.0, best_env_steps=10))
+    _, progress = reopen().restore(state)
+    assert progress.best_return is None
+    with caplog.at_level(logging.WARNING, "purejaxppo"):
+        assert restore(folder, "best").env_steps == 20
+    assert "no evaluation has found a best agent; this is the last save" in caplog.text
+
+
+def test_a_run_that_starts_from_0_clears_the_best_of_one_that_died(saves):
+    folder, state, reopen = saves
+    reopen().save_best(state.agent, Progress(1, 999, best_return=1.0, best_env_steps=999))
+    checkpoints = reopen()
+    checkpoints.clear_best()
+    checkpoints.save_best(state.agent, Progress(1, 10, best_return=-1.0, best_env_steps=10))
+    reopen()
+    assert bests(folder) == [10]
+
+
+def test_optuna_is_told_that_a_setting_without_a_score_failed():
+    optuna = pytest.importorskip("optuna")
+    search = searches.Optuna({"ppo.gamma": Uniform(0.5, 0.99)}, 4, 2, seed=0)
+    tried = search.next([], None)
+    search.next([(tried[0], float("nan")), (tried[1], -59.0)], None)
+    states = [trial.state for trial in search._study.trials[:2]]
+    assert states == [optuna.trial.TrialState.FAIL, optuna.trial.TrialState.COMPLETE]
+    assert search._study.best_value == -59.0
