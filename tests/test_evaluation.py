@@ -50,7 +50,7 @@ def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkey
     learner = Learner(config)
     state = learner.init(jax.random.key(config.seed), learner.shard_ids())
 
-    def starts(env, begun, *args):
+    def starts(env, begun, *args, **rest):
         return begun[1][:, 0], jnp.ones(len(begun[1]), int)
 
     monkeypatch.setattr(evaluation, "run_episodes", starts)
