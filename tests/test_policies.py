@@ -372,7 +372,13 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
     """PopArt's values and normalised rewards mean nothing without what they were learned under."""
     config = make_config(
         env={"name": "dummy/choices", "max_episode_steps": 7},
-        ppo={"critic": "popart", "normalize_reward": True},
+        network={"hidden": (4,)},
+        ppo={
+            "critic": "popart",
+            "normalize_reward": True,
+            "num_epochs": 1,
+            "num_minibatches": 1,
+        },
         imitate=ImitateConfig("somewhere", updates=2),
     )
     programs = Programs(config, jax.devices()[:1])
@@ -386,9 +392,6 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
         assert same == (field.name in imitation.FRESH), field.name
     assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
     assert taught.reward_stats.count == taught.value_stats.moments.count
-    learner, hp = programs.learner, programs.hp
-    after, _ = jax.jit(learner.train_chunk)(taught, hp, jnp.int32(1))
-    assert after.value_stats.moments.count > taught.value_stats.moments.count
 
 
 def test_an_apprentice_does_as_its_teacher(make_config, key):
