@@ -139,3 +139,11 @@ def test_a_whole_run_from_the_command_line(tmp_path):
     assert train_module.main(run) == 0
     assert "5 to 10 until 0.5" in (tmp_path / "run" / "config.yaml").read_text()
     assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") > 2
+
+
+def test_the_starts_of_a_curriculums_environments_are_known(key):
+    env = registry.make(EnvConfig(**PENDULUM, curriculum={"g": "1 to 2"}, reset="every_rollout"), 3)
+    state, obs = env.reset(key)
+    known, place = env.starts(state)
+    np.testing.assert_array_equal(known[place], obs)
+    assert env.spec.known_starts and not np.array_equal(env.starts(env.refresh(state)).obs, known)
