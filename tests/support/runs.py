@@ -1,11 +1,20 @@
 """Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
 
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import purejaxppo.train as train_command
+from purejaxppo import configio
+from purejaxppo.checkpoint import Checkpoints
+from purejaxppo.loop import Programs
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -57,3 +66,57 @@ def finished_run(run_once, config_file):
     """A finished run of `config_file`: a copy in the current folder."""
     shutil.copytree(run_once / "run", "run")
     return Path("run")
+
+
+def final_state(run_dir):
+    """Every array of the last save, by name, as numpy; and how far the run was."""
+    config = configio.load_config(Path(run_dir) / "config.yaml")
+    programs = Programs(config, jax.devices())
+    checkpoints = Checkpoints(Path(run_dir))
+    state, progress = checkpoints.restore(programs.init())
+    checkpoints.close()
+    state = state.replace(key=jax.random.key_data(state.key))
+    named = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = jax.random.key_data(leaf) if is_key else leaf
+        named[jax.tree_util.keystr(path)] = np.asarray(array)
+    return named, progress
+
+
+def assert_same_bits(one, other):
+    """Of two `final_state`s."""
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name, strict=True)
+
+
+def start(config_file, *flags):
+    """The train command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
+    )
+
+
+def wait_for(condition, process, seconds=120):
+    """Waits until something that a process does can be seen."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended early: {process.communicate()}")
+        time.sleep(0.01)
+    process.kill()
+    pytest.fail("nothing happened")
+
+
+def refusal(words, capsys):
+    """The sentence with which the train command refuses these words, before it makes a folder."""
+    assert train_command.main([*words, "--run_dir", "never"]) == 2
+    assert not Path("never").exists()
+    return error_of(capsys)
