@@ -23,7 +23,6 @@ from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.learner import Learner
 from purejaxppo.reporting import read_csv
 
-
 WATCHED = []
 """Who wants to know before a file is made, renamed or deleted."""
 FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.rmdir", "os.remove"}
@@ -146,7 +145,7 @@ def test_a_damaged_or_foreign_save_gets_one_sentence(finished_run, config_file, 
 
 def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, key):
     learner = Learner(make_config())
-    state = learner.init(key, learner.shard_ids())
+    state = jax.jit(learner.init)(key, learner.shard_ids())
     env = {"simulator": state.rollout.env, "act": jnp.zeros((4, 0)), "forces": jnp.ones((4, 2))}
     state = state.replace(rollout=state.rollout.replace(env=env))
     checkpoints = Checkpoints(tmp_path)
