@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support.runs import refusal, train
+from support.runs import forget_last_save, optimized, refusal, train
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
@@ -250,11 +250,8 @@ def trained_once(tmp_path_factory):
     (folder / "small.yaml").write_text(CARTPOLE)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        jax.config.update("jax_disable_most_optimizations", False)
-        try:
+        with optimized():
             assert train("small.yaml", *SEEDS, "--run_dir", "run") == 0
-        finally:
-            jax.config.update("jax_disable_most_optimizations", True)
     return folder
 
 
@@ -303,10 +300,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
 @pytest.mark.optimized
 def test_a_run_of_seeds_resumes_exactly(run):
     shutil.copytree(run, "parts")
-    half, _ = sorted(Path("parts/checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
-    for save in Path("parts/checkpoints").glob("[0-9]*"):
-        if save != half:
-            shutil.rmtree(save)
+    forget_last_save("parts")
     assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0
     for which in ("last", "best"):
         parts, straight = (restore(name, which).state for name in ("parts", run))

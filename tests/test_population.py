@@ -1,5 +1,8 @@
 """Populations: who is copied, what is perturbed, and that it pays."""
 
+import contextlib
+import io
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.runs import forget_last_save, optimized
 
 import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
@@ -21,6 +25,7 @@ from purejaxppo.settings import Choice, LogUniform, Uniform
 RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)
 
 
+@pytest.mark.toy
 def test_the_worst_go_on_from_the_best(key):
     score = jnp.array([5.0, 1.0, 7.0, 2.0, 6.0, 3.0, 8.0, 4.0])
     source = np.asarray(select(key, score, 0.25))
@@ -35,17 +40,20 @@ def test_both_of_the_best_are_drawn(key):
     assert drawn.count(6) + drawn.count(7) == 200
 
 
+@pytest.mark.toy
 def test_who_finished_no_episode_is_among_the_worst(key):
     score = jnp.array([1.0, jnp.nan, 2.0, 3.0])
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
 
+@pytest.mark.toy
 def test_at_least_one_and_at_most_half_are_replaced(key):
     for share, replaced in ((0.0, 1), (0.5, 2), (0.25, 1)):
         source = np.asarray(select(key, jnp.arange(4.0), share))
         assert (source != np.arange(4)).sum() == replaced
 
 
+@pytest.mark.toy
 def test_copied_numbers_are_perturbed_within_their_bounds(key):
     size = 3000
     hp = make_hyperparams(PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9), 10)
@@ -61,6 +69,7 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
     np.testing.assert_allclose(coefs, [0.072, 0.09, 0.1], rtol=1e-6)  # 0.1125 is out of bounds
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("ranges", "said"),
     [
@@ -158,28 +167,47 @@ CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
 network: {hidden: [16]}
 ppo: {rollout_length: 64, num_minibatches: 4, learning_rate_schedule: constant}
-eval: {num_episodes: 4}
+eval: {num_episodes: 0}
 logging: {tensorboard: false}
 total_timesteps: 30000
 """
 
 
+@pytest.fixture(scope="module")
+def evolved(tmp_path_factory):
+    """A folder with `whole`, a finished population; what it said is in `out`."""
+    folder = tmp_path_factory.mktemp("population")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    (folder / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), optimized():
+        patch.chdir(folder)
+        assert sweep("--run_dir", "whole") == 0
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(evolved, tmp_path, monkeypatch):
+    shutil.copytree(evolved, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(CARTPOLE)
-    (tmp_path / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
     return tmp_path
 
 
+FLAGS = ["--config", "small.yaml", "--population", "8", "--ranges", "ranges.yaml"]
+
+
 def sweep(*flags):
-    command = ["--config", "small.yaml", "--population", "8", "--ranges", "ranges.yaml", *flags]
-    return sweep_command.main(command)
+    return sweep_command.main([*FLAGS, *flags])
 
 
-def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, capsys):
-    assert sweep("--run_dir", "whole") == 0
-    assert "selected every" in capsys.readouterr().out
+def assert_resumed_exactly():
+    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+
+def test_a_population_leaves_useless_numbers_behind(folder):
+    assert "selected every" in Path("out").read_text()
     rows = read_csv(Path("whole/population/metrics.csv"))
     rates = [
         np.median([r["population/learning_rate"] for r in rows if r["update"] == update])
@@ -189,8 +217,21 @@ def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, 
     assert {r["member"] for r in rows if r["population/parent"] != r["member"]}
     assert Path("whole/sweep.png").stat().st_size > 10_000
     assert "ppo.learning_rate" in Path("whole/results.csv").read_text()
-    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", "--config", "small.yaml"]
-    command += ["--population", "8", "--ranges", "ranges.yaml", "--run_dir", "parts"]
+
+
+@pytest.mark.optimized
+def test_a_population_resumes_exactly(folder):
+    shutil.copytree("whole", "parts")
+    forget_last_save("parts/population")
+    assert sweep("--run_dir", "parts") == 0
+    assert_resumed_exactly()
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.xdist_group("processes")
+def test_a_population_that_is_terminated_resumes_exactly(folder):
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]
     command += ["--checkpoint.interval", "5000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for line in process.stdout:
@@ -200,5 +241,4 @@ def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, 
     process.communicate(timeout=120)
     assert process.returncode == 143
     assert sweep("--run_dir", "parts") == 0
-    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
-    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    assert_resumed_exactly()

@@ -1,5 +1,6 @@
 """Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -120,3 +121,20 @@ def refusal(words, capsys):
     assert train_command.main([*words, "--run_dir", "never"]) == 2
     assert not Path("never").exists()
     return error_of(capsys)
+
+
+@contextlib.contextmanager
+def optimized():
+    """For fixtures that outlive a test: compiles as for the marker of that name."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def forget_last_save(folder):
+    """Leaves the save before the last one of a run, which has two, as if it had been killed."""
+    first, last = sorted(Path(folder, "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
+    shutil.rmtree(last)
+    return int(first.name)
