@@ -36,14 +36,33 @@ total_timesteps: 1024
 """
 
 
+def rows_of(run, *without):
+    """What a run logged by update, but for what depends on the clock."""
+    drop = ("seconds", "charts/SPS", *without)
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(drop)}
+        for row in read_csv(Path(run, "metrics.csv"))
+    ]
+    assert rows
+    return {row["update"]: row for row in rows}
+
+
 @pytest.mark.optimized
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(CARTPOLE, id="gymnax"),
-        pytest.param(PENDULUM, id="brax", marks=pytest.mark.full),
-    ],
-)
+def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(config_file):
+    flags = ("--checkpoint.interval", 512, "--run_dir")
+    assert train(config_file, *flags, "whole") == 0
+    shutil.copytree("whole", "half")
+    assert forget_last_save("half") < 600
+    assert train(config_file, *flags, "half") == 0
+    whole, progress = final_state("whole")
+    assert progress.update == whole["train['update']"] == 8
+    assert_same_bits(final_state("half")[0], whole)
+    assert rows_of("half") == rows_of("whole")
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])
 def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
     config_file.write_text(text)
     constant = ("--ppo.learning_rate_schedule", "constant")
@@ -53,19 +72,12 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
     parts, progress = final_state("parts")
     whole, _ = final_state("whole")
     assert progress.update == 8
-    assert parts[".update"] == 8
+    assert parts["train['update']"] == 8
     assert_same_bits(parts, whole)
-    drop = ("seconds", "charts/SPS")
-    rows = [
-        {
-            row["update"]: {k: v for k, v in row.items() if k not in drop and "eval" not in k}
-            for row in read_csv(Path(run, "metrics.csv"))
-        }
-        for run in ("parts", "whole")
-    ]
-    assert rows[0] == rows[1]
+    assert rows_of("parts", "eval") == rows_of("whole", "eval")
 
 
+@pytest.mark.full
 @pytest.mark.optimized
 def test_a_run_with_every_extra_resumes_exactly(config_file):
     """Stopped after half of its updates, as progress decides what its curriculum is at."""
@@ -97,7 +109,7 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
     ],
 )
 def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):
-    flags = ["--run_dir", "stopped", "--total_timesteps", "150_000", "--eval.num_episodes", "0"]
+    flags = ["--run_dir", "stopped", "--total_timesteps", "60_000", "--eval.num_episodes", "0"]
     process = start(config_file, *flags)
     wait_for(lambda: len(read_csv(Path("stopped/metrics.csv"))) > 2, process)
     process.send_signal(number)
@@ -106,7 +118,7 @@ def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file
     assert f"{number.name}: saved at" in out
     assert "Traceback" not in err
     _, progress = final_state("stopped")
-    assert 0 < progress.update < 150_000 // 128
+    assert 0 < progress.update < 60_000 // 128
     assert train(config_file, *flags) == 0
     flags[1] = "whole"
     assert train(config_file, *flags) == 0

@@ -18,7 +18,7 @@ from purejaxppo.runfolder import run_folder
 
 def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_file, capsys):
     finished_run.rename("teacher")
-    flags = ["--run_dir", "student", "--network.memory", "gru", "--imitate.teacher"]
+    flags = ["--run_dir", "student", "--network.hidden", "8", "--imitate.teacher"]
     shared = ["--imitate.updates", "2", "--eval.num_episodes", "0"]
     for teacher, words in [("nobody", "there is no such run folder"), ("empty", "")]:
         Path("empty").mkdir(exist_ok=True)
@@ -58,9 +58,11 @@ def test_a_changed_tunable_is_announced(finished_run, config_file, capsys):
 
 
 def test_clobber_starts_afresh(finished_run, config_file):
-    flags = ("--run_dir", "run", "--clobber", "--env.num_envs", 16, "--eval.num_episodes", 0)
-    assert train(config_file, *flags, "--total_timesteps", 256) == 0
-    assert restore("run", "last").config.env.num_envs == 16
+    flags = ("--run_dir", "run", "--seed", 7, "--total_timesteps", 256)
+    assert train(config_file, *flags) == 2
+    assert train(config_file, *flags, "--clobber") == 0
+    assert restore("run", "last").config.seed == 7
+    assert restore("run", "last").env_steps < 300
     assert read_csv(Path("run/metrics.csv"))[0]["update"] == 1
 
 

@@ -448,6 +448,7 @@ def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkey
     config = configio.load_config(config_file)
     marker = tmp_path / "died"
     monkeypatch.setenv("DIES_ONCE", str(marker))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports this file
     monkeypatch.setattr(launchers, "train_group", dies_once)
     groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
     options = {"cluster": "local", "timeout_min": 5}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import purejaxppo.train as train_command
-from purejaxppo import configio
 from purejaxppo.checkpoint import Checkpoints
-from purejaxppo.loop import Programs
+from support.trees import plain
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -71,17 +71,15 @@ def finished_run(run_once, config_file):
 
 def final_state(run_dir):
     """Every array of the last save, by name, as numpy; and how far the run was."""
-    config = configio.load_config(Path(run_dir) / "config.yaml")
-    programs = Programs(config, jax.devices())
     checkpoints = Checkpoints(Path(run_dir))
-    state, progress = checkpoints.restore(programs.init())
+    progress, folder = checkpoints.progress(), Path(run_dir, "checkpoints").resolve()
     checkpoints.close()
-    state = state.replace(key=jax.random.key_data(state.key))
     named = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = jax.random.key_data(leaf) if is_key else leaf
-        named[jax.tree_util.keystr(path)] = np.asarray(array)
+    with ocp.StandardCheckpointer() as reader:
+        for item in ("agent", "train"):
+            tree = plain(reader.restore(folder / str(progress.env_steps) / item))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                named[item + jax.tree_util.keystr(path)] = leaf
     return named, progress
 
 
