@@ -100,28 +100,34 @@ def test_members_are_spread_first(num_shards, num_members, devices, across, alon
         assert dict(shards.mesh.shape) == {"seed": across, "env": along}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["envpool/CartPole-v1", pytest.param("gymnasium/CartPole-v1", marks=pytest.mark.full)],
-)
+def observed(make_config, name, devices):
+    """What two seeds' environments show after two updates, a row for each environment."""
+    env = {"name": name, "num_envs": 4}
+    config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
+    programs = MemberPrograms(config, jax.devices()[:devices], seeds_of(config))
+    assert programs.shards.num_devices == 1
+    state = programs.init()
+    programs.compile(state)
+    state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
+    obs = np.asarray(state.rollout.obs)
+    programs.close()
+    return obs.reshape(8, -1)
+
+
+def test_seeds_of_a_simulator_on_the_host_share_one_pool_of_different_environments(make_config):
+    pytest.importorskip("envpool")
+    assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
 def test_seeds_of_a_simulator_on_the_host_share_one_pool_on_any_number_of_devices(
     make_config, name
 ):
     pytest.importorskip(name.partition("/")[0])
-
-    def observed(devices):
-        config = small(make_config, env={"name": name, "num_envs": 4}, num_seeds=2)
-        programs = MemberPrograms(config, jax.devices()[:devices], seeds_of(config))
-        state = programs.init()
-        programs.compile(state)
-        state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
-        obs = np.asarray(state.rollout.obs)
-        programs.close()
-        return obs.reshape(8, -1)
-
-    two = observed(2)
+    two = observed(make_config, name, 2)
     assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
-    np.testing.assert_array_equal(two, observed(1))
+    np.testing.assert_array_equal(two, observed(make_config, name, 1))
 
 
 FOUR_DEVICES = """

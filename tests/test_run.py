@@ -85,21 +85,21 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
     assert "13 episodes: return" in out
     assert Path("film.gif").read_bytes().startswith(b"GIF8")
     agent = restore("run", "last")
-    result = evaluate(agent, 50, seed=1)
-    assert result.returns.shape == result.lengths.shape == (50,)
+    result = evaluate(agent, 13, seed=1)
+    assert result.returns.shape == result.lengths.shape == (13,)
     np.testing.assert_array_equal(result.returns, result.lengths)  # CartPole pays 1 per step
-    again = evaluate(agent, 50, seed=1)
+    again = evaluate(agent, 13, seed=1)
     np.testing.assert_array_equal(result.returns, again.returns)
-    sampled = evaluate(agent, 50, seed=1, deterministic=False)
+    sampled = evaluate(agent, 13, seed=1, deterministic=False)
     assert (sampled.returns != result.returns).mean() > 0.5
     # a run whose evaluations sample is evaluated so unless it is said otherwise
     saved = Path("run/config.yaml")
     saved.write_text(saved.read_text().replace("stochastic: false", "stochastic: true"))
     agent = restore("run", "last")
     assert agent.config.eval.stochastic
-    np.testing.assert_array_equal(evaluate(agent, 50, seed=1).returns, sampled.returns)
+    np.testing.assert_array_equal(evaluate(agent, 13, seed=1).returns, sampled.returns)
     for flags, policy in (([], "stochastic"), (["--deterministic"], "deterministic")):
-        assert evaluate_command.main(["--run", "run", "--episodes", "2", *flags]) == 0
+        assert evaluate_command.main(["--run", "run", "--episodes", "13", *flags]) == 0
         assert f"steps, {policy} policy" in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ total_timesteps: 512
 """
 RATES = "ppo.learning_rate=1e-3,1e-2"
 GRID = ("--grid", RATES, "--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2)
-SHORT = ("--total_timesteps", 128)
+SHORT = ("--total_timesteps", 128, "--eval.num_episodes", 0)
 
 
 @pytest.fixture
@@ -149,7 +149,32 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
 
 
-def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, capsys):
+@pytest.fixture
+def small_agents(monkeypatch):
+    """Compiles no programs to measure them: an agent takes a megabyte."""
+    monkeypatch.setattr(batches, "measure", lambda members, size, devices: size * 1e6)
+
+
+def test_a_small_budget_makes_more_batches_with_the_same_results(
+    swept, small_agents, config_file, capsys
+):
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
+    error = capsys.readouterr().err
+    assert "2 agents need 0.002 GB, and the budget is 0.001 GB: give more" in error
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
+    assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
+    assert same_results("none", swept)
+
+
+def same_results(one, other):
+    strip = ["rank", "ppo.learning_rate", "returns"]
+    return [[r[k] for k in strip] for r in table(one)] == [
+        [r[k] for k in strip] for r in table(other)
+    ]
+
+
+@pytest.mark.full
+def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     flags = ("--grid", RATES, "--num_seeds", 2, *SHORT, "--run_dir")
     assert sweep(config_file, *flags, "all") == 0
@@ -165,10 +190,7 @@ def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, ca
     assert needed < batches.measure(members, 4, jax.devices())
     assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
     assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2]
-    strip = ["rank", "ppo.learning_rate", "returns"]
-    assert [[r[k] for k in strip] for r in table("cut")] == [
-        [r[k] for k in strip] for r in table("all")
-    ]
+    assert same_results("cut", "all")
     capsys.readouterr()
     assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
     assert "give more with --memory_gb" in capsys.readouterr().err
@@ -221,9 +243,9 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
 
 
-def test_a_sweep_that_is_interrupted_says_so_and_resumes(config_file, capsys, monkeypatch):
-    flags = ("--grid", RATES, "--checkpoint.interval", 128, "--eval.num_episodes", 0)
-    assert sweep(config_file, *flags, "--run_dir", "whole") == 0
+def test_a_sweep_that_is_interrupted_says_so_and_resumes(
+    swept, small_agents, config_file, capsys, monkeypatch
+):
     after_chunk = MembersRun._after_chunk
 
     def interrupting(run, *args):
@@ -232,11 +254,11 @@ def test_a_sweep_that_is_interrupted_says_so_and_resumes(config_file, capsys, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(MembersRun, "_after_chunk", interrupting)
-        assert sweep(config_file, *flags, "--run_dir", "parts") == 130
+        assert sweep(config_file, *GRID, "--run_dir", "parts") == 130
     assert "the same command resumes" in capsys.readouterr().out
-    assert sweep(config_file, *flags, "--run_dir", "parts", "--devices", 1) == 0
+    assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
     assert "resuming at" in capsys.readouterr().out
-    assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table("whole")]
+    assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table(swept)]
 
 
 @pytest.mark.full
@@ -275,7 +297,7 @@ def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys)
 
 
 def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
-    swept, config_file
+    swept, small_agents, config_file
 ):
     flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
     assert sweep(config_file, *flags, "--clobber") == 0
@@ -423,10 +445,10 @@ def test_optuna_asks_again_where_a_setting_makes_no_sense():
 
 
 @optuna
-def test_an_adaptive_sweep_goes_on_where_it_was(config_file, capsys):
+def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     Path("ranges.yaml").write_text(RANGES)
-    flags = ("--optuna", 4, "--optuna_batch", 2, "--ranges", "ranges.yaml")
+    flags = ("--optuna", 4, "--optuna_batch", 2, "--ranges", "ranges.yaml", *SHORT)
     assert sweep(config_file, *flags, "--run_dir", "whole") == 0
     shutil.copytree("whole", "parts")
     second = Path("parts/rounds/001")
