@@ -1,6 +1,7 @@
 """Rollouts collected beside updates: what they are learned from, resumes, failures, signals."""
 
 import re
+import shutil
 import signal
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.runs import optimized
 
 import purejaxppo.train as train_command
 from purejaxppo import load_config, make_train, restore
@@ -26,7 +28,8 @@ SMALL = """
 env: {{name: {name}, num_envs: 4, max_episode_steps: 20, options: {options}}}
 network: {{hidden: [16]}}
 ppo: {{rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}}
-eval: {{num_episodes: 2}}
+eval: {{num_episodes: 0}}
+logging: {{tensorboard: false}}
 total_timesteps: {steps}
 asynchronous: true
 """
@@ -45,10 +48,21 @@ def agent_of(run_dir):
     return jax.device_get(restore(run_dir, "last").state)
 
 
-def test_a_run_reports_its_lag_and_does_not_depend_on_timing(tmp_path, monkeypatch):
-    config = write(tmp_path / "small.yaml")
-    assert train(config, tmp_path / "one") == 0
-    rows = read_csv(tmp_path / "one" / "metrics.csv")
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with small.yaml and `run`, of 10 updates, which nobody changes."""
+    folder = tmp_path_factory.mktemp("asynchronous")
+    config = write(folder / "small.yaml")
+    with optimized():
+        assert train(config, folder / "run", "--eval.num_episodes", "2") == 0
+    return folder
+
+
+@pytest.mark.optimized
+def test_a_run_reports_its_lag_and_does_not_depend_on_timing_nor_on_turns(
+    finished, tmp_path, monkeypatch
+):
+    rows = read_csv(finished / "run" / "metrics.csv")
     assert [row["charts/lag"] for row in rows] == [0] + 9 * [1]
     assert all(np.isfinite(row["losses/policy_loss"]) for row in rows)
     learn = AsynchronousPrograms.compile_training
@@ -59,17 +73,16 @@ def test_a_run_reports_its_lag_and_does_not_depend_on_timing(tmp_path, monkeypat
         programs.learn = lambda *args: (time.sleep(0.05 * rng.random()), inner(*args))[1]
 
     monkeypatch.setattr(AsynchronousPrograms, "compile_training", slowed)
-    assert train(config, tmp_path / "two") == 0
+    assert train(finished / "small.yaml", tmp_path / "two", "--env.double_buffer") == 0
     jax.tree.map(
-        np.testing.assert_array_equal, agent_of(tmp_path / "one"), agent_of(tmp_path / "two")
+        np.testing.assert_array_equal, agent_of(finished / "run"), agent_of(tmp_path / "two")
     )
 
 
-def test_rollouts_are_those_of_a_policy_one_update_older(tmp_path):
+@pytest.mark.optimized
+def test_rollouts_are_those_of_a_policy_one_update_older(finished):
     """The loop by hand: rollout k + 1 is made before update k."""
-    config = write(tmp_path / "small.yaml")
-    assert train(config, tmp_path / "run", "--env.double_buffer") == 0
-    learner = Learner(load_config(config))
+    learner = Learner(load_config(finished / "small.yaml"))
     collect, learn, hp = jax.jit(learner.collect), jax.jit(learner.learn), learner.hyperparams()
     state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
     state = state.replace(
@@ -88,15 +101,15 @@ def test_rollouts_are_those_of_a_policy_one_update_older(tmp_path):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
         jax.device_get(state.agent),
-        agent_of(tmp_path / "run"),
+        agent_of(finished / "run"),
     )
 
 
-def test_a_run_resumes_with_its_agent(tmp_path, capsys):
-    config = write(tmp_path / "small.yaml")
-    assert train(config, tmp_path / "run") == 0
+def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):
+    shutil.copytree(finished / "run", tmp_path / "run")
     before = restore(tmp_path / "run", "last")
-    assert train(config, tmp_path / "run", "--total_timesteps", "1280") == 0
+    flags = ("--total_timesteps", "1280")
+    assert train(finished / "small.yaml", tmp_path / "run", *flags) == 0
     assert "the simulator started afresh" in capsys.readouterr().out
     after = restore(tmp_path / "run", "last")
     assert after.env_steps > before.env_steps > 500
@@ -118,7 +131,7 @@ def test_an_interrupt_saves_and_ends(tmp_path, capsys, monkeypatch):
     config = write(tmp_path / "small.yaml", steps=10_000_000)
     interrupts = []
     monkeypatch.setattr(Interrupt, "__init__", lambda self: _start(self, interrupts))
-    code = train(config, tmp_path / "run", "--eval.num_episodes", "0")
+    code = train(config, tmp_path / "run")
     assert code == 128 + signal.SIGTERM
     assert "SIGTERM: saved at" in capsys.readouterr().out
     assert restore(tmp_path / "run", "last").env_steps > 0
@@ -131,6 +144,7 @@ def _start(interrupt, interrupts):
     threading.Timer(1.0, lambda: setattr(interrupt, "signal", "SIGTERM")).start()
 
 
+@pytest.mark.toy
 def test_simulators_in_jax_are_refused(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", "dummy/vector")
     assert train(config, tmp_path / "run") == 2
@@ -138,6 +152,7 @@ def test_simulators_in_jax_are_refused(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.toy
 def test_a_pure_function_is_refused(tmp_path):
     with pytest.raises(ValueError, match="asynchronous is for runs"):
         make_train(load_config(write(tmp_path / "small.yaml")))

@@ -55,6 +55,7 @@ def test_the_compiled_program_has_no_more_gradient_sums(script, make_config):
     assert len(large) == 1  # in a loop
 
 
+@pytest.mark.toy
 def test_the_cheaper_of_ring_and_tree_is_taken(script):
     link = script.Network("", 8, 1e-6, 1e9)
     # A tree of 2 x 3 hops; a ring of 14, each of an eighth.

@@ -57,7 +57,16 @@ def updates(config, count):
     return out
 
 
-@pytest.mark.parametrize("which", ENVS)
+@pytest.mark.optimized
+@pytest.mark.parametrize(
+    "which",
+    [
+        "envpool",
+        "rounding",
+        pytest.param("envpool pairs", marks=pytest.mark.full),
+        pytest.param("gymnasium", marks=pytest.mark.full),
+    ],
+)
 def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):
     config = {"network": {"hidden": (16, 16)}, "ppo": {"rollout_length": 20}}
     plain = updates(make_config(env=ENVS[which], **config), 3)
@@ -68,6 +77,7 @@ def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):
     assert any(t.terminated.any() for t in transitions)
 
 
+@pytest.mark.optimized
 def test_a_rollout_of_one_step_is_the_same(make_config):
     ppo = {"rollout_length": 1}
     plain = updates(make_config(env=ENVS["envpool"], ppo=ppo), 12)
@@ -123,11 +133,13 @@ def test_both_halves_at_once_are_a_step(make_config):
     jax.tree.map(np.testing.assert_array_equal, *outs)
 
 
+@pytest.mark.toy
 def test_an_odd_number_of_environments_is_refused(make_config):
     with pytest.raises(ValueError, match=r"two halves.*try env.num_envs = "):
         make_config(env=ENVS["envpool"] | {"num_envs": 5, "double_buffer": True})
 
 
+@pytest.mark.toy
 def test_simulators_in_jax_are_refused(make_config):
     with pytest.raises(ValueError, match=r"dummy/constant is none: leave it off"):
         Learner(make_config(env={"double_buffer": True}))

@@ -7,22 +7,31 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from support.runs import error_of
 
 import purejaxppo.train as train_command
 from purejaxppo import hosts, restore
 from purejaxppo.evaluation import evaluate
+from purejaxppo.loop import resolve_shards
 from purejaxppo.reporting import read_csv
+
+toy = pytest.mark.toy
+pytestmark = pytest.mark.xdist_group("processes")
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
 network: {hidden: [16]}
 ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, learning_rate_schedule: constant}
 eval: {num_episodes: 4}
+logging: {tensorboard: false}
 num_shards: 2
 total_timesteps: 2048
 """
@@ -124,16 +133,20 @@ def curve(tmp_path_factory):
         return rows("one")
 
 
-def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks(curve):
-    (code, out, err), other = ends(both("--run_dir", "two"))
+@pytest.mark.optimized
+def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
+    flags = ("--total_timesteps", "1024", "--run_dir")
+    (code, out, err), other = ends(both(*flags, "two"))
     assert (code, err) == (0, "")
     assert "on 2 x cpu (cpu) in 2 processes" in out
     assert other == (0, "", "")
-    assert rows("two") == curve  # bit for bit: a sum of two numbers has no order
+    alone(*flags, "one")
+    assert rows("two") == rows("one")  # bit for bit: a sum of two numbers has no order
     assert Path("two/learning_curve.png").is_file()
     assert evaluate(restore("two"), 3).returns.shape == (3,)
 
 
+@pytest.mark.full
 def test_mpirun_is_noticed_and_one_process_goes_on_with_the_run_of_two(curve):
     ((code, out, err),) = ends([mpirun("--run_dir", "two", "--total_timesteps", "1024")])
     assert code == 0, (out, err)
@@ -145,6 +158,7 @@ def test_mpirun_is_noticed_and_one_process_goes_on_with_the_run_of_two(curve):
     ]
 
 
+@pytest.mark.full
 def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
     alone("--run_dir", "two", "--total_timesteps", "1024")
     (code, out, err), other = ends(slurm("--run_dir", "two"))
@@ -157,6 +171,7 @@ def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
     ]
 
 
+@pytest.mark.full
 def test_seeds_are_divided_over_processes():
     flags = ("--num_seeds", "2", "--num_shards", "1", "--total_timesteps", "1024")
     alone(*flags, "--run_dir", "one")
@@ -179,6 +194,7 @@ def test_brax_is_trained_by_two_processes_as_by_one():
     assert rows("two") == rows("one")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["envpool", "gymnasium"])
 def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     pytest.importorskip(family)
@@ -195,8 +211,19 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
         assert rows("again") == rows("first")
     assert evaluate(restore("first"), 3).returns.shape == (3,)
     with pytest.raises(ValueError, match="here is 1 of these; start 2"):
-        config = restore("first").config
-        train_command.resolve_shards(config, 1)
+        resolve_shards(restore("first").config, 1)
+
+
+@toy
+def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monkeypatch):
+    pytest.importorskip("envpool")
+    words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
+    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+        resolve_shards(train_command.parse(words), 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for shards in ("0", "2"):
+        command = train_command.parse([*words, "--num_shards", shards])
+        assert resolve_shards(command, 4).num_shards == 2
 
 
 def wait_for(condition, processes, seconds=100):
@@ -213,6 +240,7 @@ def saves(run):
     return sorted(int(p.name) for p in Path(run, "checkpoints").glob("[0-9]*") if p.name.isdigit())
 
 
+@pytest.mark.full
 def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
     flags += ["--logging.interval", "128"]
@@ -238,21 +266,62 @@ def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
 
 
 WRONG = [
-    (["--devices", "4096"], "devices = 4096, but JAX sees"),
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
     (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
     (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
     (["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"], "trains one seed in 2 processes"),
+    (["--env.name", "envpool/CartPole-v1", "--asynchronous"], "for one process, and here are 2"),
 ]
 
 
+@toy
 @pytest.mark.parametrize(("flags", "said"), WRONG)
-def test_wrong_flags_get_one_sentence_from_process_0_before_any_compile(flags, said):
-    (code, out, err), other = ends(slurm(*flags, "--run_dir", "never"))
+def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(hosts, "several", lambda: True)
+    command = train_command.parse(["--config", "small.yaml", "--num_shards", "0", *flags])
+    with pytest.raises(ValueError) as error:
+        train_command.spread(jax.devices(), resolve_shards(command, 2))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@toy
+def test_more_devices_than_a_process_has_are_refused():
+    command = train_command.parse(["--config", "small.yaml", "--devices", "4096"])
+    with pytest.raises(ValueError, match="devices = 4096, but JAX sees 2"):
+        train_command.start_jax(command, hosts.Place(1, 2, "here:1", cores=2))
+
+
+@toy
+@pytest.mark.parametrize(("index", "said"), [(0, "error: wrong\n"), (1, "")])
+def test_what_is_wrong_for_all_is_said_by_process_0_alone(index, said, monkeypatch, capsys):
+    def start(words):
+        raise hosts.Agreed("wrong", index)
+
+    monkeypatch.setattr(train_command, "start", start)
+    assert train_command.main([]) == 2
+    assert capsys.readouterr() == ("", said)
+
+
+@toy
+def test_what_one_process_finds_wrong_is_wrong_for_all_and_it_is_named(monkeypatch):
+    def of_two(row):
+        return np.stack([np.zeros_like(row), row])
+
+    monkeypatch.setattr(hosts, "several", lambda: True)
+    monkeypatch.setattr(hosts, "_gather", of_two)
+    with hosts.together():
+        pass
+    with pytest.raises(hosts.Agreed, match="process 1: no disk"), hosts.together():
+        raise OSError("no disk")
+
+
+def test_a_wrong_flag_gets_one_sentence_from_process_0_before_any_compile():
+    (code, out, err), other = ends(slurm("--num_shards", "1", "--run_dir", "never"))
     assert (code, out) == (2, "")
-    assert err.startswith("error: ")
+    assert err.startswith("error: num_shards = 1 cannot be divided among 2 processes")
     assert err.count("\n") == 1
-    assert said in err
     assert other == (2, "", "")
     assert not Path("never").exists()
 
@@ -268,16 +337,14 @@ PLACES = [
 ]
 
 
+@toy
 @pytest.mark.parametrize(("flags", "said"), PLACES)
 def test_places_that_cannot_be_get_one_sentence(flags, said, capsys):
     assert train_command.main(["--config", "small.yaml", "--run_dir", "never", *flags]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert said in err
+    assert said in error_of(capsys)
 
 
+@toy
 @pytest.mark.parametrize(
     ("index", "said"),
     [(0, "of 2 processes these have not come to port {}: 1"), (1, "cannot reach process 0 at")],
@@ -294,6 +361,7 @@ def test_processes_that_do_not_come_are_waited_for_so_long_and_named(index, said
     assert time.monotonic() - started < 5
 
 
+@toy
 def test_process_0_listens_at_the_address_that_was_asked_for_alone(monkeypatch):
     place = hosts.Place(0, 2, f"127.0.0.1:{free_port()}")
     make, at = socket.create_server, []
@@ -310,6 +378,7 @@ def test_process_0_listens_at_the_address_that_was_asked_for_alone(monkeypatch):
     assert hosts._bind_address(place) == place.coordinator
 
 
+@toy
 @pytest.mark.parametrize(
     ("names", "own"),
     [
@@ -329,19 +398,33 @@ def test_a_host_means_the_first_address_that_is_the_machines_own(names, own, mon
     assert where == (f"{own}:9" if own else None)
 
 
+@toy
 def test_an_unknown_host_is_named_at_once(capsys):
     place = ["--coordinator", "no.such.host.invalid:9", "--num_processes", "2", "--process_id", "1"]
     assert train_command.main(["--config", "small.yaml", *place]) == 2
     assert "no host no.such.host.invalid is known" in capsys.readouterr().err
 
 
-def test_another_command_is_refused_and_the_process_named():
-    port = free_port()
-    processes = [by_hand(i, 2, "--seed", str(i), port=port) for i in range(2)]
-    (code, out, err), other = ends(processes)
-    assert (code, out) == (2, "")
-    assert err == "error: process 1 was given another command or config file than process 0\n"
-    assert other == (2, "", "")
+@toy
+def test_another_command_is_refused_and_the_process_named(monkeypatch, capsys):
+    port, listens, meet = free_port(), threading.Event(), hosts.meet
+
+    def meeting(*args):
+        listens.set()
+        return meet(*args)
+
+    def come(index):
+        place = f"--coordinator 127.0.0.1:{port} --num_processes 2 --process_id {index}".split()
+        return train_command.main(["--config", "small.yaml", *place, "--seed", str(index)])
+
+    monkeypatch.setattr(hosts, "meet", meeting)
+    with ThreadPoolExecutor(2) as processes:
+        first = processes.submit(come, 0)
+        assert listens.wait(20)  # one after the other through what reads flags
+        second = processes.submit(come, 1)
+        assert first.result() == second.result() == 2
+    said = "process 1 was given another command or config file than process 0"
+    assert capsys.readouterr() == ("", f"error: {said}\n")
 
 
 OPEN_MPI = {
@@ -358,6 +441,7 @@ SRUN = {
 }
 
 
+@toy
 def test_places_are_read_from_mpirun_and_srun():
     place = hosts.launched(OPEN_MPI)
     assert (place.index, place.count, place.by_launcher) == (3, 4, True)
@@ -370,6 +454,7 @@ def test_places_are_read_from_mpirun_and_srun():
     assert hosts.first_node("a1") == "a1"
 
 
+@toy
 def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone():
     assert hosts.launched({}) == hosts.ALONE
     assert hosts.launched({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"}) == hosts.ALONE
@@ -377,6 +462,7 @@ def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone(
     assert hosts.place_of(hosts.launched(SRUN), "", 1, -1) == hosts.ALONE
 
 
+@toy
 def test_flags_add_to_what_a_launcher_says_and_may_not_contradict_it():
     given = hosts.launched({k: v for k, v in OPEN_MPI.items() if "uri" not in k})
     with pytest.raises(ValueError, match="add --coordinator HOST:PORT"):
@@ -390,6 +476,7 @@ def member(host="a", cores=(0, 1, 2, 3), gpus=None):
     return {"host": host, "cores": list(cores), "gpus": gpus}
 
 
+@toy
 def test_cores_are_shared_where_they_are_shared_and_all_get_as_many():
     assert hosts.share_of_cores([member(), member("b")]) == 4
     assert hosts.share_of_cores([member(), member()]) == 2
@@ -398,6 +485,7 @@ def test_cores_are_shared_where_they_are_shared_and_all_get_as_many():
     assert hosts.share_of_cores([member(), member(), member("b")]) == 2
 
 
+@toy
 def test_processes_on_one_machine_take_one_gpu_each_unless_they_were_given_their_own():
     assert hosts.own_gpus([member(), member("b")], 1) == []
     assert hosts.own_gpus([member(), member("b"), member("b")], 2) == [1]
@@ -406,6 +494,7 @@ def test_processes_on_one_machine_take_one_gpu_each_unless_they_were_given_their
     assert hosts.own_gpus([member(gpus="4,5"), member(gpus="4,5")], 1) == [1]
 
 
+@toy
 def test_one_process_pays_nothing_and_agrees_with_itself():
     assert hosts.maximum(1.5, 2) == (1.5, 2)
     assert hosts.is_main()

@@ -8,7 +8,10 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="calls the C library")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="calls the C library"),
+    pytest.mark.xdist_group("processes"),
+]
 
 BUSY = """
 import ctypes, pathlib, sys, threading

@@ -1,5 +1,6 @@
 """Agents that train side by side are those that train alone, wherever they live."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
+from support.runs import forget_last_save, optimized, refusal, train
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
@@ -24,6 +27,7 @@ env: {name: gymnax/CartPole-v1, num_envs: 8}
 network: {hidden: [16]}
 ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}
 eval: {num_episodes: 3}
+logging: {tensorboard: false}
 num_shards: 1
 total_timesteps: 1024
 """
@@ -51,42 +55,32 @@ def trained(programs, updates=4):
     return np.concatenate(leaves, axis=1), np.asarray(returns).reshape(leading, -1)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_each_of_many_seeds_is_the_seed_alone(make_config, devices):
-    config = small(make_config, num_seeds=4, eval={"num_episodes": 3})
-    together, returns = trained(MemberPrograms(config, jax.devices()[:devices], seeds_of(config)))
-    for i in (0, 3):
-        alone = replace(config, seed=i, num_seeds=1)
-        params, scores = trained(Programs(alone, jax.devices()[:1]))
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
+def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
+    config = small(make_config, eval={"num_episodes": 3})
+    members = [
+        replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate))
+        for seed, rate in ((0, 1e-3), (3, 1e-3), (0, 1e-2), (1, 1e-4))
+    ]
+    programs = MemberPrograms(config, jax.devices()[:devices], members)
+    assert programs.shards.num_devices == devices
+    together, returns = trained(programs)
+    for i in (1, 2):
+        params, scores = trained(Programs(members[i], jax.devices()[:1]))
         # Batched products add in another order, and Adam divides by small numbers.
         np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
         np.testing.assert_allclose(returns[i], scores[0])
     assert np.abs(together[0] - together[1]).max() > 0.1
-
-
-def test_each_setting_of_a_grid_is_the_setting_alone(make_config):
-    config = small(make_config)
-    rates = (1e-4, 1e-2)
-    members = [replace(config, ppo=replace(config.ppo, learning_rate=rate)) for rate in rates]
-    together, _ = trained(MemberPrograms(config, jax.devices()[:1], members))
-    for i, member in enumerate(members):
-        params, _ = trained(Programs(member, jax.devices()[:1]))
-        np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
-    assert np.abs(together[0] - together[1]).max() > 1e-3
-
-
-def test_seeds_alone_have_nothing_to_tell_each_other(make_config):
-    config = small(make_config, num_seeds=2)
-    programs = MemberPrograms(config, jax.devices()[:2], seeds_of(config))
-    programs.compile(programs.init())
-    assert programs.shards.num_devices == 2
+    assert np.abs(together[0] - together[2]).max() > 1e-3
+    # Agents alone have nothing to tell each other.
     assert collectives(programs.train_chunk.as_text()) == 0
 
 
-def test_shards_of_one_agent_talk(make_config):
-    programs = Programs(small(make_config, num_shards=2), jax.devices()[:2])
-    programs.compile(programs.init())
-    assert collectives(programs.train_chunk.as_text()) > 0
+@pytest.mark.toy
+def test_shards_of_one_agent_talk():
+    shards = Shards(2, jax.devices()[:2])
+    total = shards.map(lambda x: shards.psum({"x": x}), (0,), None)
+    assert collectives(jax.jit(total).lower(np.ones(2)).compile().as_text()) > 0
 
 
 def collectives(hlo):
@@ -94,6 +88,7 @@ def collectives(hlo):
     return sum(hlo.count(kind) for kind in kinds)
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("num_shards", "num_members", "devices", "across", "along"),
     [(1, 4, 2, 2, 1), (2, 3, 2, 1, 2), (2, 2, 2, 2, 1), (1, 3, 2, 1, 1), (2, 0, 2, 1, 2)],
@@ -105,25 +100,34 @@ def test_members_are_spread_first(num_shards, num_members, devices, across, alon
         assert dict(shards.mesh.shape) == {"seed": across, "env": along}
 
 
+def observed(make_config, name, devices):
+    """What two seeds' environments show after two updates, a row for each environment."""
+    env = {"name": name, "num_envs": 4}
+    config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
+    programs = MemberPrograms(config, jax.devices()[:devices], seeds_of(config))
+    assert programs.shards.num_devices == 1
+    state = programs.init()
+    programs.compile(state)
+    state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
+    obs = np.asarray(state.rollout.obs)
+    programs.close()
+    return obs.reshape(8, -1)
+
+
+def test_seeds_of_a_simulator_on_the_host_share_one_pool_of_different_environments(make_config):
+    pytest.importorskip("envpool")
+    assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
 def test_seeds_of_a_simulator_on_the_host_share_one_pool_on_any_number_of_devices(
     make_config, name
 ):
     pytest.importorskip(name.partition("/")[0])
-
-    def observed(devices):
-        config = small(make_config, env={"name": name, "num_envs": 4}, num_seeds=2)
-        programs = MemberPrograms(config, jax.devices()[:devices], seeds_of(config))
-        state = programs.init()
-        programs.compile(state)
-        state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
-        obs = np.asarray(state.rollout.obs)
-        programs.close()
-        return obs.reshape(8, -1)
-
-    two = observed(2)
+    two = observed(make_config, name, 2)
     assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
-    np.testing.assert_array_equal(two, observed(1))
+    np.testing.assert_array_equal(two, observed(make_config, name, 1))
 
 
 FOUR_DEVICES = """
@@ -167,6 +171,25 @@ def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name
     assert run.stdout.startswith("equal"), run.stderr
 
 
+@pytest.mark.toy
+def test_seeds_are_initialised_one_after_another(make_config):
+    # JAX's batched QR waits for itself on CPUs; see below.
+    config = small(make_config, num_seeds=4)
+    programs = MemberPrograms(config, jax.devices()[:1], seeds_of(config))
+    jaxpr = jax.make_jaxpr(programs.learner.init)(programs.key, programs.learner.shard_ids())
+    shapes = list(operands_of_qr(jaxpr.jaxpr))
+    assert shapes
+    assert {len(shape) for shape in shapes} == {2}
+
+
+def operands_of_qr(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("qr", "geqrf"):
+            yield equation.invars[0].aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from operands_of_qr(inner)
+
+
 HUNDRED_STARTS = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
@@ -183,6 +206,7 @@ print("started")
 """
 
 
+@pytest.mark.full
 def test_a_hundred_starts_of_many_seeds_do_not_hang():
     # JAX's batched QR waits for itself on CPUs: with flax's own orthogonal initialiser, vmapped,
     # this hangs at once.
@@ -196,6 +220,7 @@ def test_a_hundred_starts_of_many_seeds_do_not_hang():
     assert run.stdout == "started\n", run.stderr
 
 
+@pytest.mark.toy
 def test_the_better_agent_is_kept_for_each():
     old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
     new = {"a": np.ones((3, 2)), "b": np.ones(3)}
@@ -204,12 +229,14 @@ def test_the_better_agent_is_kept_for_each():
     np.testing.assert_array_equal(kept["b"], [1, 0, 1])
 
 
+@pytest.mark.toy
 def test_the_band_is_students():
     # mean 2, sample deviation 1, t(0.975, 2 degrees of freedom) = 4.302653
     np.testing.assert_allclose(confidence(np.array([1.0, 2.0, 3.0])), 4.302653 / 3**0.5, rtol=1e-6)
     assert np.isnan(confidence(np.array([1.0])))
 
 
+@pytest.mark.toy
 def test_curves_have_the_points_that_all_members_have():
     rows = [
         {"member": m, "update": u, "global_step": 10.0 * u + m, "x": u + 10.0 * m}
@@ -222,90 +249,98 @@ def test_curves_have_the_points_that_all_members_have():
     np.testing.assert_array_equal(values, [[1, 3], [11, 13]])
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A folder with `run`, of seeds 5 and 6, which nobody changes; compiled as users' are."""
+    folder = tmp_path_factory.mktemp("members")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with optimized():
+            assert train("small.yaml", *SEEDS, "--run_dir", "run") == 0
+    return folder
+
+
+SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging.tensorboard")
+
+
 @pytest.fixture
-def config_file(tmp_path, monkeypatch):
+def run(trained_once, tmp_path, monkeypatch):
+    """A finished run of two seeds: a copy in the current folder, with its config file."""
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "small.yaml"
-    path.write_text(CARTPOLE)
-    return path
+    return Path("run")
 
 
-def train(config_file, *flags):
-    return train_command.main(["--config", str(config_file), *map(str, flags)])
-
-
-def test_a_run_of_seeds_keeps_each_ones_curve_and_best(config_file, capsys):
-    assert train(config_file, "--num_seeds", 3, "--seed", 5) == 0
-    run = Path("runs/small-s5x3")
-    assert "3 agents of 8 environments" in capsys.readouterr().out
+def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
     rows = read_csv(run / "metrics.csv")
-    assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6), (2, 7)}
+    assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6)}
     assert (run / "learning_curve.png").stat().st_size > 10_000
-    assert len(list((run / "tensorboard").iterdir())) == 3
+    assert len(list((run / "tensorboard").iterdir())) == 2
     agents = restore(run)
-    assert [member.seed for member in agents.members] == [5, 6, 7]
+    assert [member.seed for member in agents.members] == [5, 6]
     together = evaluate(agents, 4)
-    assert together.returns.shape == (3, 4)
+    assert together.returns.shape == (2, 4)
     one = agents.member(1)
     np.testing.assert_array_equal(evaluate(one, 4).returns, together.returns[1])
-    capsys.readouterr()
     assert evaluate_command.main(["--run", str(run), "--episodes", "4", "--index", "1"]) == 0
     assert str(evaluate(one, 4)) in capsys.readouterr().out
 
 
-def test_each_best_agent_is_that_of_its_own_best_evaluation(config_file):
-    assert train(config_file, "--num_seeds", 2, "--eval.interval", 128) == 0
-    run = Path("runs/small-s0x2")
+def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     scores = {}
     for row in read_csv(run / "metrics.csv"):
         if "eval/return_mean" in row:
             scores.setdefault(row["member"], []).append(row["eval/return_mean"])
     config = configio.load_config(run / "config.yaml")
-    programs = MemberPrograms(config, jax.devices()[:1], seeds_of(config))
+    programs = MemberPrograms(config, jax.devices()[:2], seeds_of(config))
     programs.compile(programs.init())
     best = restore(run).state
     for member, history in scores.items():
+        assert len(history) == 8
         update = len(history) - int(np.argmax(history[::-1]))  # the latest of equals
         returns, _ = programs.evaluate(best, programs.eval_key(update))
         assert returns[int(member)].mean() == pytest.approx(max(history))
 
 
-def test_a_run_of_seeds_resumes_exactly(config_file):
-    flags = ("--num_seeds", 2, "--ppo.learning_rate_schedule", "constant", "--run_dir")
-    assert train(config_file, *flags, "straight") == 0
-    assert train(config_file, *flags, "parts", "--total_timesteps", 512) == 0
-    assert train(config_file, *flags, "parts") == 0
+@pytest.mark.optimized
+def test_a_run_of_seeds_resumes_exactly(run):
+    shutil.copytree(run, "parts")
+    forget_last_save("parts")
+    assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0
     for which in ("last", "best"):
-        parts, straight = (restore(run, which).state for run in ("parts", "straight"))
+        parts, straight = (restore(name, which).state for name in ("parts", run))
         jax.tree.map(np.testing.assert_array_equal, parts.params, straight.params)
 
 
-def test_more_seeds_than_a_run_has_are_refused(config_file, capsys):
-    assert train(config_file, "--num_seeds", 2, "--total_timesteps", 128) == 0
-    capsys.readouterr()
+def test_more_seeds_than_a_run_has_are_refused(run, capsys):
     for flags, said in (
         (["--index", "2"], "index = 2: there is 0 to 1"),
         (["--index", "-2"], "index = -2: there is 0 to 1"),
         (["--render", "x.gif"], "name one with --index, 0 to 1"),
     ):
-        assert evaluate_command.main(["--run", "runs/small-s0x2", *flags]) == 2
+        assert evaluate_command.main(["--run", str(run), *flags]) == 2
         assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
+@pytest.mark.toy
+def test_seeds_that_cannot_be_are_refused(config_file, capsys):
+    for flags, said in (
         (["--num_seeds", "0"], "num_seeds = 0 is too small; it must be at least 1"),
-        (["--num_seeds", "2", "--seed", str(2**31 - 2)], ""),
         (["--num_seeds", "3", "--seed", str(2**31 - 2)], "seed = 2147483646 is too large"),
-    ],
-)
-def test_seeds_that_cannot_be_are_refused(config_file, capsys, flags, said):
-    flags = [*flags, "--total_timesteps", "128"]
-    assert train(config_file, *flags) == (2 if said else 0)
-    assert said in capsys.readouterr().err
+    ):
+        assert said in refusal(["--config", "small.yaml", *flags], capsys)
+    words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]
+    assert [member.seed for member in seeds_of(train_command.parse(words))][-1] == 2**31 - 1
 
 
+def test_a_run_of_seeds_is_said_to_be_one(config_file, capsys):
+    assert train(config_file, "--num_seeds", 3, "--seed", 5, "--total_timesteps", 128) == 0
+    assert "3 agents of 8 environments" in capsys.readouterr().out
+    assert Path("runs/small-s5x3/members.yaml").is_file()
+
+
+@pytest.mark.toy
 @pytest.mark.parametrize("field", ["asynchronous", "env.double_buffer"])
 def test_what_only_one_agent_can_do_is_refused(make_config, field):
     config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)

@@ -15,6 +15,7 @@ SHORTER = {"1_000_000": "100_000", "200_000": "50_000", "80_000": "20_000", "40_
 """Steps to train for, here: enough for every cell to have what it shows."""
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # the kernel's own machinery, not ours, runs in this process
 @pytest.mark.parametrize("path", NOTEBOOKS)
@@ -29,6 +30,7 @@ def test_notebook_runs(path, tmp_path):
     client.execute()
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_notebook_is_committed_without_outputs(path):
     notebook = nbformat.read(path, as_version=4)

@@ -55,12 +55,14 @@ def test_configs_are_found_by_bare_name_from_the_wheel_in_any_folder(installed, 
     assert found.stdout.split("\n")[:-1] == [str(folder / name) for name in CONFIGS]
 
 
+@pytest.mark.toy
 def test_lock_file_names_exact_versions_and_no_place_to_get_them_from():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     for line in lines:
         assert re.fullmatch(r"[a-z0-9.-]+==[0-9][\w.+-]*( ; .+)?", line), line
 
 
+@pytest.mark.toy
 def test_lock_file_has_gymnax_with_terminated_apart_from_truncated():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     (gymnax,) = [line for line in lines if line.startswith("gymnax==")]

@@ -1,5 +1,8 @@
 """Populations: who is copied, what is perturbed, and that it pays."""
 
+import contextlib
+import io
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -9,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import assert_same, filled
+from support.runs import forget_last_save, optimized
+from support.trees import assert_same, filled
 
 import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
@@ -36,6 +40,7 @@ from purejaxppo.types import TrainState
 RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)
 
 
+@pytest.mark.toy
 def test_the_worst_go_on_from_the_best(key):
     score = jnp.array([5.0, 1.0, 7.0, 2.0, 6.0, 3.0, 8.0, 4.0])
     source = np.asarray(select(key, score, 0.25))
@@ -50,11 +55,13 @@ def test_both_of_the_best_are_drawn(key):
     assert drawn.count(6) + drawn.count(7) == 200
 
 
+@pytest.mark.toy
 def test_who_finished_no_episode_is_among_the_worst(key):
     score = jnp.array([1.0, jnp.nan, 2.0, 3.0])
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     "score", [[jnp.nan] * 4, [-jnp.inf, -jnp.inf, jnp.nan, -jnp.inf], [0.0] * 4, [-3.0, jnp.nan]]
 )
@@ -64,17 +71,20 @@ def test_nobody_goes_on_from_one_that_is_not_better(score, key):
     np.testing.assert_array_equal(select(key, score, 0.5), expected)
 
 
+@pytest.mark.toy
 def test_infinite_scores_lose(key):
     score = jnp.array([1.0, jnp.inf, 2.0, 3.0])
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
 
+@pytest.mark.toy
 def test_at_least_one_and_at_most_half_are_replaced(key):
     for share, replaced in ((0.0, 1), (0.5, 2), (0.25, 1)):
         source = np.asarray(select(key, jnp.arange(4.0), share))
         assert (source != np.arange(4)).sum() == replaced
 
 
+@pytest.mark.toy
 def test_copied_numbers_are_perturbed_within_their_bounds(key):
     size = 3000
     hp = make_hyperparams(PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9), 10)
@@ -90,6 +100,7 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
     np.testing.assert_allclose(coefs, [0.072, 0.09, 0.1], rtol=1e-6)  # 0.1125 is out of bounds
 
 
+@pytest.mark.toy
 def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
     """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
     hp = make_hyperparams(PPOConfig(gamma=0.99, gae_lambda=0.9), 10)
@@ -103,6 +114,7 @@ def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
         np.testing.assert_allclose(np.unique(np.asarray(values)), expected, rtol=1e-5)
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("ranges", "said"),
     [
@@ -152,7 +164,7 @@ def told_apart(make_config):
 
 
 @jax.jit
-def evolved(key, state, known, carry):
+def selected_from(key, state, known, carry):
     return evolve(key, state, known, RULES, carry)
 
 
@@ -166,7 +178,7 @@ def known_of(scores, episodes):
 
 def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
     state, carry = told_apart
-    after, known = evolved(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
+    after, known = selected_from(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
     np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
     assert set(OWN) < {f.name for f in fields(TrainState)}
     for field in fields(TrainState):
@@ -185,11 +197,11 @@ def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
 def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart, key):
     state, carry = told_apart
     known = known_of([5.0, 0.0, 2.0, 3.0], [4, 0, 2, 1])
-    after, same = evolved(key, state, known, carry)
+    after, same = selected_from(key, state, known, carry)
     assert_same(after, state)
     assert_same(same, known)
     later = same._replace(episodes=same.episodes.at[1].add(1))
-    _, selected = evolved(key, state, later, carry)
+    _, selected = selected_from(key, state, later, carry)
     np.testing.assert_array_equal(selected.parent, [0, 0, 2, 3])
     np.testing.assert_array_equal(selected.episodes, 0)
     np.testing.assert_array_equal(selected.return_sum, 0.0)
@@ -204,7 +216,7 @@ def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, 
     broken = state.replace(agent=state.agent.replace(params=params))
     for episodes in ([9, 1, 1, 1], [0, 1, 1, 1]):
         known = known_of([100.0, 1.0, 2.0, 3.0], episodes)
-        after, selected = evolved(key, broken, known, carry)
+        after, selected = selected_from(key, broken, known, carry)
         np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
         assert finite(after.agent.params).all()
 
@@ -285,28 +297,47 @@ CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
 network: {hidden: [16]}
 ppo: {rollout_length: 64, num_minibatches: 4, learning_rate_schedule: constant}
-eval: {num_episodes: 4}
+eval: {num_episodes: 0}
 logging: {tensorboard: false}
 total_timesteps: 30000
 """
 
 
+@pytest.fixture(scope="module")
+def evolved(tmp_path_factory):
+    """A folder with `whole`, a finished population; what it said is in `out`."""
+    folder = tmp_path_factory.mktemp("population")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    (folder / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), optimized():
+        patch.chdir(folder)
+        assert sweep("--run_dir", "whole") == 0
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(evolved, tmp_path, monkeypatch):
+    shutil.copytree(evolved, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(CARTPOLE)
-    (tmp_path / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
     return tmp_path
 
 
+FLAGS = ["--config", "small.yaml", "--population", "8", "--ranges", "ranges.yaml"]
+
+
 def sweep(*flags):
-    command = ["--config", "small.yaml", "--population", "8", "--ranges", "ranges.yaml", *flags]
-    return sweep_command.main(command)
+    return sweep_command.main([*FLAGS, *flags])
 
 
-def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, capsys):
-    assert sweep("--run_dir", "whole") == 0
-    assert "selected every" in capsys.readouterr().out
+def assert_resumed_exactly():
+    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+
+def test_a_population_leaves_useless_numbers_behind(folder):
+    assert "selected every" in Path("out").read_text()
     rows = read_csv(Path("whole/population/metrics.csv"))
     rates = [
         np.median([r["population/learning_rate"] for r in rows if r["update"] == update])
@@ -316,8 +347,21 @@ def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, 
     assert {r["member"] for r in rows if r["population/parent"] != r["member"]}
     assert Path("whole/sweep.png").stat().st_size > 10_000
     assert "ppo.learning_rate" in Path("whole/results.csv").read_text()
-    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", "--config", "small.yaml"]
-    command += ["--population", "8", "--ranges", "ranges.yaml", "--run_dir", "parts"]
+
+
+@pytest.mark.optimized
+def test_a_population_resumes_exactly(folder):
+    shutil.copytree("whole", "parts")
+    forget_last_save("parts/population")
+    assert sweep("--run_dir", "parts") == 0
+    assert_resumed_exactly()
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.xdist_group("processes")
+def test_a_population_that_is_terminated_resumes_exactly(folder):
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]
     command += ["--checkpoint.interval", "5000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for line in process.stdout:
@@ -327,5 +371,4 @@ def test_a_population_leaves_useless_numbers_behind_and_resumes_exactly(folder, 
     process.communicate(timeout=120)
     assert process.returncode == 143
     assert sweep("--run_dir", "parts") == 0
-    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
-    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    assert_resumed_exactly()

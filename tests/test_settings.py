@@ -16,6 +16,8 @@ from purejaxppo.settings import (
     structure,
 )
 
+pytestmark = pytest.mark.toy
+
 
 def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
     grid = parse_grid(["ppo.gamma=0.9,0.99", "network.hidden=[8],[16, 16]"])

@@ -7,6 +7,8 @@ import pytest
 
 from purejaxppo.sharding import Shards
 
+pytestmark = pytest.mark.toy
+
 
 @pytest.mark.parametrize(
     ("num_shards", "devices", "num_devices", "per_device"),

@@ -1,7 +1,9 @@
 """Sweeps as a user makes them: grouped, cut to memory, stopped, resumed, sent elsewhere."""
 
+import contextlib
 import csv
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -15,12 +17,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.runs import error_of, train
 
 import purejaxppo.sweep as sweep_command
-import purejaxppo.train as train_command
-from purejaxppo import batches, configio, restore, searches, sweepreport
+from purejaxppo import batches, configio, interrupts, restore, searches, sweepreport
 from purejaxppo.batches import Group, cut, group_up
 from purejaxppo.evaluation import evaluate
+from purejaxppo.members import MembersRun
 from purejaxppo.settings import Choice, LogUniform, Uniform, apply
 
 CARTPOLE = """
@@ -33,6 +36,8 @@ num_shards: 1
 total_timesteps: 512
 """
 RATES = "ppo.learning_rate=1e-3,1e-2"
+GRID = ("--grid", RATES, "--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2)
+SHORT = ("--total_timesteps", 128, "--eval.num_episodes", 0)
 
 
 @pytest.fixture
@@ -48,11 +53,34 @@ def sweep(config_file, *flags):
     return sweep_command.main(["--config", str(config_file), *map(str, flags)])
 
 
+@pytest.fixture(scope="module")
+def swept_once(tmp_path_factory):
+    """A folder with `swept`, a finished grid of four settings with two seeds, and what it said."""
+    folder = tmp_path_factory.mktemp("grid")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "120")
+        assert sweep("small.yaml", *GRID, "--run_dir", "swept") == 0
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
+@pytest.fixture
+def swept(swept_once, config_file):
+    """A finished sweep of `GRID`: a copy in the current folder."""
+    shutil.copytree(swept_once / "swept", "swept")
+    shutil.copy(swept_once / "out", "out")
+    return Path("swept")
+
+
 def table(folder):
     with (Path(folder) / "results.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("count", "limit", "width", "sizes"),
     [
@@ -69,6 +97,7 @@ def test_agents_are_cut_into_few_and_equal_batches(count, limit, width, sizes):
     assert cut(count, limit, width) == sizes
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize("count", range(1, 30))
 def test_every_agent_has_a_place_and_no_batch_is_too_large(count):
     for limit in (1, 3, 8, 100):
@@ -78,6 +107,7 @@ def test_every_agent_has_a_place_and_no_batch_is_too_large(count):
             assert count <= sum(sizes) < count + width
 
 
+@pytest.mark.toy
 def test_settings_are_grouped_by_structure(make_config):
     base = make_config()
     configs = [
@@ -90,22 +120,20 @@ def test_settings_are_grouped_by_structure(make_config):
     assert [[c.ppo.gamma for c in group] for group in groups] == [[0.9, 0.99]] * 2
 
 
-def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(config_file, capsys):
-    flags = ("--grid", RATES, "--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2)
-    assert sweep(config_file, *flags) == 0
-    out = capsys.readouterr().out
+def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, config_file):
+    out = Path("out").read_text()
     assert "4 settings x 2 seeds in 1 program\n" in out
     assert "8 agents of 8 environments" in out
-    rows = table("runs/small-sweep")
+    rows = table(swept)
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
     means = [float(row["return_mean"]) for row in rows]
     assert means == sorted(means, reverse=True)
-    assert Path("runs/small-sweep/sweep.png").stat().st_size > 10_000
+    assert (swept / "sweep.png").stat().st_size > 10_000
     row = rows[2]
     alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
     alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
-    assert train_command.main(["--config", str(config_file), *alone]) == 0
-    curve = [r for r in sweepreport.reporting.read_csv(Path("alone/metrics.csv"))]
+    assert train(config_file, *alone) == 0
+    curve = sweepreport.reporting.read_csv(Path("alone/metrics.csv"))
     assert float(row["returns"].split()[1]) == pytest.approx(
         [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
     )
@@ -121,22 +149,40 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(config_
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
 
 
-def test_the_best_setting_is_a_config_that_train_takes(config_file):
-    assert sweep(config_file, "--grid", RATES, "--grid", "network.hidden=[8],[4,4]") == 0
-    best = table("runs/small-sweep")[0]
-    config = configio.load_config("runs/small-sweep/best.yaml")
-    assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
-    assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
-    flags = ["--config", "runs/small-sweep/best.yaml", "--run_dir", "again"]
-    assert train_command.main(flags) == 0
+@pytest.fixture
+def small_agents(monkeypatch):
+    """Compiles no programs to measure them: an agent takes a megabyte."""
+    monkeypatch.setattr(batches, "measure", lambda members, size, devices: size * 1e6)
 
 
-def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, capsys):
+def test_a_small_budget_makes_more_batches_with_the_same_results(
+    swept, small_agents, config_file, capsys
+):
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
+    error = capsys.readouterr().err
+    assert "2 agents need 0.002 GB, and the budget is 0.001 GB: give more" in error
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
+    assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
+    assert same_results("none", swept)
+
+
+def same_results(one, other):
+    strip = ["rank", "ppo.learning_rate", "returns"]
+    return [[r[k] for k in strip] for r in table(one)] == [
+        [r[k] for k in strip] for r in table(other)
+    ]
+
+
+@pytest.mark.full
+def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
-    flags = ("--grid", RATES, "--num_seeds", 2, "--run_dir")
+    flags = ("--grid", RATES, "--num_seeds", 2, *SHORT, "--run_dir")
     assert sweep(config_file, *flags, "all") == 0
     members = [
-        apply(configio.load_config(config_file), {"ppo.learning_rate": rate, "seed": seed})
+        apply(
+            configio.load_config(config_file, {"total_timesteps": 128}),
+            {"ppo.learning_rate": rate, "seed": seed},
+        )
         for rate in (1e-3, 1e-2)
         for seed in (0, 1)
     ]
@@ -144,16 +190,14 @@ def test_a_small_budget_makes_more_batches_with_the_same_results(config_file, ca
     assert needed < batches.measure(members, 4, jax.devices())
     assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
     assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2]
-    strip = ["rank", "ppo.learning_rate", "returns"]
-    assert [[r[k] for k in strip] for r in table("cut")] == [
-        [r[k] for k in strip] for r in table("all")
-    ]
+    assert same_results("cut", "all")
     capsys.readouterr()
     assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
     assert "give more with --memory_gb" in capsys.readouterr().err
     assert sweep(config_file, *flags, "none", "--memory_gb", 1) == 0
 
 
+@pytest.mark.toy
 def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, monkeypatch):
     monkeypatch.setattr(batches, "fitting", lambda group, *rest: int(group.memory))
     members = tuple(make_config(seed=i) for i in range(4))
@@ -165,6 +209,7 @@ def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, mo
     assert [len(batch) for batch in batches.plan(group, [None])] == [2, 2]
 
 
+@pytest.mark.toy
 def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("3000000\n")
     (tmp_path / "current").write_text("1000000\n")
@@ -176,6 +221,8 @@ def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
     assert batches.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
 
 
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
 def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
     flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
@@ -196,6 +243,26 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
 
 
+def test_a_sweep_that_is_interrupted_says_so_and_resumes(
+    swept, small_agents, config_file, capsys, monkeypatch
+):
+    after_chunk = MembersRun._after_chunk
+
+    def interrupting(run, *args):
+        after_chunk(run, *args)
+        interrupts._TAKERS[-1].signal = "SIGINT"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MembersRun, "_after_chunk", interrupting)
+        assert sweep(config_file, *GRID, "--run_dir", "parts") == 130
+    assert "the same command resumes" in capsys.readouterr().out
+    assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
+    assert "resuming at" in capsys.readouterr().out
+    assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table(swept)]
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
 def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "400000"]
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
@@ -216,22 +283,35 @@ def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     assert len(table("runs/small-sweep")) == 2
 
 
-def test_another_sweep_in_the_same_folder_is_refused(config_file, capsys):
-    assert sweep(config_file, "--grid", RATES) == 0
-    before = table("runs/small-sweep")
-    capsys.readouterr()
-    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99") == 2
-    error = capsys.readouterr().err
-    assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2']" in error
+def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys):
+    before = table(swept)
+    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
+    error = error_of(capsys)
+    assert "swept was made with num_seeds = 2, not 1" in error
+    other = ("--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2, "--run_dir", "swept")
+    assert sweep(config_file, *other) == 2
+    error = error_of(capsys)
+    assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']" in error
     assert "--clobber deletes it" in error
-    assert table("runs/small-sweep") == before
-    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--clobber") == 0
-    assert "ppo.gamma" in table("runs/small-sweep")[0]
+    assert table(swept) == before
+
+
+def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
+    swept, small_agents, config_file
+):
+    flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
+    assert sweep(config_file, *flags, "--clobber") == 0
+    best = table(swept)[0]
+    config = configio.load_config(swept / "best.yaml")
+    assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
+    assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
+    assert train(swept / "best.yaml", "--run_dir", "again") == 0
 
 
 RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [0.8, 0.99]}\n"
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -270,20 +350,18 @@ def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said
     Path("ranges.yaml").write_text(RANGES)
     Path("sizes.yaml").write_text("ppo.num_epochs: {uniform: [1, 4]}\n")
     assert sweep(config_file, *flags) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in error_of(capsys)
     assert not Path("runs").exists()
 
 
-def test_a_wrong_sweep_deletes_nothing(config_file, capsys):
-    assert sweep(config_file, "--grid", RATES) == 0
-    before = table("runs/small-sweep")
+def test_a_wrong_sweep_deletes_nothing(swept, config_file):
+    before = table(swept)
     for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
-        assert sweep(config_file, *flags, "--clobber") == 2
-        assert table("runs/small-sweep") == before
+        assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
+        assert table(swept) == before
 
 
+@pytest.mark.toy
 def test_scores_are_the_last_the_best_and_the_mean_evaluation():
     rows = [{"eval/return_mean": x} for x in (1.0, 4.0, 3.0)] + [{"charts/episodic_return": 9.0}]
     assert [sweepreport.value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
@@ -298,6 +376,7 @@ def results_of(settings, scores, make_config):
     ]
 
 
+@pytest.mark.toy
 def test_settings_without_a_score_rank_last(make_config):
     settings = [{"ppo.gamma": x} for x in (0.1, 0.2, 0.3)]
     results = results_of(settings, [[1.0, 2.0], [np.nan, 5.0], [4.0, 4.0]], make_config)
@@ -366,12 +445,12 @@ def test_optuna_asks_again_where_a_setting_makes_no_sense():
 
 
 @optuna
-def test_an_adaptive_sweep_goes_on_where_it_was(config_file, capsys):
+def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     Path("ranges.yaml").write_text(RANGES)
-    flags = ("--optuna", 4, "--optuna_batch", 2, "--ranges", "ranges.yaml")
+    flags = ("--optuna", 4, "--optuna_batch", 2, "--ranges", "ranges.yaml", *SHORT)
     assert sweep(config_file, *flags, "--run_dir", "whole") == 0
-    assert sweep(config_file, *flags, "--run_dir", "parts") == 0
+    shutil.copytree("whole", "parts")
     second = Path("parts/rounds/001")
     (second / "group-000" / "batch-000" / "config.yaml").unlink()  # as if killed before it began
     shutil.rmtree(second / "group-000")
@@ -382,6 +461,8 @@ def test_an_adaptive_sweep_goes_on_where_it_was(config_file, capsys):
     assert len(table("whole")) == 4
 
 
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
     from purejaxppo import launchers
@@ -389,6 +470,7 @@ def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkey
     config = configio.load_config(config_file)
     marker = tmp_path / "died"
     monkeypatch.setenv("DIES_ONCE", str(marker))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports this file
     monkeypatch.setattr(launchers, "train_group", dies_once)
     groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
     options = {"cluster": "local", "timeout_min": 5}
@@ -406,6 +488,7 @@ def dies_once(group):
     return batches.train_group(group)
 
 
+@pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
     from purejaxppo import launchers
@@ -465,6 +548,7 @@ cluster.shutdown()
 
 
 @pytest.mark.full
+@pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
 def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
     run = subprocess.run(

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import jax
 import numpy as np
-from trees import assert_same, filled
+from support.trees import assert_same, filled
 
 from purejaxppo import imitation, population
 from purejaxppo.checkpoint import Checkpoints, Progress

@@ -1,11 +1,21 @@
 """Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
 
+import contextlib
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import purejaxppo.train as train_command
+from purejaxppo.checkpoint import Checkpoints
+from support.trees import plain
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -57,3 +67,72 @@ def finished_run(run_once, config_file):
     """A finished run of `config_file`: a copy in the current folder."""
     shutil.copytree(run_once / "run", "run")
     return Path("run")
+
+
+def final_state(run_dir):
+    """Every array of the last save, by name, as numpy; and how far the run was."""
+    checkpoints = Checkpoints(Path(run_dir))
+    progress, folder = checkpoints.progress(), Path(run_dir, "checkpoints").resolve()
+    checkpoints.close()
+    named = {}
+    with ocp.StandardCheckpointer() as reader:
+        for item in ("agent", "train"):
+            tree = plain(reader.restore(folder / str(progress.env_steps) / item))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                named[item + jax.tree_util.keystr(path)] = leaf
+    return named, progress
+
+
+def assert_same_bits(one, other):
+    """Of two `final_state`s."""
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], err_msg=name, strict=True)
+
+
+def start(config_file, *flags):
+    """The train command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
+    )
+
+
+def wait_for(condition, process, seconds=120):
+    """Waits until something that a process does can be seen."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended early: {process.communicate()}")
+        time.sleep(0.01)
+    process.kill()
+    pytest.fail("nothing happened")
+
+
+def refusal(words, capsys):
+    """The sentence with which the train command refuses these words, before it makes a folder."""
+    assert train_command.main([*words, "--run_dir", "never"]) == 2
+    assert not Path("never").exists()
+    return error_of(capsys)
+
+
+@contextlib.contextmanager
+def optimized():
+    """For fixtures that outlive a test: compiles as for the marker of that name."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def forget_last_save(folder):
+    """Leaves the save before the last one of a run, which has two, as if it had been killed."""
+    first, last = sorted(Path(folder, "checkpoints").glob("[0-9]*"), key=lambda p: int(p.name))
+    shutil.rmtree(last)
+    return int(first.name)

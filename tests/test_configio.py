@@ -1,0 +1,47 @@
+"""Config files: each that is wrong gets one sentence: where, what was found, what would do."""
+
+from pathlib import Path
+
+import pytest
+from support.runs import refusal
+
+pytestmark = pytest.mark.toy
+
+NO_FILE = [
+    (["--config", "hoper.yaml"], "--config hoper.yaml: no such file", "'hopper.yaml'"),
+    (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
+    (["--config"], "--config needs a file or a name"),
+]
+WRONG = [
+    ("env: [unclosed", "bad.yaml: not valid YAML in line"),
+    ("- 1\n- 2\n", "a config is a mapping of keys to values, not a list"),
+    (
+        "ppo:\n  clip_epsilon: 0.1\n",
+        "ppo.clip_epsilon: unknown key; did you mean 'clip_eps'",
+    ),
+    ("ppo:\n  gamma: 0.9\n  gamma: 0.99\n", "in line 3: 'gamma' is there twice"),
+    ("num_envs: 4\n", "num_envs: unknown key; did you mean 'env.num_envs'?"),
+    ("ppo: 3\n", "ppo is a section of keys, not a whole number"),
+    ("ppo:\n  gamma: high\n", "ppo.gamma = 'high' is a word; it must be a number"),
+    ("env:\n  num_envs: 2.5\n", "env.num_envs = 2.5 is a number", "a whole number"),
+    ("env:\n  num_envs: yes\n", "env.num_envs = True", "a whole number"),
+    ("ppo:\n  normalize_obs: 1\n", "ppo.normalize_obs = 1", "true or false"),
+    ("network:\n  hidden: 64\n", "network.hidden = 64 is not a list such as [64, 64]"),
+    ("network:\n  activation: sine\n", "'sine' is none of tanh, relu"),
+    ("env:\n  options: {a: [1]}\n", "env.options.a = [1] is not a number"),
+    ("seed:\n", "seed = None is nothing; it must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), [(row[0], row[1:]) for row in NO_FILE])
+def test_a_file_that_is_not_there_gets_one_sentence(words, expected, capsys):
+    said = refusal(words, capsys)
+    assert all(part in said for part in expected), said
+
+
+@pytest.mark.parametrize(("text", "expected"), [(row[0], row[1:]) for row in WRONG])
+def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.yaml").write_text(text, encoding="utf-8")
+    said = refusal(["--config", "bad.yaml"], capsys)
+    assert all(part in said for part in expected), said
