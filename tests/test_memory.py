@@ -18,6 +18,7 @@ from purejaxppo.sharding import Shards
 from purejaxppo.spaces import Box, Dict, Discrete
 
 NUM_ENVS, LENGTH = 5, 40
+FULL = pytest.mark.full
 
 
 def recording(window, slide, shape=(), seed=0):
@@ -50,8 +51,17 @@ def remember(windows, obs, start):
     return jax.jit(lambda: jax.lax.scan(keep, windows.begin(obs[0], len(obs) - 1), (obs, start)))()
 
 
-@pytest.mark.parametrize(("window", "slide"), [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)])
-@pytest.mark.parametrize("shape", [(), (2, 3)])
+SIZES = [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("window", "slide", "shape"),
+    [
+        *((*size, ()) for size in SIZES),
+        (7, 3, (2, 3)),
+        *(pytest.param(*size, (2, 3), marks=FULL) for size in SIZES if size != (7, 3)),
+    ],
+)
 def test_gathered_windows_are_the_windows(window, slide, shape):
     obs, start = recording(window, slide, shape)
     windows = memory.Windows(window, slide)
@@ -77,6 +87,7 @@ def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypa
     np.testing.assert_allclose(sums, obs[start].sum(0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("space", "same_start", "kind"),
     [
@@ -132,6 +143,12 @@ def config(make_config):
     )
 
 
+@pytest.fixture(scope="module")
+def series(config):
+    """A learner that keeps windows as series; its programs are compiled in an optimized test."""
+    return WalkLearner(config, memory.Windows(9, 1))
+
+
 def train(learner, chunks, state=None):
     """(state, metrics) after so many chunks of updates."""
     if state is None:
@@ -154,10 +171,11 @@ def assert_close(a, b, tolerance):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_training_on_the_series_is_training_on_the_windows(config, shards):
+@pytest.mark.optimized
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=FULL)])
+def test_training_on_the_series_is_training_on_the_windows(config, series, shards):
     config = replace(config, num_shards=shards)
-    series = WalkLearner(config, memory.Windows(9, 1))
+    series = series if shards == 1 else WalkLearner(config, memory.Windows(9, 1))
     whole = WalkLearner(config, memory.Whole())
     one, metrics = train(series, [6])
     other, expected = train(whole, [6])
@@ -198,10 +216,10 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
     assert broke
 
 
-def test_stopping_and_going_on_is_going_on(config):
-    learner = WalkLearner(config, memory.Windows(9, 1))
-    straight, _ = train(learner, [4])
-    halfway, _ = train(learner, [2])
+@pytest.mark.optimized
+def test_stopping_and_going_on_is_going_on(series):
+    straight, _ = train(series, [4])
+    halfway, _ = train(series, [2])
     saved = jax.tree.map(jnp.copy, halfway)
-    for x, y in zip(numbers(train(learner, [2], saved)[0]), numbers(straight), strict=True):
+    for x, y in zip(numbers(train(series, [2], saved)[0]), numbers(straight), strict=True):
         np.testing.assert_array_equal(x, y)
