@@ -36,6 +36,11 @@ class Compiled:
         hp = {name: jnp.float32(x) for name, x in hp.items()}
         return self.chunk(state, self.hp._replace(**hp), jnp.int32(num_updates))
 
+    @functools.cached_property
+    def after_four(self):
+        """(state, metrics) after four updates in one chunk."""
+        return self.train(self.init(), 4)
+
 
 class Watched(Learner):
     """A learner whose metrics hold its transitions and batch."""
@@ -60,12 +65,12 @@ def assert_close(a, b, tolerance):
 
 @pytest.fixture(scope="module")
 def vector(make_config):
-    return Compiled(make_config(env=VECTOR))
-
-
-@pytest.fixture(scope="module")
-def after_four(vector):
-    return vector.train(vector.init(), 4)
+    """Compiled as users' programs are, since bits are compared."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    compiled = Compiled(make_config(env=VECTOR))
+    assert compiled.after_four[0].update == 4
+    jax.config.update("jax_disable_most_optimizations", True)
+    return compiled
 
 
 def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
@@ -80,8 +85,8 @@ def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
     assert not np.allclose(after.agent.obs_stats.m2[0], 0)
 
 
-def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(vector, after_four):
-    four, total = after_four
+def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(vector):
+    four, total = vector.after_four
     two = vector.train(vector.train(vector.init(), 2)[0], 2)[0]
     assert_same(four, two)
     state, sums = vector.init(), None
@@ -92,14 +97,14 @@ def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(vector, after_
     assert_close(total, sums, 1e-6)
 
 
-def test_train_chunk_compiles_once(vector, after_four):
+def test_train_chunk_compiles_once(vector):
     state = vector.train(vector.train(vector.init(), 1)[0], 3)[0]
     vector.train(state, 2, gamma=0.9)
     assert vector.chunk._cache_size() == 1
 
 
-def test_only_valid_rows_are_counted_as_steps_and_observed(after_four):
-    state, metrics = after_four
+def test_only_valid_rows_are_counted_as_steps_and_observed(vector):
+    state, metrics = vector.after_four
     # 48 rows of each environment are six episodes of 7 steps, each with its reset row.
     assert metrics.env_steps == NUM_ENVS * 42
     assert metrics.episodes.count == NUM_ENVS * 6
@@ -116,14 +121,14 @@ def test_other_seeds_give_other_weights_and_other_environments(vector):
     assert not np.allclose(a.rollout.obs, b.rollout.obs)
 
 
-def test_a_seed_among_many_equals_that_seed_alone(vector, after_four):
+def test_a_seed_among_many_equals_that_seed_alone(vector):
     keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
     states = jax.jit(jax.vmap(vector.learner.init, (0, None)))(keys, vector.learner.shard_ids())
     assert_same(jax.tree.map(lambda x: x[1], states), vector.init())
     train = jax.jit(jax.vmap(vector.learner.train_chunk, (0, None, None)))
     states, metrics = train(states, vector.hp, jnp.int32(4))
     # Batched matrix products add up in another order: rounding, grown over 16 Adam steps.
-    alone = after_four
+    alone = vector.after_four
     assert_close(jax.tree.map(lambda x: x[1], states.agent), alone[0].agent, 1e-4)
     assert_close(jax.tree.map(lambda x: x[1], metrics), alone[1], 1e-3)
     assert not np.allclose(
@@ -255,6 +260,8 @@ def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(ma
     assert_same(after.agent.params, agent.params)
 
 
+@pytest.mark.full
+@pytest.mark.optimized
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
 def test_cartpole_is_learned(make_config, shuffle):
     pytest.importorskip("gymnax")

@@ -18,6 +18,7 @@ from purejaxppo.sharding import Shards
 from purejaxppo.spaces import Box, Dict, Discrete
 
 NUM_ENVS, NUM_STARTS, LENGTH = 5, 8, 40
+FULL = pytest.mark.full
 
 
 def recording(window, slide, shape=(), seed=0):
@@ -63,8 +64,17 @@ def remember(window, slide, obs, start, fresh, place):
     return windows, *run((obs, start, place))
 
 
-@pytest.mark.parametrize(("window", "slide"), [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)])
-@pytest.mark.parametrize("shape", [(), (2, 3)])
+SIZES = [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("window", "slide", "shape"),
+    [
+        *((*size, ()) for size in SIZES),
+        (7, 3, (2, 3)),
+        *(pytest.param(*size, (2, 3), marks=FULL) for size in SIZES if size != (7, 3)),
+    ],
+)
 def test_gathered_windows_are_the_windows(window, slide, shape):
     obs, *starts = recording(window, slide, shape)
     windows, series, rows = remember(window, slide, obs, *starts)
@@ -88,6 +98,7 @@ def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypa
     np.testing.assert_allclose(sums, obs[start].sum(0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("space", "known", "kind"),
     [
@@ -143,6 +154,12 @@ def config(make_config):
     )
 
 
+@pytest.fixture(scope="module")
+def series(config):
+    """A learner that keeps windows as series; its programs are compiled in an optimized test."""
+    return WalkLearner(config, series=True)
+
+
 def train(learner, chunks, state=None):
     """(state, metrics) after so many chunks of updates."""
     if state is None:
@@ -165,10 +182,11 @@ def assert_close(a, b, tolerance):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_training_on_the_series_is_training_on_the_windows(config, shards):
+@pytest.mark.optimized
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=FULL)])
+def test_training_on_the_series_is_training_on_the_windows(config, series, shards):
     config = replace(config, num_shards=shards)
-    series = WalkLearner(config, series=True)
+    series = series if shards == 1 else WalkLearner(config, series=True)
     whole = WalkLearner(config, series=False)
     one, metrics = train(series, [6])
     other, expected = train(whole, [6])
@@ -209,10 +227,10 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
     assert broke
 
 
-def test_stopping_and_going_on_is_going_on(config):
-    learner = WalkLearner(config, series=True)
-    straight, _ = train(learner, [4])
-    halfway, _ = train(learner, [2])
+@pytest.mark.optimized
+def test_stopping_and_going_on_is_going_on(series):
+    straight, _ = train(series, [4])
+    halfway, _ = train(series, [2])
     saved = jax.tree.map(jnp.copy, halfway)
-    for x, y in zip(numbers(train(learner, [2], saved)[0]), numbers(straight), strict=True):
+    for x, y in zip(numbers(train(series, [2], saved)[0]), numbers(straight), strict=True):
         np.testing.assert_array_equal(x, y)

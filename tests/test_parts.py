@@ -31,7 +31,7 @@ def learner():
 
 @pytest.fixture
 def state(learner, key):
-    return learner.init_shard(key, 0)
+    return jax.jit(learner.init_shard)(key, 0)
 
 
 def test_the_brain_alone(learner, state):
@@ -43,8 +43,9 @@ def test_the_brain_alone(learner, state):
 
 def test_inference_alone(learner, state, key):
     obs, start = state.rollout.obs, state.rollout.start
-    _, action, log_prob, env_action = learner.policy.act(state.agent, key, (), obs, start)
-    mean = learner.policy.act_deterministically(state.agent, key, (), obs, start)[1]
+    policy = learner.policy
+    _, action, log_prob, env_action = jax.jit(policy.act)(state.agent, key, (), obs, start)
+    mean = jax.jit(policy.act_deterministically)(state.agent, key, (), obs, start)[1]
     std = learner.config.network.init_std
     noise = np.asarray(action - mean)[:, 0] / std
     expected = -0.5 * noise**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
@@ -56,16 +57,22 @@ def test_the_collector_is_brain_and_inference_in_turns(learner, state, key):
     def act(*args):
         return learner.policy.act(state.agent, *args)
 
-    last, transitions, episodes = collect(
-        learner.env, act, state.rollout, key, 16, memory=learner.memory
-    )
-    seen = learner.memory.look(transitions.memory, transitions.obs)
-    env_state, obs = learner.env.refresh(state.rollout.env), state.rollout.obs
+    @jax.jit
+    def collected(rollout):
+        last, transitions, episodes = collect(
+            learner.env, act, rollout, key, 16, memory=learner.memory
+        )
+        seen = learner.memory.look(transitions.memory, transitions.obs)
+        return last, transitions, episodes, seen
+
+    last, transitions, episodes, seen = collected(state.rollout)
+    refresh, infer, step = map(jax.jit, (learner.env.refresh, act, learner.env.step))
+    env_state, obs = refresh(state.rollout.env), state.rollout.obs
     start, returns = state.rollout.start, []
     total = np.zeros(4)
     for t, step_key in enumerate(jax.random.split(key, 16)):
-        _, action, log_prob, env_action = act(step_key, (), obs, start)
-        env_state, out = learner.env.step(env_state, env_action)
+        _, action, log_prob, env_action = infer(step_key, (), obs, start)
+        env_state, out = step(env_state, env_action)
         np.testing.assert_allclose(seen[t], obs, atol=1e-5)
         np.testing.assert_allclose(transitions.action[t], action, atol=1e-4)
         np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
@@ -85,27 +92,33 @@ def test_collector_and_trainer_are_train_step(learner, state):
     after, metrics = jax.jit(learner.train_step)(state, hp)
     _, act_key, improve_key = jax.random.split(state.key, 3)
     now = ppo.scheduled(hp, learner.config.ppo, state.update)
-    rollout, transitions, _ = collect(
-        learner.env,
-        lambda *args: learner.policy.act(state.agent, *args),
-        state.rollout,
-        act_key,
-        16,
-        memory=learner.memory,
-    )
-    batch = learner.estimate(
-        state.agent, rollout, transitions, transitions.reward, now, state.value_stats
-    )
-    params, _, losses = ppo.improve(
-        ppo.Update(learner.evaluate_rows(now), lambda x: x),
-        state.agent.params,
-        state.opt_state,
-        batch,
-        now,
-        improve_key,
-        config=learner.config.ppo,
-        num_envs=4,
-    )
+
+    @jax.jit
+    def by_parts(state, now):
+        rollout, transitions, _ = collect(
+            learner.env,
+            lambda *args: learner.policy.act(state.agent, *args),
+            state.rollout,
+            act_key,
+            16,
+            memory=learner.memory,
+        )
+        batch = learner.estimate(
+            state.agent, rollout, transitions, transitions.reward, now, state.value_stats
+        )
+        params, _, losses = ppo.improve(
+            ppo.Update(learner.evaluate_rows(now), lambda x: x),
+            state.agent.params,
+            state.opt_state,
+            batch,
+            now,
+            improve_key,
+            config=learner.config.ppo,
+            num_envs=4,
+        )
+        return params, losses, transitions.valid.sum()
+
+    params, losses, valid = by_parts(state, now)
     assert isinstance(after.agent, AgentState)
     moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), params, state.agent.params)
     assert max(jax.tree.leaves(moved)) > 1e-4
@@ -113,9 +126,10 @@ def test_collector_and_trainer_are_train_step(learner, state):
         lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), params, after.agent.params
     )
     np.testing.assert_allclose(losses.value_loss, metrics.losses.value_loss, rtol=1e-2)
-    assert int(metrics.env_steps) == int(transitions.valid.sum())
+    assert int(metrics.env_steps) == int(valid)
 
 
+@pytest.mark.full
 def test_the_page_runs():
     page = (Path(__file__).parent.parent / "docs/parts.md").read_text()
     code = "\n".join(line[4:] for line in page.splitlines() if re.match(r"^(    |$)", line))

@@ -26,18 +26,26 @@ ACTIONS = {
     "tanh": {"distribution": "tanh_gaussian"},
     "beta": {"distribution": "beta"},
     "hybrid": {},
+    "hybrid beta": {"distribution": "beta"},
     "masked": {},
 }
-KINDS = {"tanh": "box", "beta": "box"}
+KINDS = {"tanh": "box", "beta": "box", "hybrid beta": "hybrid"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_learner(make_config):
+    """A function, which makes each learner once: its programs are compiled once, too."""
+    made = {}
+
     def make(action="box", *, ppo=None, network=None, **rest):
         options = {"kind": KINDS.get(action, action)}
         env = {"name": "dummy/choices", "options": options, "max_episode_steps": 7}
         network = {"memory_size": 6, **ACTIONS[action], **(network or {})}
-        return Learner(make_config(env=env, network=network, ppo=ppo or {}, **rest))
+        config = make_config(env=env, network=network, ppo=ppo or {}, **rest)
+        kind = repr(config), jax.config.read("jax_disable_most_optimizations")
+        if kind not in made:
+            made[kind] = Learner(config)
+        return made[kind]
 
     return make
 
@@ -51,8 +59,19 @@ def begin(learner, seed=0):
     return jax.jit(learner.init)(jax.random.key(seed), learner.shard_ids())
 
 
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("memory", ["gru"])
+FULL = pytest.mark.full
+
+
+@pytest.mark.parametrize(
+    ("memory", "action"),
+    [
+        ("gru", "masked"),
+        ("lstm", "hybrid beta"),
+        ("mingru", "tanh"),
+        # Choices are a part of the first two, and numbers without bounds of the extras below.
+        *(pytest.param("gru", action, marks=[FULL, pytest.mark.optimized]) for action in ACTIONS),
+    ],
+)
 def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_learner):
     """12 steps of episodes of 7: they start and end within rollouts and stretches."""
     learner = make_learner(action, network={"memory": memory}, ppo={"bptt_length": 4})
@@ -68,11 +87,13 @@ def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_learner):
 
 
 EXTRAS = {
-    "muon, decay, warm-up": {
+    "muon, decay, warm-up, clip and kl, fixed": {
         "optimizer": "muon",
         "weight_decay": 0.01,
         "learning_rate_warmup": 0.5,
         "learning_rate_schedule": "cosine",
+        "objective": "clip_kl",
+        "clip_bootstrap": "fixed",
     },
     "dual clip, kl stop, popart": {
         "objective": "dual_clip",
@@ -82,13 +103,17 @@ EXTRAS = {
     },
     "spo, symlog, anew": {"objective": "spo", "critic": "symlog", "recompute_advantages": True},
     "kl, rate, histogram": {"objective": "kl", "kl_rate": True, "critic": "hl_gauss"},
-    "clip and kl, fixed": {"objective": "clip_kl", "clip_bootstrap": "fixed"},
 }
 
 
 @pytest.mark.parametrize(
     ("name", "memory"),
-    list(zip(EXTRAS, ["none", "lstm", "none", "mingru", "none"], strict=True)),
+    [
+        ("muon, decay, warm-up, clip and kl, fixed", "none"),
+        ("dual clip, kl stop, popart", "lstm"),
+        pytest.param("spo, symlog, anew", "none", marks=FULL),
+        pytest.param("kl, rate, histogram", "mingru", marks=FULL),
+    ],
 )
 def test_extras_go_with_each_other(name, memory, make_learner):
     kind = "icm" if memory == "none" else "rnd"
@@ -97,7 +122,7 @@ def test_extras_go_with_each_other(name, memory, make_learner):
         network={"memory": memory, "layers": "residual", "hidden": (8,)},
         ppo=EXTRAS[name],
         intrinsic=IntrinsicConfig(kind=kind, hidden=(8,), num_minibatches=2),
-        num_shards=2,
+        num_shards=1 if memory == "none" else 2,
     )
     state = begin(learner)
     # Popart's values are kept to rounding, and a warm-up begins at 0: ratios stay 1 all the same.
@@ -124,7 +149,8 @@ def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, ma
     def act(*args):
         return policy.act(state.agent, *args)
 
-    after, transitions, _ = collect(learner.env, act, state.rollout, key, 12)
+    after, transitions, _ = jax.jit(lambda: collect(learner.env, act, state.rollout, key, 12))()
+    apply, log_prob_of = jax.jit(policy.network.apply), jax.jit(policy.distribution.log_prob)
     carry = policy.network.initial_carry((4,))
     assert_same(transitions.carry, carry)
     for t in range(12):
@@ -133,10 +159,8 @@ def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, ma
             lambda new, old, t=t: jnp.where(transitions.start[t][:, None], new, old), fresh, carry
         )
         never = jnp.zeros(4, bool)
-        carry, dist_params, _ = policy.network.apply(
-            state.agent.params, carry, transitions.obs[t], never
-        )
-        log_prob = policy.distribution.log_prob(dist_params, transitions.action[t])
+        carry, dist_params, _ = apply(state.agent.params, carry, transitions.obs[t], never)
+        log_prob = log_prob_of(dist_params, transitions.action[t])
         np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.carry, carry)
     assert transitions.start[1:].any()
@@ -167,7 +191,7 @@ def test_an_evaluation_carries_the_memory(make_learner, key):
     learner = make_learner(network={"memory": "lstm"})
     agent = jax.jit(learner.init_shard)(key, 0).agent
     policy = learner.policy
-    env_state, obs = learner.env.reset(key)
+    env_state, obs = jax.jit(learner.env.reset)(key)
     returns, _ = jax.jit(
         lambda *begun: run_episodes(
             learner.env,
@@ -177,10 +201,11 @@ def test_an_evaluation_carries_the_memory(make_learner, key):
             jax.random.split(key, 4),
         )
     )(env_state, obs)
+    mode, step = jax.jit(policy.mode), jax.jit(learner.env.step)
     carry, start, total = policy.network.initial_carry((4,)), jnp.ones(4, bool), np.zeros(4)
     for _ in range(7):
-        carry, action = policy.mode(agent, carry, obs, start)
-        env_state, out = learner.env.step(env_state, action)
+        carry, action = mode(agent, carry, obs, start)
+        env_state, out = step(env_state, action)
         obs, start, total = out.obs, ~out.valid, total + np.asarray(out.reward)
     np.testing.assert_allclose(returns, total, rtol=1e-4)
 
@@ -194,7 +219,7 @@ def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_lea
         transitions.obs["action_mask"], np.asarray(transitions.action)[..., None], -1
     )
     assert allowed.all()
-    batch = learner.estimate(
+    batch = jax.jit(learner.estimate)(
         state.agent,
         experience.rollout,
         transitions,
@@ -214,6 +239,7 @@ MASKED = {
 }
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize("name", MASKED)
 def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name, key):
     dist, mask = MASKED[name]
@@ -238,6 +264,7 @@ def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name
     assert np.all(np.isfinite(gradient)) and np.all(np.asarray(gradient)[~allowed] == 0)
 
 
+@pytest.mark.toy
 def test_masks_of_products_are_of_their_discrete_parts():
     space = spaces.Dict.of(
         {"a": spaces.MultiDiscrete((2, 3)), "b": spaces.Box((2,)), "c": spaces.Discrete(2)}
@@ -262,6 +289,7 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_learner, make_c
     assert obs["obs"].shape == (4, 3) and obs["state"].shape == (4, 17)
     np.testing.assert_array_equal(obs["obs"], obs["state"][:, :3])
 
+    @jax.jit
     def outputs(obs):
         return learner.policy.network.apply(state.agent.params, (), obs, None)[1:]
 
@@ -274,14 +302,11 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_learner, make_c
     assert not np.allclose(other[0], params, atol=1e-4)
 
 
+@FULL
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("memory", "least", "most"),
-    [
-        pytest.param("none", 0.0, 0.3),
-        pytest.param("gru", 0.8, 1.0),
-        pytest.param("lstm", 0.8, 1.0, marks=pytest.mark.full),
-        pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.full),
-    ],
+    [("none", 0.0, 0.3), ("gru", 0.8, 1.0), ("lstm", 0.8, 1.0), ("mingru", 0.8, 1.0)],
 )
 def test_what_a_memory_is_for(memory, least, most):
     """A bit that was seen 10 steps ago: all right with a memory, half of it without."""
@@ -342,8 +367,9 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             network={"memory": "gru", "memory_size": 6},
         )
     ).policy.network
-    out = network.apply(params, carry, obs, never)
-    own = {name: one.apply(params[name], carry, obs, never) for name in params}
+    out = jax.jit(network.apply)(params, carry, obs, never)
+    apply = jax.jit(one.apply)
+    own = {name: apply(params[name], carry, obs, never) for name in params}
     for row in range(10):
         name = "prey" if agents[row % 5].startswith("prey") else "hunters"
         jax.tree.map(
@@ -398,7 +424,7 @@ def test_an_apprentice_does_as_its_teacher(make_config, key):
     """A teacher that always takes action 1 of a Discrete(3), by its bias; the student a GRU."""
     env = {"name": "dummy/choices"}
     teacher_config = make_config(env=env)
-    teacher = Learner(teacher_config).policy.init(key)
+    teacher = jax.jit(Learner(teacher_config).policy.init)(key)
     actor = {"kernel": jnp.zeros((8, 3)), "bias": jnp.array([0.0, 8.0, 0.0])}
     teacher = teacher.replace(params=teacher.params | {"actor": actor})
     config = make_config(
@@ -409,5 +435,5 @@ def test_an_apprentice_does_as_its_teacher(make_config, key):
     after, _ = run(student, state, 40)
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
     carry = student.policy.network.initial_carry((50,))
-    _, action = student.policy.mode(after.agent, carry, obs, start)
+    _, action = jax.jit(student.policy.mode)(after.agent, carry, obs, start)
     assert np.mean(np.asarray(action) == 1) > 0.95
