@@ -263,7 +263,8 @@ def moved_schedules(old: Config, new: Config, update: int) -> str:
     for name, (kind, warmup) in scheduled.items():
         value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
         here, there = (
-            value * float(schedules.factor(kind, done, warmup)) for done in (before, after)
+            value * float(schedules.factor(kind, done, warmup, 1 / config.num_updates))
+            for done, config in ((before, old), (after, new))
         )
         if here != there:
             moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")

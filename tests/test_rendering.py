@@ -32,7 +32,7 @@ def episode(name, steps):
     """(task, steps + 1 states) under random actions."""
     task = make_task(EnvConfig(name=name))
     key = jax.random.key(0)
-    state, _ = task.reset(key)
+    state, _ = jax.jit(task.reset)(key)
     states, step = [state], jax.jit(task.step)
     action = jnp.zeros(getattr(task.action, "shape", ()), jnp.int32)
     for _ in range(steps):
@@ -102,12 +102,14 @@ def test_html_plays_without_a_network(cartpole, tmp_path):
     assert not re.search(r"https?:|//|src=\"(?!data:)|<link|@import", page)
 
 
+@pytest.mark.toy
 def test_running_return_counts_the_rewards_before_each_state():
     np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 4), [0, 1, 3, 6])
     np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 3), [1, 3, 6])
     assert rendering._returns([], 3) is None
 
 
+@pytest.mark.toy
 def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
     assert rendering._pace(125.0, 1000, gif=False) == (3, pytest.approx(41.667, abs=1e-3))
     assert rendering._pace(20.0, 1000, gif=True) == (3, 8.0)
@@ -140,6 +142,7 @@ def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
     assert len(again) == len(across)
 
 
+@pytest.mark.toy
 def test_camera_keeps_up_with_a_steady_run_from_start_to_end():
     from purejaxppo.pictures import mujoco_scene
 
@@ -193,6 +196,7 @@ def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
     assert (np.abs(still.astype(int) - moved).max(axis=-1) > 30).sum() > 100
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -206,6 +210,7 @@ def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
         rendering.check_target(tmp_path / name)
 
 
+@pytest.mark.toy
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(rendering.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):

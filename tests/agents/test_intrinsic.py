@@ -22,7 +22,11 @@ def make(kind, action=None, **settings):
     config = Config(intrinsic=IntrinsicConfig(kind=kind, num_minibatches=1, **settings))
     spec = EnvSpec(VECTOR, action or spaces.Discrete(2), num_envs=N)
     made = intrinsic.make(config, spec)
-    return made._replace(reward=jax.jit(made.reward), update=jax.jit(made.update, static_argnums=3))
+    return made._replace(
+        init=jax.jit(made.init),
+        reward=jax.jit(made.reward),
+        update=jax.jit(made.update, static_argnums=3),
+    )
 
 
 def moves(key, shift=0.0):

@@ -15,6 +15,7 @@ from purejaxppo.learner import Learner
 PENDULUM = {"name": "gymnax/Pendulum-v1", "max_episode_steps": 7}
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("text", "progress", "value"),
     [
@@ -55,7 +56,7 @@ def speeds(obs, action, g):
     return np.clip(obs[..., 2] + (1.5 * g * obs[..., 1] + 3.0 * action) * 0.05, -8, 8)
 
 
-@pytest.mark.parametrize("randomize", [{}, {"l": 0.0}])
+@pytest.mark.parametrize("randomize", [{}, pytest.param({"l": 0.0}, marks=pytest.mark.full)])
 def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
     # 4 environments x 12 steps an update, 5 updates: gravity 10, 8, 6, 4, 2, read off the motion.
     config = make_config(
@@ -65,7 +66,7 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
     learner = Learner(config)
     hp, chunk = learner.hyperparams(), jax.jit(learner.train_chunk)
     collect = jax.jit(learner.collect)
-    state = learner.init(jax.random.key(0), learner.shard_ids())
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
     for update in range(5):
         # What the update's own rollout does is done again here, from the same state.
         rollout, key = jax.tree.map(lambda x: x[0], (state.rollout, state.key))
@@ -80,6 +81,7 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
     assert chunk._cache_size() == 1
 
 
+@pytest.mark.optimized
 def test_a_resumed_run_goes_on_exactly(make_config):
     config = make_config(
         env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},
@@ -87,7 +89,7 @@ def test_a_resumed_run_goes_on_exactly(make_config):
     )
     learner = Learner(config)
     chunk = jax.jit(learner.train_chunk)
-    state = learner.init(jax.random.key(0), learner.shard_ids())
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
     whole, _ = chunk(state, learner.hyperparams(), jnp.int32(5))
     saved = jax.device_get(chunk(state, learner.hyperparams(), jnp.int32(2))[0])
     resumed, _ = chunk(saved, learner.hyperparams(), jnp.int32(3))
@@ -100,16 +102,18 @@ def test_evaluations_have_the_end_of_the_curriculum(key):
     env = registry.make(config, 3, evaluation=True)
     assert not isinstance(env, CurriculumEnv)
     # Observation 0 is 1 - time / memory_length: whole numbers stay whole.
-    state, _ = env.reset(key)
-    state, _ = env.step(state, jnp.zeros(3, jnp.int32))
-    _, out = env.step(state, jnp.zeros(3, jnp.int32))
+    step = jax.jit(env.step)
+    state, _ = jax.jit(env.reset)(key)
+    state, _ = step(state, jnp.zeros(3, jnp.int32))
+    _, out = step(state, jnp.zeros(3, jnp.int32))
     np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / 9, rtol=1e-6)
     training = registry.make(config, 3)
-    start, _ = training.reset(key)
+    step = jax.jit(training.step)
+    start, _ = jax.jit(training.reset)(key)
     halfway = training.at(start, 0.5)
     for begin, length in ((start, 2), (halfway, 6)):  # 5.5, rounded to even
-        state, _ = training.step(begin, jnp.zeros(3, jnp.int32))
-        _, out = training.step(state, jnp.zeros(3, jnp.int32))
+        state, _ = step(begin, jnp.zeros(3, jnp.int32))
+        _, out = step(state, jnp.zeros(3, jnp.int32))
         np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / length, rtol=1e-6)
 
 

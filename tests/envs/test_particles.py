@@ -44,11 +44,11 @@ def step_theirs(world, env, actions):
 def test_motion_and_contacts_are_those_of_mpe2(task, name, options):
     world, env = theirs(name, **options)
     count = len(task.agents)
-    step = jax.jit(task.step)
+    reset, step = jax.jit(task.reset), jax.jit(task.step)
     rng = np.random.default_rng(0)
     touched = 0
     for episode in range(8):
-        state, _ = task.reset(jax.random.key(episode))
+        state, _ = reset(jax.random.key(episode))
         # Close together, so that they bump into each other and into what stands around.
         state = state._replace(position=0.5 * state.position, fixed=0.5 * state.fixed)
         put(world, state)
@@ -76,7 +76,7 @@ def test_spreads_reward_is_distances_and_touches_shared_by_all():
         alive=jnp.ones(3, bool),
     )
     # Positions move with the old velocities, which are 0: distances 0.5, 0, 0.8; one pair touches.
-    _, out = task.step(jax.random.key(0), state, (0, 0, 0))
+    _, out = jax.jit(task.step)(jax.random.key(0), state, (0, 0, 0))
     np.testing.assert_allclose(out.reward, [-0.5 - 0.0 - 0.8 - 2.0] * 3, rtol=1e-5)
     assert not out.terminated.any() and not out.truncated
     first = np.asarray(out.obs[0])
@@ -99,7 +99,8 @@ def caught_in_turn():
 
 def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
     task, state = caught_in_turn()
-    state, out = task.step(jax.random.key(0), state, (0, 0, 0))
+    step = jax.jit(task.step)
+    state, out = step(jax.random.key(0), state, (0, 0, 0))
     # The second prey is 0.05 beyond 0.9 in y, which costs 0.5.
     np.testing.assert_allclose(out.reward, [10, -10, -0.5], rtol=1e-4)
     np.testing.assert_array_equal(out.terminated, [False, True, False])
@@ -108,7 +109,7 @@ def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
     np.testing.assert_allclose(hunter[9:11], [0.5, 0.95], atol=0.02)
     assert hunter.shape == (14,) and hunter[-1] == 1
     away = state.position.at[0].set(jnp.array([0.5, 0.9]))
-    state, out = task.step(jax.random.key(0), state._replace(position=away), (0, 0, 0))
+    state, out = step(jax.random.key(0), state._replace(position=away), (0, 0, 0))
     np.testing.assert_allclose(out.reward[:1], [10])
     np.testing.assert_array_equal(out.terminated, [True, True, True])
 
@@ -116,9 +117,10 @@ def test_a_caught_prey_is_out_and_the_last_one_ends_the_episode():
 def test_who_is_out_is_pushed_by_nobody():
     task, state = caught_in_turn()
     gone = state._replace(alive=jnp.array([True, False, True]))
-    moved, _ = task.step(jax.random.key(0), gone, (0, 0, 0))
+    step = jax.jit(task.step)
+    moved, _ = step(jax.random.key(0), gone, (0, 0, 0))
     np.testing.assert_array_equal(moved.velocity[0], [0, 0])
-    moved, _ = task.step(jax.random.key(0), state, (0, 0, 0))
+    moved, _ = step(jax.random.key(0), state, (0, 0, 0))
     assert moved.velocity[0, 0] < -0.1
 
 
@@ -173,7 +175,7 @@ def test_the_state_of_the_world_is_its_bodies():
     assert env.spec.action == Box((2,), -1.0, 1.0)
     assert env.spec.observation["state"] == Box((29,))
     assert env.spec.observation["agent"] == Discrete(5)
-    state, obs = env.reset(jax.random.key(0))
+    state, obs = jax.jit(env.reset)(jax.random.key(0))
     inner = jax.tree.map(lambda x: x[0], env.task.unwrap(state.task))
     np.testing.assert_array_equal(obs["state"][:, :10], [inner.position.ravel()] * 5)
     np.testing.assert_array_equal(obs["state"][:, 20:24], [inner.fixed.ravel()] * 5)
@@ -190,7 +192,7 @@ def test_worlds_are_drawn():
     from purejaxppo.rendering import frames
 
     task = registry.make_task(EnvConfig(name="particles/tag"))
-    state, _ = task.reset(jax.random.key(0))
+    state, _ = jax.jit(task.reset)(jax.random.key(0))
     (picture,) = frames(task, [jax.device_get(state)], 120, 160)
     assert picture.shape == (120, 160, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 4

@@ -60,7 +60,7 @@ PAID = [[7 + 5 + 300 + 2000 + 30000, 5 - 10 + 0 + 1000 + 10000]]
         ("nested", {"pick": PICK, "rest": {"0": BY, "1": HOW}}),
     ],
 )
-@pytest.mark.parametrize("workers", ["thread", "process"])
+@pytest.mark.parametrize("workers", ["thread", pytest.param("process", marks=pytest.mark.full)])
 def test_hybrid_actions_reach_the_environment_in_its_own_space(kind, action, workers):
     _, out = play(make("Hybrid", workers=workers, kind=kind), action)
     np.testing.assert_allclose(out.reward, PAID, rtol=1e-6)
@@ -88,6 +88,7 @@ def test_an_agent_of_hybrid_actions_trains_and_is_filmed():
     overrides = {
         "env.name": f"gymnasium/{EXAMPLES}:Hybrid",
         "env.num_envs": 4,
+        "network.hidden": (8,),
         "env.max_episode_steps": 50,
         "env.options": {"workers": "thread", "kind": "nested"},
         "ppo.rollout_length": 16,

@@ -1,5 +1,6 @@
 """The auto-reset, fresh starts and NaN containment, on a task whose every number is known."""
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -44,15 +45,22 @@ class Clock:
         return state, TaskStep(state, reward, action == END, jnp.array(False))
 
 
+@functools.cache
+def compiled(num_envs, limit, fresh_every_step):
+    """reset, step and refresh."""
+    env = VectorEnv(TimeLimit(Clock(), limit), num_envs, fresh_every_step=fresh_every_step)
+    return tuple(map(jax.jit, (env.reset, env.step, env.refresh)))
+
+
 def run(actions, *, fresh_every_step=True, limit=1000, refresh_at=()):
     """Rows of steps, numpy [T, N], of `actions` [T, N]."""
     actions = jnp.asarray(actions)
-    env = VectorEnv(TimeLimit(Clock(), limit), actions.shape[1], fresh_every_step=fresh_every_step)
-    state, first = env.reset(jax.random.key(0))
-    step, rows = jax.jit(env.step), []
+    reset, step, refresh = compiled(actions.shape[1], limit, fresh_every_step)
+    state, first = reset(jax.random.key(0))
+    rows = []
     for t, action in enumerate(actions):
         if t in refresh_at:
-            state = env.refresh(state)
+            state = refresh(state)
         state, out = step(state, action)
         rows.append(out)
     return first, jax.tree.map(lambda *xs: np.stack(xs), *rows)
