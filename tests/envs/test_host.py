@@ -23,11 +23,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import HostEnv, Rows
-<<<<<<< HEAD
 from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run_episodes
-=======
-from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states
->>>>>>> t2
 from purejaxppo.reporting import read_csv
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Discrete
