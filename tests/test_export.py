@@ -29,6 +29,7 @@ env: {name: gymnax/Pendulum-v1, num_envs: 8}
 network: {hidden: [16]}
 ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 1}
 eval: {num_episodes: 2}
+logging: {tensorboard: false}
 total_timesteps: 256
 """
 CARTPOLE = PENDULUM.replace("Pendulum", "CartPole")
@@ -113,6 +114,7 @@ def test_every_activation_acts_alike(activation, layer_norm, make_config, tmp_pa
     assert action.std() > 0.1
 
 
+@pytest.mark.toy
 def test_activations_are_all_tried():
     assert set(ACTIVATIONS) == {activation for activation, _ in ACTIVATED}
 
@@ -146,7 +148,7 @@ def test_the_critic_is_left_out(make_config, tmp_path):
 def test_images_act_alike(observation, encoder, make_config, tmp_path):
     # The reference computes as training on a CPU does, in the other form of convolution.
     policy = make_policy(make_config, observation, Box((2,)), encoder=encoder, torso="shared")
-    program, (action,) = assert_same_actions(policy, tmp_path, batch=50)
+    program, (action,) = assert_same_actions(policy, tmp_path, batch=50, count=200)
     assert any(e.op == "conv_general_dilated" for e in program.equations)
     assert action.std(axis=0).min() > 1e-3
 
@@ -180,8 +182,18 @@ def test_parts_of_observations_and_actions_keep_their_names(make_config, tmp_pat
     }
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm", "mingru"])
-@pytest.mark.parametrize("torso", ["separate", "shared"])
+@pytest.mark.parametrize(
+    ("torso", "memory"),
+    [
+        ("separate", "gru"),
+        ("shared", "lstm"),
+        ("separate", "mingru"),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in [("shared", "gru"), ("separate", "lstm"), ("shared", "mingru")]
+        ),
+    ],
+)
 def test_policies_that_remember_act_alike_with_their_carry(memory, torso, make_config, tmp_path):
     """1,000 steps of two rows, started anew now and then; observations have a part of the state."""
     network = {"memory": memory, "memory_size": 8, "torso": torso}
@@ -385,24 +397,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def met():
-    """Primitives that the cases were made of, and operations of their programs."""
-    return {"cases": set(), "primitives": set(), "operations": set()}
+def trace_case(name):
+    return tracing.trace(lambda x, carry, start: (CASES[name](x), carry), X)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_operations_are_those_of_jax(name, met, tmp_path, monkeypatch):
-    rewrite = tracing.rewrite
-
-    def spy(eqn):
-        met["primitives"].add(eqn.primitive.name)
-        return rewrite(eqn)
-
-    monkeypatch.setattr(tracing, "rewrite", spy)
-    program = tracing.trace(lambda x, carry, start: (CASES[name](x), carry), X)
-    met["cases"].add(name)
-    met["operations"] |= {equation.op for equation in program.equations}
+def test_operations_are_those_of_jax(name, tmp_path):
+    program = trace_case(name)
     expected = jax.tree.leaves(jax.device_get(jax.jit(CASES[name])(X)))
     for play in players(program, tmp_path):
         played = play(X, (), None)[0]
@@ -411,11 +412,17 @@ def test_operations_are_those_of_jax(name, met, tmp_path, monkeypatch):
             np.testing.assert_allclose(other, one, rtol=2e-5, atol=2e-6, err_msg=str(i))
 
 
-def test_every_operation_and_every_rule_was_tried(met):
-    if met["cases"] != set(CASES):
-        pytest.skip("not all cases ran")
-    assert set(player.OPERATIONS) == met["operations"]
-    assert set(rewrites.RULES) - met["primitives"] == {"add_any", "expand_dims"}
+def test_the_cases_try_every_operation_and_every_rule(monkeypatch):
+    rewrite, primitives = tracing.rewrite, set()
+
+    def spy(eqn):
+        primitives.add(eqn.primitive.name)
+        return rewrite(eqn)
+
+    monkeypatch.setattr(tracing, "rewrite", spy)
+    operations = {equation.op for name in CASES for equation in trace_case(name).equations}
+    assert set(player.OPERATIONS) == operations
+    assert set(rewrites.RULES) - primitives == {"add_any", "expand_dims"}
 
 
 @pytest.mark.parametrize(
@@ -484,7 +491,7 @@ def test_raw_actions_reach_the_bounds_and_never_pass_them(make_config, tmp_path)
     assert (actions.min(), actions.max()) == (-2, 2)
 
 
-@pytest.mark.parametrize("family", ["gymnasium", "envpool"])
+@pytest.mark.parametrize("family", ["gymnasium", pytest.param("envpool", marks=pytest.mark.full)])
 def test_simulators_on_the_host_get_raw_actions_too(family, make_config, tmp_path):
     pytest.importorskip(family)
     config = make_config(env={"name": f"{family}/Pendulum-v1"}, network={"hidden": (8,)})
@@ -561,6 +568,7 @@ def test_force_replaces_a_file(runs, tmp_path):
     assert player.load(path).metadata["env"] == "gymnax/Pendulum-v1"
 
 
+@pytest.mark.toy
 def test_a_hidden_cpu_is_named(monkeypatch):
     def hidden(kind):
         raise RuntimeError(f"Unknown backend {kind}")
@@ -570,6 +578,7 @@ def test_a_hidden_cpu_is_named(monkeypatch):
         pass
 
 
+@pytest.mark.toy
 def test_without_onnx_the_extra_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
     export.check_target(tmp_path / "policy.npz")
