@@ -114,8 +114,9 @@ def evolve(
 ) -> tuple[TrainState, Population]:
     """One selection: (state, population) after it.
 
-    Nobody is selected before each member has finished an episode, or has parameters that are not
-    finite, which lose: then the episodes so far count for the next selection.
+    Nobody is selected before each member has finished an episode, or has numbers that are not finite
+    (parameters, or returns of updates that were not), which lose: until then the episodes so far
+    count for the next selection.
 
     Args:
         key: consumed.
@@ -125,7 +126,7 @@ def evolve(
         initial_carry: of the environments of one shard [N, ...], () without a memory.
     """
     select_key, perturb_key = jax.random.split(key)
-    alive = finite(state.agent.params)
+    alive = finite(state.agent.params) & jnp.isfinite(population.return_sum)
     score = jnp.where(alive, population.return_sum / population.episodes, jnp.nan)
     ready = jnp.all((population.episodes > 0) | ~alive)
     own = jnp.arange(len(score))
