@@ -219,6 +219,11 @@ def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, 
         after, selected = selected_from(key, broken, known, carry)
         np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
         assert finite(after.agent.params).all()
+    # Its parameters may be finite and its updates' numbers not, which make its returns NaN.
+    known = known_of([np.nan, 1.0, 2.0, 3.0], [0, 1, 1, 1])
+    _, selected = selected_from(key, state, known, carry)
+    np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
+    assert np.isfinite(selected.return_sum).all()
 
 
 def test_an_interval_shorter_than_an_episode_is_named():
