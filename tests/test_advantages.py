@@ -6,6 +6,8 @@ import pytest
 
 from purejaxppo.advantages import gae, vtrace
 
+pytestmark = pytest.mark.toy
+
 
 def arguments(reward, value, terminated, truncated, valid):
     """Those of `gae`, from lists or arrays [T] or [T, N]; values have one row more."""

@@ -156,7 +156,7 @@ def config(make_config):
 
 @pytest.fixture(scope="module")
 def series(config):
-    """A learner that keeps windows as series; its programs are compiled in an optimized test."""
+    """A learner that keeps windows as series."""
     return WalkLearner(config, series=True)
 
 
@@ -182,7 +182,6 @@ def assert_close(a, b, tolerance):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=FULL)])
 def test_training_on_the_series_is_training_on_the_windows(config, series, shards):
     config = replace(config, num_shards=shards)
@@ -227,7 +226,6 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
     assert broke
 
 
-@pytest.mark.optimized
 def test_stopping_and_going_on_is_going_on(series):
     straight, _ = train(series, [4])
     halfway, _ = train(series, [2])

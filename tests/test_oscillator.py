@@ -18,6 +18,8 @@ from purejaxppo.envs import oscillator, registry
 from purejaxppo.envs import oscillator_report as osc_report
 from purejaxppo.envs.oscillator import MODELS, runge_kutta
 
+FULL = pytest.mark.full
+
 
 def ensemble(name="bvdp", **options):
     return oscillator.make(name, EnvConfig(name=f"oscillator/{name}", options=options))
@@ -25,21 +27,22 @@ def ensemble(name="bvdp", **options):
 
 def free_run(task, key, steps, coupling=None, seen=slice(None)):
     """An un-actuated ensemble: first and last state, X [steps], first variable [steps, seen]."""
-    params = task.draw_params(key)
-    if coupling is not None:
-        params = params.replace(coupling=jnp.float32(coupling))
-    start_key, current_key = jax.random.split(key)
-    first = task.begin(start_key, current_key, params)
 
     @jax.jit
-    def run(state):
+    def run(key):
+        params = task.draw_params(key)
+        if coupling is not None:
+            params = params.replace(coupling=jnp.float32(coupling))
+        start_key, current_key = jax.random.split(key)
+        first = task.begin(start_key, current_key, params)
+
         def step(state, _):
             state, _ = task.advance(key, state, jnp.zeros(()))
             return state, (state.x_history[-1], state.neurons[0][seen])
 
-        return jax.lax.scan(step, state, None, steps)
+        return first, *jax.lax.scan(step, first, None, steps)
 
-    last, (x, neurons) = run(first)
+    first, last, (x, neurons) = run(key)
     return first, last, np.asarray(x), np.asarray(neurons)
 
 
@@ -56,9 +59,16 @@ def scipy_solution(derivative, start, h, steps):
     return np.array(out)
 
 
-def test_bvdp_follows_scipy(key):
+def at_length(*steps):
+    """A short run in `make test`, a long one in `make test-all`."""
+    short, long = steps
+    return pytest.mark.parametrize("steps", [short, pytest.param(long, marks=FULL)])
+
+
+@at_length(200, 1000)
+def test_bvdp_follows_scipy(key, steps):
     task = ensemble()
-    first, _, x_mean, x = free_run(task, key, 1000)
+    first, _, x_mean, x = free_run(task, key, steps)
     current = np.asarray(first.current, np.float64)
     n = len(current)
 
@@ -69,18 +79,19 @@ def test_bvdp_follows_scipy(key):
         )
 
     start = np.concatenate([np.asarray(v, np.float64) for v in first.neurons])
-    exact = scipy_solution(derivative, start, 0.2, 1000)[:, :n]
+    exact = scipy_solution(derivative, start, 0.2, steps)[:, :n]
     error = np.abs(x - exact)
     assert error[0].max() < 8e-5
     assert error[:500].max() < 2.5e-2  # one neuron in mid-spike
     assert error[:500].mean() < 5e-4
     assert np.abs(x_mean - exact.mean(axis=1)).max() < 2e-4
-    assert exact[500:].std() > 0.5  # neurons that move
+    assert exact[steps // 2 :].std() > 0.5  # neurons that move
 
 
-def test_hindmarsh_rose_follows_scipy(key):
+@at_length(100, 500)
+def test_hindmarsh_rose_follows_scipy(key, steps):
     task = ensemble("hindmarsh_rose", num_neurons=200)
-    first, _, _, x = free_run(task, key, 500)
+    first, _, _, x = free_run(task, key, steps)
     current = np.asarray(first.current, np.float64)
     n = len(current)
 
@@ -95,7 +106,7 @@ def test_hindmarsh_rose_follows_scipy(key):
         )
 
     start = np.concatenate([np.asarray(v, np.float64) for v in first.neurons])
-    error = np.abs(x - scipy_solution(derivative, start, 0.1, 500)[:, :n])
+    error = np.abs(x - scipy_solution(derivative, start, 0.1, steps)[:, :n])
     assert error[0].max() < 5e-3
     assert error[:100].max() < 2e-2
     assert error.max() < 6e-2
@@ -124,6 +135,8 @@ def test_runge_kutta_is_of_fourth_order():
     assert np.all((orders > 3.6) & (orders < 4.4)), (errors, orders)
 
 
+@FULL
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("coupling", "low", "high"),
     [(0.0, 0.0, 0.1), (0.01, 0.0, 0.1), (0.02, 0.15, 0.6), (0.03, 1.0, 1.2)],
@@ -133,6 +146,8 @@ def test_coupling_makes_the_mean_field_beat(coupling, low, high, key):
     assert low < x[5_000:].std() < high
 
 
+@FULL
+@pytest.mark.optimized
 def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
     stds = []
     for n in (250, 4000):
@@ -144,6 +159,8 @@ def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
     assert 3.0 < stds[0] / stds[1] < 5.3  # 4 = sqrt(16)
 
 
+@FULL
+@pytest.mark.optimized
 def test_kuramoto_order_is_that_of_self_consistency(key):
     # r = K r int cos^2(t) g(K r sin t) dt for Gaussian g: Strogatz 2000, eq. 4.6
     spread, coupling = 2 * np.pi * 1.0, 20.0
@@ -167,12 +184,13 @@ def test_kuramoto_order_is_that_of_self_consistency(key):
 
 def test_order_of_neurons_does_not_matter(key):
     task = ensemble(num_neurons=64)
-    state, _ = task.reset(key)
+    state, _ = jax.jit(task.reset)(key)
     order = jax.random.permutation(key, 64)
     shuffled = state.replace(
         neurons=tuple(x[order] for x in state.neurons), current=state.current[order]
     )
-    a, b = (task.step(key, s, jnp.array([0.5]))[0] for s in (state, shuffled))
+    step = jax.jit(task.step)
+    a, b = (step(key, s, jnp.array([0.5]))[0] for s in (state, shuffled))
     np.testing.assert_allclose(a.x_history, b.x_history, atol=1e-6)
     np.testing.assert_allclose(a.neurons[0][order], b.neurons[0], atol=1e-6)
 
@@ -180,22 +198,23 @@ def test_order_of_neurons_does_not_matter(key):
 def test_vmap_equals_a_loop(key):
     task = ensemble(num_neurons=32, coupling="0.01..0.5")
     keys = jax.random.split(key, 5)
-    states, obs = jax.vmap(task.reset)(keys)
+    reset, one_step = jax.jit(task.reset), jax.jit(task.step)
+    states, obs = jax.jit(jax.vmap(task.reset))(keys)
     assert len(set(np.asarray(states.params.coupling).tolist())) == 5
     actions = jnp.linspace(-1, 1, 5)[:, None]
-    batch = jax.vmap(task.step)(keys, states, actions)[1]
+    batch = jax.jit(jax.vmap(task.step))(keys, states, actions)[1]
     for i in range(5):
-        _, alone = task.reset(keys[i])
+        _, alone = reset(keys[i])
         np.testing.assert_allclose(alone, obs[i], atol=1e-4)
-        step = task.step(keys[i], jax.tree.map(lambda x, i=i: x[i], states), actions[i])[1]
+        step = one_step(keys[i], jax.tree.map(lambda x, i=i: x[i], states), actions[i])[1]
         np.testing.assert_allclose(step.reward, batch.reward[i], atol=1e-6)
         np.testing.assert_allclose(step.obs, batch.obs[i], atol=1e-6)
 
 
 def test_one_step_by_hand(key):
     task = ensemble(num_neurons=10, controlled=0.3)
-    state, obs = task.reset(key)
-    after, out = task.step(key, state, jnp.array([-0.5]))
+    state, obs = jax.jit(task.reset)(key)
+    after, out = jax.jit(task.step)(key, state, jnp.array([-0.5]))
     x, y = (np.asarray(v, np.float64) for v in state.neurons)
     x[:3] += -0.5 * 0.2  # a kick of scale 0.2 reaches 3 of 10 neurons, before the step
     current = np.asarray(state.current, np.float64)
@@ -235,18 +254,20 @@ def test_pulses_carry_their_charge(options, total, length, key):
     task = ensemble(num_neurons=8, **options)
     assert len(task.pulse) == length
     assert sum(task.pulse) == pytest.approx(total)
-    state, _ = task.reset(key)
-    rest, _ = task.step(key, state, jnp.array([0.0]))
-    after, _ = task.step(key, state, jnp.array([1.0]))
+    state, _ = jax.jit(task.reset)(key)
+    step = jax.jit(task.step)
+    rest, _ = step(key, state, jnp.array([0.0]))
+    after, _ = step(key, state, jnp.array([1.0]))
     assert np.abs(after.neurons[0] - rest.neurons[0]).max() > 1e-3
     np.testing.assert_allclose(rest.y_history[:-length], state.y_history[length:])
 
 
 def test_a_short_current_is_nearly_a_kick(key):
-    state, _ = ensemble(num_neurons=50).reset(key)
-    kick = ensemble(num_neurons=50).step(key, state, jnp.array([0.1]))[0]
-    flow = ensemble(num_neurons=50, pulse="current").step(key, state, jnp.array([0.1]))[0]
-    rest = ensemble(num_neurons=50).step(key, state, jnp.array([0.0]))[0]
+    task, other = ensemble(num_neurons=50), ensemble(num_neurons=50, pulse="current")
+    state, _ = jax.jit(task.reset)(key)
+    step = jax.jit(task.step)
+    kick, rest = (step(key, state, jnp.array([x]))[0] for x in (0.1, 0.0))
+    flow = jax.jit(other.step)(key, state, jnp.array([0.1]))[0]
     moved = kick.neurons[0] - rest.neurons[0]
     assert np.abs(moved).max() > 0.01
     np.testing.assert_allclose(flow.neurons[0] - rest.neurons[0], moved, rtol=0.3, atol=3e-3)
@@ -256,22 +277,24 @@ def test_noise_and_drift(key):
     task = ensemble(
         num_neurons=16, observation_noise=0.5, action_noise=0.1, coupling_drift=1e-3, skip=2
     )
-    state, _ = task.reset(key)
+    state, _ = jax.jit(task.reset)(key)
     drifted = 0.03 + 1e-3 * task.warmup
     np.testing.assert_allclose(state.params.coupling, drifted, rtol=1e-4)
     assert 0.2 < np.std(np.asarray(state.y_history)) < 1.5
-    after, _ = task.step(key, state, jnp.array([0.0]))
+    after, _ = jax.jit(task.step)(key, state, jnp.array([0.0]))
     assert after.kick != 0
 
 
 def test_the_same_ensemble_keeps_its_currents(key):
     for same in (True, False):
         task = ensemble(num_neurons=16, same_ensemble=same)
-        a, b = (task.reset(k)[0] for k in jax.random.split(key))
+        reset = jax.jit(task.reset)
+        a, b = (reset(k)[0] for k in jax.random.split(key))
         assert bool(jnp.all(a.current == b.current)) is same
         assert not jnp.all(a.neurons[0] == b.neurons[0])
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -298,7 +321,7 @@ def test_starts_are_drawn_in_turn(key):
     )
     env = registry.make(config, 128)
     assert env.fresh_per_rollout == 2
-    state, _ = env.reset(key)
+    state, _ = jax.jit(env.reset)(key)
     first = np.asarray(state.fresh[1])
     refresh = jax.jit(env.refresh)
     state = refresh(state)
@@ -326,6 +349,7 @@ def short_report():
     patch.undo()
 
 
+@FULL
 def test_the_oracle_parts_the_neurons_and_a_constant_silences_them(short_report):
     _, each = short_report
     row = {name: figures for name, (_, figures) in each.items()}
@@ -338,6 +362,7 @@ def test_the_oracle_parts_the_neurons_and_a_constant_silences_them(short_report)
     assert row["random"].suppression.max() < 5
 
 
+@FULL
 def test_figures_against_numpy(short_report):
     _, each = short_report
     record, figures = each["linear feedback"]
@@ -351,12 +376,14 @@ def test_figures_against_numpy(short_report):
     assert figures.beta_during.max() < 0.01 * figures.beta_before.min()
 
 
+@FULL
 def test_the_rhythm_is_read_as_20_hz(short_report):
     task, each = short_report
     frequencies, power = osc_report.spectrum(each["no control"][0].x, task.model.step_seconds)
     assert abs(frequencies[power.mean(axis=1).argmax()] - 20.0) < 2.0
 
 
+@FULL
 def test_the_report_has_a_table_and_a_picture(short_report, tmp_path):
     task, each = short_report
     records = {"agent": each["linear feedback"][0], **{k: r for k, (r, _) in each.items()}}
@@ -378,6 +405,7 @@ def test_physics_is_traced(name, key):
     assert reset._cache_size() == 1
 
 
+@FULL
 @pytest.mark.parametrize("changed", ["network: {memory: gru}", "env: {visible: [0, 1]}"])
 def test_a_policy_that_sees_less_or_remembers_gets_no_report(changed, tmp_path, capsys):
     section, _, rest = changed.partition(": ")
@@ -389,7 +417,7 @@ def test_a_policy_that_sees_less_or_remembers_gets_no_report(changed, tmp_path, 
     text = "".join(f"{name}: {value}\n" for name, value in sections.items())
     path, run = tmp_path / "small.yaml", str(tmp_path / "run")
     path.write_text(text + "ppo: {rollout_length: 4, num_minibatches: 1}\ntotal_timesteps: 8\n")
-    flags = ["--eval.num_episodes", "1", "--env.max_episode_steps", "8"]
+    flags = ["--eval.num_episodes", "0", "--env.max_episode_steps", "8", "--logging.no_tensorboard"]
     assert train_command.main(["--config", str(path), "--run_dir", run, *flags]) == 0
     assert evaluate_command.main(["--run", run, "--episodes", "1"]) == 0
     assert "no report: it takes a policy without memory" in capsys.readouterr().out
@@ -403,6 +431,7 @@ def test_what_a_policy_with_a_memory_does_is_no_function_of_the_observation(make
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 @pytest.mark.timeout(600)
 def test_ppo_parts_the_neurons(key):
     config = load_config("oscillator.yaml", {"total_timesteps": 1_000_000})

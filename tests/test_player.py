@@ -12,6 +12,7 @@ import pytest
 from purejaxppo import onnxfile, player, rewrites
 from purejaxppo.player import Equation, Port, Program
 
+pytestmark = pytest.mark.toy
 ROOT = Path(__file__).resolve().parent.parent
 
 # action = 2 obs + carry, or 2 obs at a start; the carry is the last action

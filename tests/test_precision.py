@@ -32,7 +32,9 @@ def chunk_products(config):
     return products(jax.jit(learner.train_chunk).lower(state, learner.hyperparams(), 1))
 
 
-@pytest.mark.parametrize("name", ["gymnax/CartPole-v1", "brax/inverted_pendulum"])
+@pytest.mark.parametrize(
+    "name", ["gymnax/CartPole-v1", pytest.param("brax/inverted_pendulum", marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize(
     ("precision", "written"), [("highest", "HIGHEST"), ("high", "HIGH"), ("default", "DEFAULT")]
 )
@@ -46,6 +48,7 @@ def test_every_product_of_training_has_the_precision_of_the_config(
     assert all(f"precision = [{written}, {written}]" in line for line in found)
 
 
+@pytest.mark.toy
 def test_float32_products_are_the_default(make_config):
     assert make_config().matmul_precision == "highest"
 
@@ -124,13 +127,15 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
 def test_all_state_of_a_bfloat16_run_is_float32(make_config, key):
     config = make_config(env={"name": "gymnax/CartPole-v1"}, network={"compute_dtype": "bfloat16"})
     learner = Learner(config)
-    state = learner.init(key, learner.shard_ids())
+    state = jax.jit(learner.init)(key, learner.shard_ids())
     after, metrics = jax.jit(learner.train_chunk)(state, learner.hyperparams(), 2)
     types = {x.dtype for x in jax.tree.leaves((after.agent, after.opt_state, metrics))}
     assert types <= {jnp.dtype("float32"), jnp.dtype("int32")}
     assert np.isfinite(metrics.losses.value_loss)
 
 
+@pytest.mark.full
+@pytest.mark.optimized
 def test_cartpole_is_learned_in_bfloat16(make_config):
     config = make_config(
         env={"name": "gymnax/CartPole-v1", "num_envs": 16},
@@ -144,6 +149,7 @@ def test_cartpole_is_learned_in_bfloat16(make_config):
     assert returns[-1] > 100
 
 
+@pytest.mark.toy
 def test_both_are_structure(make_config):
     old = make_config()
     assert compare(old, make_config(network={"compute_dtype": "bfloat16"})) == (

@@ -207,7 +207,7 @@ def test_losses_equal_sb3s(reference, kind, value_loss):
     batch = batch._replace(advantage=advantage)
     config = replace(CONFIG, value_clipping=value_loss == "clipped")
     hp = ppo.make_hyperparams(config, 1)
-    evaluation = make_evaluate(kind, config, hp)(params, batch)
+    evaluation = jax.jit(make_evaluate(kind, config, hp))(params, batch)
     _, parts = ppo.ppo_loss(evaluation, batch, hp, objective="clip")
     mean = [float(x) / (T * N) for x in parts]
     ours = [mean[0], 2 * mean[1], -mean[2], mean[3], mean[4]]

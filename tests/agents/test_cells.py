@@ -17,7 +17,7 @@ def make(kind, key, span=0):
     module = cells.MEMORIES[kind](H, span)
     x = jax.random.normal(key, (T, N, F))
     zeros = module.initial_carry((N,), H)
-    params = module.init(key, zeros, x, jnp.zeros((T, N), bool))
+    params = jax.jit(module.init)(key, zeros, x, jnp.zeros((T, N), bool))
     leaves, tree = jax.tree.flatten(zeros)
     keys = jax.random.split(key, len(leaves))
     carry = [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
@@ -33,8 +33,9 @@ def test_gru_is_flaxs(key):
     theirs |= {f"h{g}": {"kernel": u[i]} for i, g in enumerate("rz")}
     theirs["hn"] = {"kernel": u[2], "bias": ours["recurrent_bias"]}
     last, out = apply(params, h, x, jnp.zeros((T, N), bool))
+    flax = jax.jit(nn.GRUCell(H).apply)
     for t in range(T):
-        h, y = nn.GRUCell(H).apply({"params": theirs}, h, x[t])
+        h, y = flax({"params": theirs}, h, x[t])
         np.testing.assert_allclose(out[t], y, atol=1e-6)
     np.testing.assert_allclose(last, h, atol=1e-6)
 
@@ -47,8 +48,9 @@ def test_lstm_is_flaxs(key):
     theirs = {f"i{g}": {"kernel": w[i]} for i, g in enumerate("ifgo")}
     theirs |= {f"h{g}": {"kernel": u[i], "bias": b[i]} for i, g in enumerate("ifgo")}
     last, out = apply(params, carry, x, jnp.zeros((T, N), bool))
+    flax = jax.jit(nn.LSTMCell(H).apply)
     for t in range(T):
-        carry, y = nn.LSTMCell(H).apply({"params": theirs}, carry, x[t])
+        carry, y = flax({"params": theirs}, carry, x[t])
         np.testing.assert_allclose(out[t], y, atol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, carry)
 
@@ -118,11 +120,11 @@ def test_gates_remember_up_to_the_span_at_first(kind, key):
     module = cells.MEMORIES[kind](64, 100)
     x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)
     carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,), 64))
-    params = module.init(key, carry, x, start)
+    params = jax.jit(module.init)(key, carry, x, start)
     params["params"]["recurrent" if kind != "mingru" else "none"] = jnp.zeros((64, 64 * 4))
     if kind == "gru":
         params["params"]["recurrent"] = jnp.zeros((64, 64 * 3))
-    after, _ = module.apply(params, carry, x, start)
+    after, _ = jax.jit(module.apply)(params, carry, x, start)
     kept = np.asarray(jax.tree.leaves(after)[0])[0]
     steps = -1 / np.log(kept)
     assert steps.min() > 0.5 and 60 < steps.max() < 101

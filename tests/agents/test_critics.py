@@ -22,12 +22,14 @@ def hp(**settings):
     return ppo.make_hyperparams(PPOConfig(**settings), 1)
 
 
+@pytest.mark.toy
 def test_symlog_and_its_inverse_by_hand():
     x = jnp.array([0.0, np.e - 1, -(np.e**2 - 1)])
     np.testing.assert_allclose(critics.symlog(x), [0.0, 1.0, -2.0], atol=1e-6)
     np.testing.assert_allclose(critics.symexp(critics.symlog(x)), x, rtol=1e-5)
 
 
+@pytest.mark.toy
 def test_the_scalar_critic_and_its_clipped_error_by_hand():
     outputs, old, target = jnp.array([[1.0], [2.0]]), jnp.array([0.0, 2.0]), jnp.array([3.0, 2.5])
     free = critics.make(PPOConfig())
@@ -39,6 +41,7 @@ def test_the_scalar_critic_and_its_clipped_error_by_hand():
     np.testing.assert_allclose(loss, [2.8**2 / 2, 0.125], rtol=1e-6)
 
 
+@pytest.mark.toy
 def test_the_symlog_critic_by_hand():
     critic = critics.make(PPOConfig(critic="symlog"))
     outputs = jnp.array([[1.0], [-2.0]])
@@ -113,6 +116,7 @@ def test_what_all_bins_have_in_common_is_no_value():
     np.testing.assert_array_equal(critic.value(outputs + outputs[::-1], NEW), 0.0)
 
 
+@pytest.mark.toy
 def test_popart_is_in_standard_deviations_of_the_targets():
     critic = critics.make(PPOConfig(critic="popart"))
     now = stats(mean=10.0, std=4.0)
@@ -141,6 +145,7 @@ def test_popart_keeps_its_values_when_the_statistics_move(key):
     assert moved["x"] == 1
 
 
+@pytest.mark.toy
 def test_statistics_are_those_of_all_valid_targets():
     target = np.array([[1.0, 2.0, 99.0], [4.0, -7.0, 3.0]])
     valid = np.array([[True, True, False], [True, True, True]])
@@ -154,6 +159,7 @@ def test_statistics_are_those_of_all_valid_targets():
     assert (now.low, now.high) == (-7.0, 4.0)
 
 
+@pytest.mark.toy
 def test_bootstrapped_values_are_clipped_as_asked():
     value = jnp.array([-9.0, 0.5, 9.0])
     for settings, expected in [

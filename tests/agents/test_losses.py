@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from purejaxppo.agents import losses
+
+pytestmark = pytest.mark.toy
 
 RATIOS = jnp.array([0.5, 0.5, 1.0, 1.0, 1.5, 1.5])
 ADVANTAGES = jnp.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])

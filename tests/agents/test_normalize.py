@@ -8,6 +8,8 @@ import pytest
 
 from purejaxppo.agents import normalize
 
+pytestmark = pytest.mark.toy
+
 RNG = np.random.default_rng(0)
 
 

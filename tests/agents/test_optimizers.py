@@ -108,6 +108,7 @@ def test_no_epoch_follows_one_that_went_too_far():
     assert state == 4
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize(
     ("name", "values"),
     [  # at 0, a quarter, a half, three quarters and the end

@@ -18,6 +18,7 @@ def identity(x):
     return x
 
 
+@pytest.mark.toy
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
 @pytest.mark.parametrize("num_minibatches", [1, 2, 4])
 def test_an_epoch_sees_each_row_exactly_once(shuffle, num_minibatches, key):
@@ -27,6 +28,7 @@ def test_an_epoch_sees_each_row_exactly_once(shuffle, num_minibatches, key):
     np.testing.assert_array_equal(np.sort(index.ravel()), np.arange(LENGTH * NUM_ENVS))
 
 
+@pytest.mark.toy
 def test_trajectories_keep_whole_environments_together_in_time_order(key):
     config = PPOConfig(shuffle="trajectories", num_minibatches=4)
     index = np.asarray(ppo.deal(key, config, LENGTH, NUM_ENVS))
@@ -47,6 +49,7 @@ def test_the_deal_differs_from_key_to_key_and_is_fair(shuffle):
     assert np.all(np.abs(first_half.mean(0) - 0.5) < 5 * 0.5 / np.sqrt(2000))
 
 
+@pytest.mark.toy
 def test_advantages_by_hand_with_rows_that_are_not_valid():
     advantage = jnp.array([[1.0, 2.0, 3.0, 99.0], [5.0, -99.0, 5.0, 11.0]])
     valid = jnp.array([[True, True, True, False], [True, False, True, True]])
@@ -66,6 +69,7 @@ def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
     )
 
 
+@pytest.mark.toy
 def test_a_minibatch_with_one_valid_row_or_none_stays_finite():
     advantage = jnp.array([[4.0, 1.0], [4.0, 1.0]])
     valid = jnp.array([[True, False], [False, False]])
@@ -73,6 +77,7 @@ def test_a_minibatch_with_one_valid_row_or_none_stays_finite():
     assert np.all(np.isfinite(out)) and out[0, 0] == 0
 
 
+@pytest.mark.toy
 def test_linear_schedules_fall_to_zero_and_constant_ones_stay():
     config = PPOConfig(
         learning_rate=0.1, clip_eps=0.2, ent_coef=0.3, learning_rate_schedule="linear"
@@ -113,6 +118,7 @@ def three_rows():
     return evaluation, batch
 
 
+@pytest.mark.toy
 def test_the_loss_and_its_parts_by_hand(three_rows):
     hp = ppo.make_hyperparams(PPOConfig(clip_eps=0.2, vf_coef=0.5, ent_coef=0.1), 1)
     total, parts = ppo.ppo_loss(*three_rows, hp, objective="clip")

@@ -34,15 +34,17 @@ PLAIN = {
 
 def experience_of(learner, key):
     """A state with lopsided statistics, a rollout, and its batch."""
-    state = learner.init_shard(key, 0)
+    state = jax.jit(learner.init_shard)(key, 0)
     size = learner.env.spec.observation.shape
     stats = RunningStats(
         jnp.float32(10), [jnp.arange(1.0, 1 + size[0]) / 10], [jnp.arange(2.0, 2 + size[0])]
     )
     agent = state.agent.replace(obs_stats=stats)
-    experience = learner.collect(agent, state.rollout, key)
+    experience = jax.jit(learner.collect)(agent, state.rollout, key)
     hp, rows = learner.hyperparams(), experience.transitions
-    batch = learner.estimate(agent, experience.rollout, rows, rows.reward, hp, state.value_stats)
+    batch = jax.jit(learner.estimate)(
+        agent, experience.rollout, rows, rows.reward, hp, state.value_stats
+    )
     return agent, experience, batch, hp
 
 
@@ -77,10 +79,12 @@ def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
         evaluation = plain.evaluate_rows(hp)(params, half)
         return ppo.ppo_loss(evaluation, half, hp, objective="clip")[0] / half.valid.sum()
 
-    own, other = (ravel_pytree(jax.grad(loss)(agent.params, sign))[0] for sign in (1.0, -1.0))
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    own, other = (ravel_pytree(gradient(agent.params, sign))[0] for sign in (1.0, -1.0))
     assert float(jnp.abs(own - other).max()) > 1e-3  # an untrained policy is not symmetric
     np.testing.assert_allclose(got, (own + other) / 2, atol=2e-6)
-    alone, _ = step(plain, agent, experience_of(plain, key)[2], hp, key)
+    plain_batch = experience_of(plain, key)[2]
+    alone, _ = jax.jit(lambda: step(plain, agent, plain_batch, hp, key))()
     np.testing.assert_allclose(alone, own, atol=2e-6)
 
 
@@ -99,17 +103,18 @@ def test_a_penalty_is_added_with_its_weight(make_config, key):
         difference = probabilities(-obs)[:, ::-1] - probabilities(obs)
         return jnp.square(difference).sum(-1)
 
-    got = learner.evaluate_rows(hp)(agent.params, batch).penalty
-    np.testing.assert_allclose(got, by_hand(agent.params), rtol=1e-4, atol=1e-9)
+    got = jax.jit(learner.evaluate_rows(hp))(agent.params, batch).penalty
+    np.testing.assert_allclose(got, jax.jit(by_hand)(agent.params), rtol=1e-4, atol=1e-9)
 
     def mean(params):
         return jnp.mean(by_hand(params), where=batch.valid)
 
-    gradients = [
-        step(learner, agent, batch, hp._replace(symmetry_coef=jnp.float32(c)), key)[0]
-        for c in (0.0, 3.0)
-    ]
-    expected = 3 * ravel_pytree(jax.grad(mean)(agent.params))[0]
+    @jax.jit
+    def gradient(coef):
+        return step(learner, agent, batch, hp._replace(symmetry_coef=coef), key)[0]
+
+    gradients = [gradient(jnp.float32(c)) for c in (0.0, 3.0)]
+    expected = 3 * ravel_pytree(jax.jit(jax.grad(mean))(agent.params))[0]
     assert float(jnp.abs(expected).max()) > 1e-4
     np.testing.assert_allclose(gradients[1] - gradients[0], expected, atol=1e-5)
 
@@ -121,7 +126,14 @@ def odd(params):
     )
 
 
-@pytest.mark.parametrize("distribution", ["gaussian", "tanh_gaussian", "beta", "categorical"])
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("gaussian", "tanh_gaussian")),
+        "beta",
+        "categorical",
+    ],
+)
 def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
     env = {"name": "dummy/vector", "mirror_obs": tuple(-i for i in range(1, 18))}
     env["mirror_action"] = tuple(-i for i in range(1, 7))
@@ -135,7 +147,7 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
     )
     learner = Learner(config)
     _, _, batch, hp = experience_of_without_stats(learner, key)
-    params = learner.policy.init(jax.random.key(1)).params
+    params = jax.jit(learner.policy.init)(jax.random.key(1)).params
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape), params)
     symmetric = odd(params)
     if distribution == "categorical":
@@ -151,10 +163,10 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
 
 def experience_of_without_stats(learner, key):
     """As `experience_of`, of a learner that does not normalise."""
-    state = learner.init_shard(key, 0)
-    experience = learner.collect(state.agent, state.rollout, key)
+    state = jax.jit(learner.init_shard)(key, 0)
+    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
     hp, rows = learner.hyperparams(), experience.transitions
-    batch = learner.estimate(
+    batch = jax.jit(learner.estimate)(
         state.agent, experience.rollout, rows, rows.reward, hp, state.value_stats
     )
     return state.agent, experience, batch, hp
@@ -171,11 +183,12 @@ def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
     rows = learner.symmetry.augment(batch)
     assert rows.obs.shape == (24, 4, 4)
     assert rows.log_prob.shape == (24, 4)
-    evaluation = learner.evaluate_rows(hp)(agent.params, rows)
+    evaluation = jax.jit(learner.evaluate_rows(hp))(agent.params, rows)
+    unroll = jax.jit(learner.policy.network.unroll)
     for unit in (0, 5, 11):
         obs = learner.policy.normalize_obs(agent.obs_stats, -batch.obs[unit])[:, None]
         start, carry = batch.start[unit][:, None], learner.policy.network.initial_carry((1,))
-        logits = learner.policy.network.unroll(agent.params, carry, obs, start)[1][:, 0]
+        logits = unroll(agent.params, carry, obs, start)[1][:, 0]
         expected = jax.nn.log_softmax(logits)[jnp.arange(4), 1 - batch.action[unit]]
         np.testing.assert_allclose(evaluation.log_prob[12 + unit], expected, rtol=1e-5)
     np.testing.assert_array_equal(rows.log_prob[12:], batch.log_prob)
@@ -192,6 +205,7 @@ def mirror_of(make_config, observation, action, obs, act, distribution="gaussian
     return symmetry.make_mirror(config, observation, action, dist)
 
 
+@pytest.mark.toy
 def test_mirrors_by_hand(make_config):
     space = Box((4,))
     mirror = mirror_of(make_config, space, Discrete(3), (-1, 2, 4, 3), (2, 1, 3))

@@ -19,9 +19,7 @@ from purejaxppo.rollout import collect, init_rollout
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
 
-# These programs are compiled for a few steps only.
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-
+FULL = pytest.mark.full
 LENGTH, NUM_ENVS, LIMIT = 40, 3, 12
 
 GYMNAX = (
@@ -80,12 +78,28 @@ ENVPOOL = (
 )
 PETTINGZOO = ("mpe2.simple_spread_v3", "mpe2.simple_tag_v3")
 GYMNASIUM = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "FrozenLake-v1")
-QUICK = {
-    "brax/inverted_pendulum",
-    "oscillator/bvdp",
-    "oscillator/kuramoto",
-    "playground/CartpoleBalance",
+ONE_OF_EACH_KIND = {
+    "brax/inverted_pendulum": "a robot that falls",
+    "dummy/choices": "rewards that name the action",
+    "dummy/constant": "time limits alone",
+    "dummy/pixels": "bytes",
+    "dummy/vector": "a Box of actions",
+    "envpool/Breakout-v5": "bytes, a game that is lost",
+    "envpool/CartPole-v1": "a choice of actions",
+    "envpool/Hopper-v5": "float64 in C++, a Box of actions",
+    "gymnasium/CartPole-v1": "processes",
+    "gymnasium/FrozenLake-v1": "an observation that is a number",
+    "gymnax/CartPole-v1": "a choice of actions, both ends",
+    "gymnax/DeepSea-bsuite": "says both ends at once",
+    "gymnax/FrozenLake-misc": "an observation that is a number",
+    "gymnax/Pendulum-v1": "a Box of actions, time limits alone",
+    "oscillator/bvdp": "windows",
+    "particles/tag": "agents that leave",
+    "pettingzoo/mpe2.simple_tag_v3": "agents on the host",
+    "playground/CartpoleBalance": "MJX",
 }
+"""What `make test` records, and why; `make test-all` records all."""
+
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
     *(("gymnax/" + name, "") for name in GYMNAX),
@@ -123,14 +137,11 @@ ONE_START = {
 
 
 def parameter(name, backend):
-    is_quick = (name in QUICK and not backend) or name.startswith(
-        ("dummy/", "gymnax/", "envpool/", "gymnasium/", "particles/", "pettingzoo/")
-    )
-    return pytest.param(
-        (name, backend),
-        id=f"{name}-{backend}" if backend else name,
-        marks=[] if is_quick else [pytest.mark.full],
-    )
+    task = f"{name}-{backend}" if backend else name
+    # Several workers share this file: each recording is made by one of them.
+    group = pytest.mark.xdist_group(f"contract-{task}")
+    is_quick = name in ONE_OF_EACH_KIND and not backend
+    return pytest.param((name, backend), id=task, marks=[group] if is_quick else [group, FULL])
 
 
 def random_action(space, key, num_envs):
@@ -210,9 +221,7 @@ class Recording:
         if registry.on_host(EnvConfig(name=name)):
             twins = self.one_after_another(run, lambda: make(name, backend, limit))
         else:
-            twins = jax.jit(jax.vmap(run, (None, 0)), compiler_options=QUICK_COMPILE)(
-                jax.random.key(3), jnp.array([False, True])
-            )
+            twins = jax.jit(jax.vmap(run, (None, 0)))(jax.random.key(3), jnp.array([False, True]))
         (end, self.rows, self.episodes), self.twin = (
             jax.tree.map(lambda x, i=i: np.asarray(x[i]), (twins[0].obs, *twins[1:]))
             for i in range(2)
@@ -227,7 +236,7 @@ class Recording:
         for disturb in (False, True):
             self.env = make_env()
             # A function of its own: jit would give back the program of the pool before.
-            program = jax.jit(functools.partial(run), compiler_options=QUICK_COMPILE)
+            program = jax.jit(functools.partial(run))
             twins.append(jax.device_get(program(jax.random.key(3), jnp.array(disturb))))
             self.env.close()
         return jax.tree.map(lambda *x: np.stack(x), *twins)
@@ -407,7 +416,8 @@ def test_the_lists_above_are_complete():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
-    assert set(registry.FAMILIES) == {name.partition("/")[0] for name, _ in ALL}
+    for names in (ONE_OF_EACH_KIND, [name for name, _ in ALL]):
+        assert set(registry.FAMILIES) == {name.partition("/")[0] for name in names}
 
 
 def cartpole_step(state, action):

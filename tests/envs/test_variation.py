@@ -14,13 +14,12 @@ from purejaxppo.learner import Learner
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
 
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 PENDULUM = "gymnax/Pendulum-v1"
 
 
-def quick(function, *args):
-    """`function(*args)`, compiled for few calls."""
-    return jax.jit(function).lower(*args).compile(compiler_options=QUICK_COMPILE)(*args)
+def full(value):
+    """A parameter of `make test-all` alone."""
+    return pytest.param(value, marks=pytest.mark.full)
 
 
 def test_factors_lie_in_range_and_fill_it(key):
@@ -40,8 +39,8 @@ def test_factors_lie_in_range_and_fill_it(key):
 def test_each_episode_draws_anew_and_keeps_what_it_drew(key, reset):
     config = EnvConfig(PENDULUM, randomize={"m": 0.5}, max_episode_steps=3, reset=reset)
     env = registry.make(config, 4)
-    state, _ = env.reset(key)
-    state = env.refresh(state)
+    state, _ = jax.jit(env.reset)(key)
+    state = jax.jit(env.refresh)(state)
     step = jax.jit(env.step)
     seen, ends = [], []
     for _ in range(8):  # three steps and a reset row, twice
@@ -59,14 +58,16 @@ def test_a_pendulum_of_double_mass_answers_half_as_much(key):
     # theta'' = 3 g / (2 l) sin(theta) + 3 u / (m l^2): of Pendulum-v1, with dt = 0.05.
     task = registry.make_task(EnvConfig(PENDULUM, randomize={"m": 0.5})).task.task
     assert isinstance(task, Randomized)
+    (_, start), _ = jax.jit(task.reset)(key)
+    step = jax.jit(task.step)
     for factor in (0.5, 1.0, 1.5):
-        (_, start), _ = task.reset(key)
-        (_, after), _ = task.step(key, ({"m": jnp.float32(factor)}, start), jnp.ones(1))
+        (_, after), _ = step(key, ({"m": jnp.float32(factor)}, start), jnp.ones(1))
         gravity = 3 * 10.0 / 2 * jnp.sin(start.theta)
         expected = start.theta_dot + (gravity + 3.0 / factor) * 0.05
         np.testing.assert_allclose(after.theta_dot, expected, rtol=1e-6)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", [PENDULUM, "gymnax/MemoryChain-bsuite"])
 def test_with_ranges_of_zero_trajectories_are_those_without(key, name):
     parameter = {PENDULUM: "g"}.get(name, "memory_length")
@@ -109,10 +110,13 @@ class TestBrax:
             _, out = env.step(key, state, jnp.full(1, 0.1))
             return out.obs[2]
 
-        return quick(jax.vmap(push), {"mass": jnp.asarray(factors, jnp.float32)})
+        return jax.jit(jax.vmap(push))({"mass": jnp.asarray(factors, jnp.float32)})
 
     # The joints of the spring back end give way, by springs whose strength stays.
-    @pytest.mark.parametrize(("backend", "tolerance"), [("generalized", 5e-3), ("spring", 0.06)])
+    @pytest.mark.parametrize(
+        ("backend", "tolerance"),
+        [pytest.param("generalized", 5e-3, marks=pytest.mark.full), ("spring", 0.06)],
+    )
     def test_double_mass_halves_the_acceleration(self, backend, tolerance):
         one, two, half = self.speeds(backend, [1.0, 2.0, 0.5])
         assert one > 1e-3
@@ -128,11 +132,13 @@ class TestBrax:
                 _, out = task.step(key, state, jnp.full(1, 0.3))
                 return obs, out.obs
 
-            runs.append(quick(run, key))
+            runs.append(jax.jit(run)(key))
         np.testing.assert_allclose(runs[0][1], runs[1][1], rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(runs[0][0], runs[1][0])
 
-    @pytest.mark.parametrize("backend", ["positional", "generalized", "mjx"])
+    @pytest.mark.parametrize(
+        "backend", ["spring", *map(full, ["positional", "generalized", "mjx"])]
+    )
     def test_every_parameter_is_traced_by_every_back_end(self, backend, key):
         task = registry.make_task(EnvConfig("brax/inverted_pendulum", backend=backend)).task.task
 
@@ -155,12 +161,18 @@ def test_playground_computes_with_the_episodes_own_model(key):
         (_, after), _ = task.step(key, (factors, start), jnp.ones(1))
         return after.data.qvel[0] - start.data.qvel[0]
 
-    one, strong, heavy = quick(jax.vmap(gained), jnp.array([1, 1.5, 1]), jnp.array([1, 1, 2.0]))
+    one, strong, heavy = jax.jit(jax.vmap(gained))(jnp.array([1, 1.5, 1]), jnp.array([1, 1, 2.0]))
     np.testing.assert_allclose([strong / one, heavy / one], [1.5, 0.5], rtol=0.05)
     assert not isinstance(task.task.env.mjx_model.body_mass, jax.core.Tracer)
 
 
-@pytest.mark.parametrize("name", registry.task_names("gymnax"))
+CHAIN = "gymnax/MemoryChain-bsuite"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [PENDULUM, CHAIN, *map(full, sorted({*registry.task_names("gymnax")} - {PENDULUM, CHAIN}))],
+)
 def test_every_parameter_of_gymnax_is_traced(name, key):
     task = registry.make_task(EnvConfig(name)).task.task
 
@@ -191,13 +203,14 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(fields, name, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.optimized
 def test_a_run_of_random_pendulums_resumes_exactly(make_config):
     config = make_config(
         env={"name": PENDULUM, "randomize": {"m": 0.3, "l": 0.2}, "max_episode_steps": 7}
     )
     learner = Learner(config)
     chunk = jax.jit(learner.train_chunk)
-    state = learner.init(jax.random.key(0), learner.shard_ids())
+    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
     whole, _ = chunk(state, learner.hyperparams(), jnp.int32(4))
     saved = jax.device_get(chunk(state, learner.hyperparams(), jnp.int32(2))[0])
     resumed, _ = chunk(saved, learner.hyperparams(), jnp.int32(2))

@@ -17,6 +17,7 @@ from purejaxppo.envs.makers import time_limit
 from purejaxppo.envs.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
+pytestmark = pytest.mark.xdist_group("processes")
 EXAMPLES = Path(__file__).parents[1] / "support" / "example_envs.py"
 KINDS = ("process", "thread")
 

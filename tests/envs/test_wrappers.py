@@ -11,6 +11,8 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import ActionRepeat, FlatActions, TimeLimit, UnitActions
 from purejaxppo.spaces import Box, Dict, Discrete
 
+pytestmark = pytest.mark.toy
+
 
 @dataclass
 class Echo:
