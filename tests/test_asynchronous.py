@@ -159,19 +159,21 @@ def test_a_pure_function_is_refused(tmp_path):
 
 
 def test_vtrace_is_gae_for_the_newest_policy_only(make_config):
-    """In `train_step` the ratios are 1; of an older policy's rollout advantages differ."""
+    """Of its own rollout the ratios are 1; of an older policy's rollout advantages differ."""
     learners = [Learner(make_config(env=VECTOR, ppo={"advantage": a})) for a in ("gae", "vtrace")]
     init = jax.jit(learners[0].init_shard)
     state, hp = init(jax.random.key(0), np.int32(0)), learners[0].hyperparams()
-    steps = [jax.jit(learner.train_step) for learner in learners]
-    one, other = (step(state, hp)[0] for step in steps)
+    collect, learn = jax.jit(learners[0].collect), [jax.jit(lrn.learn) for lrn in learners]
+    _, act_key, _ = jax.random.split(state.key, 3)
+    experience = collect(state.agent, state.rollout, act_key)
+    one, other = (step(state, experience, hp)[0] for step in learn)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         one.agent.params,
         other.agent.params,
     )
     _, act_key, _ = jax.random.split(one.key, 3)
-    experience = jax.jit(learners[0].collect)(state.agent, one.rollout, act_key)
-    old = [jax.jit(learner.learn)(one, experience, hp)[1] for learner in learners]
+    experience = collect(state.agent, one.rollout, act_key)
+    old = [step(one, experience, hp)[1] for step in learn]
     assert abs(old[0].losses.value_loss - old[1].losses.value_loss) > 1e-6
     assert np.isfinite(old[1].losses.value_loss)

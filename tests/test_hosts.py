@@ -133,9 +133,11 @@ def curve(tmp_path_factory):
         return rows("one")
 
 
-@pytest.mark.optimized
-def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
-    flags = ("--total_timesteps", "1024", "--run_dir")
+@pytest.mark.parametrize(
+    "steps", ["512", pytest.param("2048", marks=[pytest.mark.full, pytest.mark.optimized])]
+)
+def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks(steps):
+    flags = ("--total_timesteps", steps, "--eval.interval", "256", "--run_dir")
     (code, out, err), other = ends(both(*flags, "two"))
     assert (code, err) == (0, "")
     assert "on 2 x cpu (cpu) in 2 processes" in out
