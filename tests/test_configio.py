@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from support.runs import refusal
 
+from purejaxppo import configio
+
 pytestmark = pytest.mark.toy
 
 NO_FILE = [
@@ -45,3 +47,15 @@ def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkey
     Path("bad.yaml").write_text(text, encoding="utf-8")
     said = refusal(["--config", "bad.yaml"], capsys)
     assert all(part in said for part in expected), said
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "config.yaml"
+    configio.write_whole(path, "old")
+    with pytest.raises(RuntimeError, match="full"), configio.named_when_done(path) as partial:
+        partial.write_text("ne")
+        assert path.read_text() == "old"
+        raise RuntimeError("the disk is full")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    configio.write_whole(path, "new")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]

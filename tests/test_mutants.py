@@ -45,19 +45,19 @@ FAULTS = {
         "max_to_keep=keep, create=True,",
         "max_to_keep=keep, create=True,"
         " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
-        "test_checkpoint.py::test_a_save_is_there_whole_or_not_at_all",
+        "test_checkpoint.py::test_a_save_that_is_cut_at_any_moment_is_not_seen",
     ),
     "a config is seen before it is whole": Fault(
         "configio.py",
         'partial = path.with_name(f".{path.name}")',
         "partial = path",
-        "test_configio.py",
+        "test_configio.py::test_a_file_is_replaced_whole_or_not_at_all",
     ),
     "a resumed run draws other random numbers": Fault(
         "checkpoint.py",
-        'state = train.replace(agent=items["agent"])',
-        'state = train.replace(agent=items["agent"], key=template.key)',
-        "test_run.py::test_n_and_n_more_updates_equal_2n_bit_for_bit",
+        'return train.replace(agent=items["agent"]), progress',
+        'return train.replace(agent=items["agent"], key=template.key), progress',
+        "test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
     ),
     "a worker outlives a parent that is killed": Fault(
         "envs/workers.py",
