@@ -68,8 +68,9 @@ FAULTS = {
     "the update forgets the action mask": Fault(
         "learner.py",
         "return self.units.unroll(unroll, carry, obs, start)",
-        'obs = {k: x | (k == "action_mask") for k, x in obs.items()} if isinstance(obs, dict) '
-        "else obs\n                return self.units.unroll(unroll, carry, obs, start)",
+        "if isinstance(obs, dict) and 'action_mask' in obs:\n"
+        "                    obs = obs | {'action_mask': jnp.ones_like(obs['action_mask'])}\n"
+        "                return self.units.unroll(unroll, carry, obs, start)",
         "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
     ),
     "an exported policy has the normaliser of no training": Fault(
