@@ -393,9 +393,10 @@ class Learner:
             explained=explained,
             explained_variance=variance,
             finite=(broken == 0).astype(jnp.int32),
-            learned=(losses.skipped < losses.epochs * self.config.ppo.num_minibatches).astype(
-                jnp.int32
-            ),
+            learned=(
+                (losses.skipped == 0)
+                | (losses.skipped < losses.epochs * self.config.ppo.num_minibatches)
+            ).astype(jnp.int32),
             extras={},
         )
 
@@ -446,7 +447,7 @@ def is_finite(agent: AgentState):
     """Whether an agent's numbers are finite, and no parameter is beyond ±LARGEST, bool []."""
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
-    return jnp.all(jnp.stack(params + stats))
+    return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))
 
 
 def go_on(start: RolloutState, key) -> RolloutState:

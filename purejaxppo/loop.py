@@ -1,6 +1,7 @@
 """The outer loop of a run: chunks of training, and between them logging, evaluation and saves."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import time
@@ -348,8 +349,9 @@ class Run:
         row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
         score = row["eval/return_mean"]
         if beats(score, p.best_return):
+            found = dataclasses.replace(p, best_return=score, best_env_steps=p.env_steps)
+            self.checkpoints.save_best(state.agent, found)
             p.best_return, p.best_env_steps = score, p.env_steps
-            self.checkpoints.save_best(state.agent, p)
         return [row]
 
     def _save(self, state: TrainState) -> None:

@@ -21,6 +21,7 @@ from purejaxppo import reporting, streams
 from purejaxppo.config import TUNABLE, Config
 from purejaxppo.learner import STATE_AXES
 from purejaxppo.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.reporting import MOST_DIVERGED
 from purejaxppo.settings import LogUniform, Range, Uniform
 from purejaxppo.types import Hyperparams, Metrics, TrainState
 
@@ -55,6 +56,7 @@ class Population(NamedTuple):
     hp: Hyperparams  # [M] each
     return_sum: jax.Array  # [M] of the episodes since the last selection
     episodes: jax.Array  # [M] int32
+    diverged: jax.Array  # [M] int32: episodes since then that diverged, and have no return
     parent: jax.Array  # [M] int32: whom a member was last copied from; itself at first
 
 
@@ -93,7 +95,9 @@ def select(key, score, share: float):
     count = min(max(round(size * share), 1), size // 2)
     score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
     order = jnp.argsort(score)
-    worst, drawn = order[:count], jax.random.choice(key, order[size - count :], (count,))
+    worst, best = order[:count], order[size - count :]
+    known = jnp.isfinite(score[best])  # among these is drawn, if there are any
+    drawn = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
     return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
 
 
@@ -114,9 +118,10 @@ def evolve(
 ) -> tuple[TrainState, Population]:
     """One selection: (state, population) after it.
 
-    Nobody is selected before each member has finished an episode, or has numbers that are not finite
-    (parameters, or returns of updates that were not), which lose: until then the episodes so far
-    count for the next selection.
+    Nobody is selected before each member has ended an episode, or has numbers that are not finite
+    (parameters, or returns of updates that were not): until then the episodes so far count for the
+    next selection. Numbers that are not finite lose, and so does a member of whose episodes more
+    than `MOST_DIVERGED` diverged: the returns of the others would speak for those that were broken.
 
     Args:
         key: consumed.
@@ -126,9 +131,11 @@ def evolve(
         initial_carry: of the environments of one shard [N, ...], () without a memory.
     """
     select_key, perturb_key = jax.random.split(key)
+    ended = population.episodes + population.diverged
     alive = finite(state.agent.params) & jnp.isfinite(population.return_sum)
-    score = jnp.where(alive, population.return_sum / population.episodes, jnp.nan)
-    ready = jnp.all((population.episodes > 0) | ~alive)
+    sound = alive & (population.diverged <= MOST_DIVERGED * ended)
+    score = jnp.where(sound, population.return_sum / population.episodes, jnp.nan)
+    ready = jnp.all((ended > 0) | ~alive)
     own = jnp.arange(len(score))
     source = jnp.where(ready, select(select_key, score, rules.share), own)
     copied = source != own
@@ -147,6 +154,7 @@ def evolve(
         hp=perturb(perturb_key, copy(population.hp), copied, rules),
         return_sum=jnp.where(ready, 0.0, population.return_sum),
         episodes=jnp.where(ready, 0, population.episodes),
+        diverged=jnp.where(ready, 0, population.diverged),
         parent=jnp.where(copied, source, population.parent).astype(jnp.int32),
     )
     return state, population
@@ -192,6 +200,7 @@ class PopulationPrograms(MemberPrograms):
             hp=self.hp,
             return_sum=jnp.zeros(size),
             episodes=jnp.zeros(size, jnp.int32),
+            diverged=jnp.zeros(size, jnp.int32),
             parent=jnp.arange(size, dtype=jnp.int32),
         )
         population = jax.device_put(population, self.shards.shardings(None))
@@ -231,6 +240,7 @@ class PopulationPrograms(MemberPrograms):
                 return_sum=population.return_sum
                 + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
                 episodes=population.episodes + metrics.episodes.count,
+                diverged=population.diverged + metrics.episodes.diverged,
             )
             update = state.update[0]
             state, population = jax.lax.cond(
@@ -264,7 +274,9 @@ class PopulationRun(MembersRun):
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         assert isinstance(state, PopulationState)
-        self._population = jax.device_get(state.population)
+        self._population, self._alive = jax.device_get(
+            (state.population, finite(state.agent.params))
+        )
         super()._after_chunk(state, metrics, speed)
 
     def _rows(self, metrics: Metrics) -> list[reporting.Row]:
@@ -273,6 +285,7 @@ class PopulationRun(MembersRun):
             row
             | {f"population/{name}": float(getattr(population.hp, name)[i]) for name in names}
             | {"population/parent": int(population.parent[i])}
+            | {"charts/finite": int(self._alive[i])}  # by now: it may go on from another one
             for i, row in enumerate(super()._rows(metrics))
         ]
 

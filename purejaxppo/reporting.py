@@ -51,6 +51,10 @@ MEMBER_COLUMNS = ("member", "seed")
 Row = dict[str, float]
 
 
+MOST_DIVERGED = 0.01
+"""Of an agent's episodes in training: beyond it the returns of the others are no score."""
+
+
 class Stopped(RuntimeError):
     """What stands beside a run's training failed; the message is a sentence for its user."""
 

@@ -79,18 +79,27 @@ def value(rows: Sequence[Row], objective: str) -> float:
     """What an agent is worth by its rows; without evaluations, by its training returns.
 
     NaN, no score, has an agent that is not finite at its end or whose evaluation diverged; the best
-    of its evaluations, of which there is a save, still counts.
+    of its evaluations, of which there is a save, still counts. So has a row of training returns, if
+    of its episodes more than `MOST_DIVERGED` diverged and have no return.
     """
     broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
-    for key in ("eval/return_mean", "charts/episodic_return"):
-        returns = [row[key] for row in rows if key in row]
+    trained = [training_return(row) for row in rows if "charts/episodic_return" in row]
+    evaluated = [row["eval/return_mean"] for row in rows if "eval/return_mean" in row]
+    for returns in (evaluated, trained):
         if returns:
-            if objective == "best" and key.startswith("eval"):
+            if objective == "best" and returns is evaluated:
                 return max((x for x in returns if not math.isnan(x)), default=math.nan)
             mean = float(np.mean(returns))
             known = {"last": returns[-1], "best": max(returns), "mean": mean}[objective]
             return math.nan if broken else known
     return math.nan
+
+
+def training_return(row: Row) -> float:
+    """The mean return of a row's episodes; NaN where too many of them diverged to be counted."""
+    ended, diverged = row.get("charts/episodes", 0.0), row.get("charts/diverged", 0.0)
+    few = diverged <= reporting.MOST_DIVERGED * (ended + diverged)
+    return row["charts/episodic_return"] if few else math.nan
 
 
 def report(folder: Path, results: Sequence[Result], config: Config, objective: str) -> None:

@@ -141,5 +141,5 @@ class Metrics(NamedTuple):
     explained: jax.Array  # [] int32: updates whose value targets varied
     explained_variance: jax.Array  # [] summed over those
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
-    learned: jax.Array  # [] int32: updates that made a gradient step
+    learned: jax.Array  # [] int32: updates that skipped not all of their gradient steps
     extras: dict[str, jax.Array]  # [] each, by dashboard name; {} unless an extra reports

@@ -173,7 +173,8 @@ def known_of(scores, episodes):
     hp = jax.tree.map(lambda x: jnp.full(SIZE, x), hp)
     episodes = jnp.array(episodes, jnp.int32)
     parents = jnp.arange(SIZE, dtype=jnp.int32)
-    return Population(hp, jnp.array(scores) * jnp.maximum(episodes, 1), episodes, parents)
+    none = jnp.zeros(SIZE, jnp.int32)
+    return Population(hp, jnp.array(scores) * jnp.maximum(episodes, 1), episodes, none, parents)
 
 
 def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
@@ -224,6 +225,25 @@ def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, 
     _, selected = selected_from(key, state, known, carry)
     np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
     assert np.isfinite(selected.return_sum).all()
+
+
+@pytest.mark.parametrize("finished", [10, 0])
+def test_who_breaks_the_simulator_loses_and_is_not_waited_for(finished, told_apart, key):
+    """Of member 0's episodes the long and dear ones diverge, so that the others look the best."""
+    state, carry = told_apart
+    known = known_of([-5.0, -59.0, -60.0, -61.0], [finished, 100, 100, 100])
+    known = known._replace(diverged=jnp.array([90, 0, 1, 0], jnp.int32))
+    _, selected = selected_from(key, state, known, carry)
+    np.testing.assert_array_equal(selected.parent, [1, 1, 2, 3])
+    np.testing.assert_array_equal(selected.diverged, 0)
+
+
+@pytest.mark.toy
+def test_nobody_goes_on_from_one_without_a_score_while_there_is_another(key):
+    score = jnp.array([jnp.nan, jnp.nan, jnp.nan, 5.0])
+    for i in range(20):
+        source = np.asarray(select(jax.random.fold_in(key, i), score, 0.5))
+        assert (source == 3).sum() == 3
 
 
 def test_an_interval_shorter_than_an_episode_is_named():

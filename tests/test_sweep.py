@@ -19,6 +19,11 @@ import numpy as np
 import pytest
 from support.runs import error_of, train
 
+with contextlib.suppress(ImportError):
+    # Its import closes all log handlers, and absl's closes the stderr that it was made with: here,
+    # and not in a test whose stderr is another one.
+    import submitit  # noqa: F401
+
 import purejaxppo.sweep as sweep_command
 from purejaxppo import batches, configio, interrupts, restore, searches, sweepreport
 from purejaxppo.batches import Group, cut, group_up
@@ -367,6 +372,10 @@ def test_scores_are_the_last_the_best_and_the_mean_evaluation():
     assert [sweepreport.value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
     assert sweepreport.value(rows[3:], "last") == 9
     assert np.isnan(sweepreport.value([], "last"))
+    lost = {"charts/episodic_return": -5.0, "charts/episodes": 10, "charts/diverged": 90}
+    assert np.isnan(sweepreport.value([lost], "last"))
+    assert sweepreport.value([lost | {"charts/episodes": 8910}], "last") == -5.0
+    assert sweepreport.value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
 
 
 def results_of(settings, scores, make_config):

@@ -49,7 +49,7 @@ def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTra
     """The optimiser that a config names, over vectors [P].
 
     Its `update` takes `kl` and `first` besides: the divergence from the policy that acted, before
-    the step, and whether the step is a rollout's first (bool []).
+    the step, and whether the step is the first that a rollout makes (bool []).
 
     Args:
         config: name, weight decay, adaptive rate.

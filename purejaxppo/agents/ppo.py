@@ -178,8 +178,8 @@ NORMALIZATIONS: dict[str, Callable[[Callable], Callable[[Any, Any], Any]]] = {
 
 def mean_gradient(
     loss: Callable, flat: jax.Array, rows: Batch, psum: Callable
-) -> tuple[jax.Array, Losses]:
-    """The gradient [P] of a loss, and the loss's parts, over the valid rows of all shards.
+) -> tuple[jax.Array, Losses, jax.Array]:
+    """The gradient [P] of a loss, its parts, and how many valid rows of all shards these are over.
 
     Args:
         loss: (flat, rows) -> (sum over valid rows, sums of its parts).
@@ -192,7 +192,7 @@ def mean_gradient(
     sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))
     total = psum(jnp.concatenate([sums, gradient]))
     mean = total / jnp.maximum(total[0], 1.0)
-    return mean[LANES:], Losses(*mean[1 : 1 + len(parts)])
+    return mean[LANES:], Losses(*mean[1 : 1 + len(parts)]), total[0]
 
 
 def clip_norm(gradient: jax.Array, limit) -> tuple[jax.Array, jax.Array]:
@@ -289,7 +289,8 @@ def improve(
 ) -> tuple[Any, Any, Losses]:
     """Several epochs of minibatch gradient steps on one rollout.
 
-    A step whose gradient has a norm that is not finite is skipped, and changes nothing.
+    A step whose gradient has a norm that is not finite is skipped, and changes nothing; neither
+    does one of a minibatch without a valid row.
 
     Args:
         how: what to compose.
@@ -302,7 +303,8 @@ def improve(
         num_envs: N of this shard.
 
     Returns:
-        (params, opt_state, losses averaged over all gradient steps that were made, NaN if none).
+        (params, opt_state, losses averaged over all gradient steps that were made, NaN if all were
+        skipped, 0 if there was nothing to learn from).
     """
     flat, unravel = flatten(params)
     optimizer = optimizers.make(config, params, unravel)
@@ -314,35 +316,35 @@ def improve(
         return ppo_loss(evaluation, rows, hp, objective=config.objective)
 
     def gradient_step(batch, state, minibatch):
-        flat, opt_state = state
-        index, advantage, first = minibatch
+        flat, opt_state, moved = state
+        index, advantage = minibatch
         rows = jax.tree.map(
             lambda x: x.at[index].get(mode="promise_in_bounds"), batch._replace(shared=())
         )
         rows = how.augment(rows._replace(advantage=advantage, shared=batch.shared))
-        gradient, parts = mean_gradient(loss, flat, rows, how.psum)
+        gradient, parts, count = mean_gradient(loss, flat, rows, how.psum)
         gradient, norm = clip_norm(gradient, hp.max_grad_norm)
         updates, after = optimizer.update(
-            gradient, opt_state, flat, kl=parts.approx_kl, first=first
+            gradient, opt_state, flat, kl=parts.approx_kl, first=~moved
         )
-        usable = jnp.isfinite(norm)
-        made = usable.astype(norm.dtype)
-        parts = parts._replace(grad_norm=norm, epochs=made, skipped=1 - made)
-        stepped = how.project(flat - hp.learning_rate * updates), after
+        known = jnp.isfinite(norm)
+        usable = known & (count > 0)
+        made, skipped = (x.astype(norm.dtype) for x in (usable, ~known))
+        parts = parts._replace(grad_norm=norm, epochs=made, skipped=skipped)
+        stepped = how.project(flat - hp.learning_rate * updates), after, jnp.ones_like(moved)
         return jax.tree.map(partial(jnp.where, usable), stepped, state), parts
 
-    def epoch(state, number_and_key):
-        number, key = number_and_key
+    def epoch(state, key):
         current = how.before_epoch(unravel(state[0]), batch)
         index = deal(key, config, length, num_envs)
         advantage = normalized(current.advantage[index], current.valid[index])
-        first = (number == 0) & (jnp.arange(config.num_minibatches) == 0)
-        return jax.lax.scan(partial(gradient_step, current), state, (index, advantage, first))
+        return jax.lax.scan(partial(gradient_step, current), state, (index, advantage))
 
     run = until_kl(config.target_kl) if config.kl_stop else every_epoch
-    numbered = jnp.arange(config.num_epochs), jax.random.split(key, config.num_epochs)
-    (flat, opt_state), parts = run(epoch, (flat, opt_state), numbered)
+    keys, moved = jax.random.split(key, config.num_epochs), jnp.zeros((), bool)
+    (flat, opt_state, _), parts = run(epoch, (flat, opt_state, moved), keys)
     made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
-    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / made, parts)
+    steps = jnp.where(made + skipped > 0, made, 1.0)
+    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
     epochs = (made + skipped) / config.num_minibatches
     return unravel(flat), opt_state, means._replace(epochs=epochs, skipped=skipped)

@@ -221,6 +221,18 @@ def test_a_gradient_step_without_a_finite_norm_is_skipped_and_counted(line, key,
     assert np.isnan(parts.value_loss)  # of no step
 
 
+def test_a_minibatch_without_a_valid_row_makes_no_step_and_no_loss(line, key):
+    evaluate, batch = line
+    empty = batch._replace(valid=jnp.zeros_like(batch.valid))
+    params, opt_state, parts = improve((evaluate, empty), key, num_minibatches=4, num_epochs=2)
+    assert params["w"] == opt_state.count == opt_state.mu[0] == 0
+    assert all(x == 0 for x in parts)
+    # One of two: the other one's step is made, and losses are its own.
+    half = batch._replace(valid=batch.valid & (jnp.arange(len(batch.valid)) < 1))
+    _, opt_state, parts = improve((evaluate, half), key, num_minibatches=2)
+    assert opt_state.count == 1 and parts.epochs == 0.5 and parts.value_loss > 0
+
+
 def test_two_shards_take_the_step_of_the_whole_batch(line, key):
     evaluate, batch = line
     whole, _, whole_parts = improve(line, key)
