@@ -133,9 +133,8 @@ def curve(tmp_path_factory):
         return rows("one")
 
 
-@pytest.mark.parametrize(
-    "steps", ["512", pytest.param("2048", marks=[pytest.mark.full, pytest.mark.optimized])]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("steps", ["512", pytest.param("2048", marks=pytest.mark.optimized)])
 def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks(steps):
     flags = ("--total_timesteps", steps, "--eval.interval", "256", "--run_dir")
     (code, out, err), other = ends(both(*flags, "two"))

@@ -108,11 +108,12 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
 
 @pytest.mark.optimized
 @pytest.mark.xdist_group("processes")
+@pytest.mark.full
 @pytest.mark.parametrize(
     "number",
     [
         pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.full),
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
     ],
 )
 def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):

@@ -158,9 +158,10 @@ print("equal", one.size)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    ["gymnax/CartPole-v1", pytest.param("brax/inverted_pendulum", marks=pytest.mark.full)],
+    ["gymnax/CartPole-v1", "brax/inverted_pendulum"],
 )
 def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
     config = tmp_path / "four.yaml"
@@ -298,6 +299,7 @@ def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
     assert str(evaluate(one, 4)) in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.optimized
 def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     scores = {}

@@ -110,7 +110,7 @@ EXTRAS = {
     ("name", "memory"),
     [
         ("muon, decay, warm-up, clip and kl, fixed", "none"),
-        ("dual clip, kl stop, popart", "lstm"),
+        pytest.param("dual clip, kl stop, popart", "lstm", marks=FULL),
         pytest.param("spo, symlog, anew", "none", marks=FULL),
         pytest.param("kl, rate, histogram", "mingru", marks=FULL),
     ],

@@ -280,6 +280,7 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
     assert metrics.updates.tolist() == [2] * 4
 
 
+@pytest.mark.full
 def test_between_selections_members_train_as_they_would_alone(make_config):
     rates = (1e-3, 1e-2)
     programs = population(make_config, rates, 1)
@@ -361,6 +362,7 @@ def assert_resumed_exactly():
     jax.tree.map(np.testing.assert_array_equal, whole, parts)
 
 
+@pytest.mark.full
 def test_a_population_leaves_useless_numbers_behind(folder):
     assert "selected every" in Path("out").read_text()
     rows = read_csv(Path("whole/population/metrics.csv"))
@@ -374,6 +376,7 @@ def test_a_population_leaves_useless_numbers_behind(folder):
     assert "ppo.learning_rate" in Path("whole/results.csv").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.optimized
 def test_a_population_resumes_exactly(folder):
     shutil.copytree("whole", "parts")

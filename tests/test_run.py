@@ -17,6 +17,7 @@ from purejaxppo.reporting import read_csv
 from purejaxppo.runfolder import run_folder
 
 
+@pytest.mark.full
 def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_file, capsys):
     finished_run.rename("teacher")
     flags = ["--run_dir", "student", "--network.hidden", "8", "--imitate.teacher"]

@@ -160,6 +160,7 @@ def small_agents(monkeypatch):
     monkeypatch.setattr(batches, "measure", lambda members, size, devices: size * 1e6)
 
 
+@pytest.mark.full
 def test_a_small_budget_makes_more_batches_with_the_same_results(
     swept, small_agents, config_file, capsys
 ):
@@ -301,6 +302,7 @@ def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys)
     assert table(swept) == before
 
 
+@pytest.mark.full
 def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
     swept, small_agents, config_file
 ):

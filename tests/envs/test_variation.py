@@ -122,6 +122,7 @@ class TestBrax:
         assert one > 1e-3
         np.testing.assert_allclose([two / one, half / one], [0.5, 2.0], rtol=tolerance)
 
+    @pytest.mark.full
     def test_with_a_range_of_zero_the_robot_moves_as_without(self, key):
         runs = []
         for randomize in ({}, {"mass": 0.0, "gear": 0.0, "gravity": 0.0}):
@@ -151,6 +152,7 @@ class TestBrax:
         assert not isinstance(task.env.sys.body_mass, jax.core.Tracer)
 
 
+@pytest.mark.full
 def test_playground_computes_with_the_episodes_own_model(key):
     config = EnvConfig("playground/CartpoleBalance", randomize={"gear": 0.5, "mass": 0.5})
     task = registry.make_task(config).task.task
@@ -203,6 +205,7 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(fields, name, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.full
 @pytest.mark.optimized
 def test_a_run_of_random_pendulums_resumes_exactly(make_config):
     config = make_config(
