@@ -121,6 +121,7 @@ def test_other_seeds_give_other_weights_and_other_environments(vector):
     assert not np.allclose(a.rollout.obs, b.rollout.obs)
 
 
+@pytest.mark.optimized
 def test_a_seed_among_many_equals_that_seed_alone(vector):
     keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
     states = jax.jit(jax.vmap(vector.learner.init, (0, None)))(keys, vector.learner.shard_ids())

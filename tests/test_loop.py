@@ -24,7 +24,7 @@ from purejaxppo import configio, reporting
 from purejaxppo.agents import optimizers
 from purejaxppo.checkpoint import Progress
 from purejaxppo.envs.host import SimulatorError
-from purejaxppo.loop import Programs, Run
+from purejaxppo.loop import NotFiniteError, Programs, Run
 from purejaxppo.reporting import read_csv
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
@@ -202,6 +202,7 @@ def a_run(saves, make_config):
     )
     run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
     run.progress, run.best, run.sinks = Progress(env_steps=4096), None, []
+    run._sound = True
     return run, closed
 
 
@@ -224,16 +225,25 @@ def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_confi
 
 
 def test_who_has_said_it_all_saves_nothing(make_config):
-    for error in (reporting.Stopped("not finite"), SimulatorError("worker 3 died")):
+    told = (reporting.Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
+    for error in told:
         saves = Saves()
         run, _ = a_run(saves, make_config)
         with pytest.raises(type(error)) as failed, run._between_chunks("state"):
             raise error
-        if isinstance(error, reporting.Stopped):
+        if not isinstance(error, SimulatorError):
             assert failed.value is error
             assert saves.steps is None
         else:
             assert saves.steps == 4096  # a simulator's failure saves by itself
+
+
+def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
+    run, _ = a_run(Saves(before=128), make_config)
+    run._sound = False
+    with pytest.raises(reporting.Stopped, match="not saved at 4,096 steps, only at 128 before"):
+        with run._between_chunks("state"):
+            raise FULL
 
 
 def test_simulators_are_closed_whatever_else_cannot_be(make_config):
