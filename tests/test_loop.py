@@ -241,9 +241,9 @@ def test_who_has_said_it_all_saves_nothing(make_config):
 def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
     run, _ = a_run(Saves(before=128), make_config)
     run._sound = False
-    with pytest.raises(reporting.Stopped, match="not saved at 4,096 steps, only at 128 before"):
-        with run._between_chunks("state"):
-            raise FULL
+    said = "not saved at 4,096 steps, only at 128 before"
+    with pytest.raises(reporting.Stopped, match=said), run._between_chunks("state"):
+        raise FULL
 
 
 def test_simulators_are_closed_whatever_else_cannot_be(make_config):
