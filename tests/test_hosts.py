@@ -134,9 +134,9 @@ def curve(tmp_path_factory):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("steps", ["512", pytest.param("2048", marks=pytest.mark.optimized)])
-def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks(steps):
-    flags = ("--total_timesteps", steps, "--eval.interval", "256", "--run_dir")
+@pytest.mark.optimized
+def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
+    flags = ("--total_timesteps", "2048", "--eval.interval", "256", "--run_dir")
     (code, out, err), other = ends(both(*flags, "two"))
     assert (code, err) == (0, "")
     assert "on 2 x cpu (cpu) in 2 processes" in out
@@ -183,7 +183,7 @@ def test_seeds_are_divided_over_processes():
     assert rows("two") == rows("one")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_brax_is_trained_by_two_processes_as_by_one():
     pytest.importorskip("brax")
     flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")
