@@ -264,7 +264,8 @@ def record(name, backend=""):
 
 @pytest.fixture(scope="module", params=[parameter(*task) for task in ALL])
 def recording(request):
-    return record(*request.param)
+    yield record(*request.param)
+    jax.clear_caches()  # the programs of all these simulators together take gigabytes
 
 
 def leaves_with_spaces(obs, space):
