@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import runs
 
-import purejaxppo.train as train_command
 from purejaxppo import batches, restore, searches, sweepreport
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.learner import Learner
@@ -92,15 +92,13 @@ def test_metrics_say_whether_the_agent_is_finite(vector):
 
 
 @pytest.fixture
-def config_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "small.yaml"
-    path.write_text(CONFIG)
-    return path
+def config_file(config_file):
+    config_file.write_text(CONFIG)
+    return config_file
 
 
 def train(config_file, *flags):
-    return train_command.main(["--config", str(config_file), "--run_dir", "run", *flags])
+    return runs.train(config_file, "--run_dir", "run", *flags)
 
 
 def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_good_save(
