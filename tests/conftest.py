@@ -3,6 +3,7 @@
 Everything that processes inherit is set here, before JAX is imported.
 """
 
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -19,13 +20,17 @@ os.environ |= {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     # Two processes may write one entry at once; what cannot be read is compiled again.
     "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # see the marker `optimized`
+    # See the marker `optimized`; XLA's newer emitters take three times as long to compile.
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
 }
 
 import jax
 import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back end
+
+from support.optimizations import optimized
 
 from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
 
@@ -56,15 +61,11 @@ def no_more_memory_than_a_file_needs():
 
 
 @pytest.fixture(autouse=True)
-def optimizations(request, monkeypatch):
+def optimizations(request):
     """Compiles quickly, and thoroughly where a test is marked `optimized`."""
-    if request.node.get_closest_marker("optimized") is None:
+    marked = request.node.get_closest_marker("optimized") is not None
+    with optimized() if marked else contextlib.nullcontext():
         yield
-        return
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

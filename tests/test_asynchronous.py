@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from support.runs import optimized
+from support.optimizations import optimized
 
 import purejaxppo.train as train_command
 from purejaxppo import load_config, make_train, restore

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support.runs import forget_last_save, optimized, refusal, train
+from support.optimizations import optimized
+from support.runs import forget_last_save, refusal, train
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command

@@ -198,6 +198,7 @@ def test_training_on_the_series_is_training_on_the_windows(config, series, shard
     assert_close(one, other, 1e-4)
 
 
+@pytest.mark.optimized
 def test_an_update_sees_the_same_windows_bit_for_bit(config):
     series, whole = (WalkLearner(config, series) for series in (True, False))
     broke = 0

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.runs import forget_last_save, optimized
+from support.optimizations import optimized
+from support.runs import forget_last_save
 from support.trees import assert_same, filled
 
 import purejaxppo.sweep as sweep_command

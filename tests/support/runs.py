@@ -1,6 +1,5 @@
 """Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -119,16 +118,6 @@ def refusal(words, capsys):
     assert train_command.main([*words, "--run_dir", "never"]) == 2
     assert not Path("never").exists()
     return error_of(capsys)
-
-
-@contextlib.contextmanager
-def optimized():
-    """For fixtures that outlive a test: compiles as for the marker of that name."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", True)
 
 
 def forget_last_save(folder):

@@ -1,0 +1,31 @@
+"""Programs compiled as a user's are, in tests that otherwise compile quickly."""
+
+import contextlib
+
+import jax
+import pytest
+from jax._src import compiler
+
+
+@contextlib.contextmanager
+def optimized():
+    """Undoes what conftest.py has set, here and in processes that are started from here."""
+    options = compiler.get_compile_options
+
+    def as_a_user_has_them(*args, **kwargs):
+        found = options(*args, **kwargs)  # XLA reads XLA_FLAGS only once in a process
+        found.env_option_overrides = [
+            *found.env_option_overrides,
+            ("xla_cpu_use_fusion_emitters", True),
+        ]
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
+        patch.delenv("XLA_FLAGS", raising=False)
+        patch.setattr(compiler, "get_compile_options", as_a_user_has_them)
+        jax.config.update("jax_disable_most_optimizations", False)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", True)
