@@ -4,7 +4,7 @@
     python benchmarks/off.py --before ../before [--rounds 7]
 
 Each measurement is a process of its own that compiles, warms up and times a chunk of updates of
-some seconds; the two versions take turns. Rows go to benchmarks/results/off.jsonl, and from there
+some seconds, from the same config; the two versions take turns. Rows go to benchmarks/results/off.jsonl, and from there
 `docs/make_results.py` writes the table of docs/policies.md.
 """
 
@@ -70,7 +70,7 @@ def main() -> None:
 def measure(checkout: Path, config: str, seconds: float) -> float:
     """Steps per second of one version."""
     env = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", PROGRAM, str(checkout / "configs" / config), str(seconds)]
+    command = [sys.executable, "-c", PROGRAM, str(ROOT / "configs" / config), str(seconds)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
     return float(done.stdout.splitlines()[-1])
 

@@ -58,13 +58,15 @@ def finished(tmp_path_factory):
     return folder
 
 
-@pytest.mark.optimized
-def test_a_run_reports_its_lag_and_does_not_depend_on_timing_nor_on_turns(
-    finished, tmp_path, monkeypatch
-):
+def test_a_run_reports_its_lag(finished):
     rows = read_csv(finished / "run" / "metrics.csv")
     assert [row["charts/lag"] for row in rows] == [0] + 9 * [1]
     assert all(np.isfinite(row["losses/policy_loss"]) for row in rows)
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_a_run_does_not_depend_on_timing_nor_on_turns(finished, tmp_path, monkeypatch):
     learn = AsynchronousPrograms.compile_training
 
     def slowed(programs, state):

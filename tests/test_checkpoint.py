@@ -160,6 +160,7 @@ def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, 
         assert bool(jnp.all(a == b))
 
 
+@pytest.mark.full
 def test_a_run_killed_before_its_first_save_starts_again(config_file):
     Path("run/checkpoints").mkdir(parents=True)
     Path("run/best/5000").mkdir(parents=True)

@@ -49,7 +49,7 @@ def test_the_compiled_program_has_no_more_gradient_sums(script, make_config):
     config = replace(cartpole(make_config), num_shards=2)
     learner = Learner(config, Shards(2, jax.devices()[:2]))
     update = learner.shards.map(learner.train_step, (STATE_AXES, None), (STATE_AXES, None))
-    state = learner.init(jax.random.key(0), learner.shard_ids())
+    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
     text = jax.jit(update).lower(state, learner.hyperparams()).compile().as_text()
     large = re.findall(rf"f32\[{LANES + 128}\][^=\n]* all-reduce(?:-start)?\(", text)
     assert len(large) == 1  # in a loop

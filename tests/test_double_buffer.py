@@ -61,8 +61,8 @@ def updates(config, count):
 @pytest.mark.parametrize(
     "which",
     [
-        "envpool",
         "rounding",
+        pytest.param("envpool", marks=pytest.mark.full),
         pytest.param("envpool pairs", marks=pytest.mark.full),
         pytest.param("gymnasium", marks=pytest.mark.full),
     ],
@@ -77,6 +77,7 @@ def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):
     assert any(t.terminated.any() for t in transitions)
 
 
+@pytest.mark.full
 @pytest.mark.optimized
 def test_a_rollout_of_one_step_is_the_same(make_config):
     ppo = {"rollout_length": 1}

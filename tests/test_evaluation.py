@@ -48,7 +48,7 @@ def test_episodes_in_turns_are_those_side_by_side(agent, monkeypatch):
 def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkeypatch):
     config = make_config(env={"name": "dummy/vector", "num_envs": 4})
     learner = Learner(config)
-    state = learner.init(jax.random.key(config.seed), learner.shard_ids())
+    state = jax.jit(learner.init)(jax.random.key(config.seed), learner.shard_ids())
 
     def starts(env, begun, *args, **rest):
         return begun[1][:, 0], jnp.ones(len(begun[1]), int)

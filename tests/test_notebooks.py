@@ -8,7 +8,10 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-NOTEBOOKS = [pytest.param(path, id=path.stem) for path in sorted(FOLDER.glob("*.ipynb"))]
+NOTEBOOKS = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.xdist_group(f"notebook-{path.stem}"))
+    for path in sorted(FOLDER.glob("*.ipynb"))
+]
 
 
 SHORTER = {"1_000_000": "100_000", "200_000": "50_000", "80_000": "20_000", "40_000": "20_000"}
@@ -16,6 +19,7 @@ SHORTER = {"1_000_000": "100_000", "200_000": "50_000", "80_000": "20_000", "40_
 
 
 @pytest.mark.full
+@pytest.mark.optimized
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # the kernel's own machinery, not ours, runs in this process
 @pytest.mark.parametrize("path", NOTEBOOKS)

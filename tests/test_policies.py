@@ -69,7 +69,7 @@ FULL = pytest.mark.full
         ("lstm", "hybrid beta"),
         ("mingru", "tanh"),
         # Choices are a part of the first two, and numbers without bounds of the extras below.
-        *(pytest.param("gru", action, marks=[FULL, pytest.mark.optimized]) for action in ACTIONS),
+        *(pytest.param("gru", action, marks=FULL) for action in ACTIONS),
     ],
 )
 def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_learner):

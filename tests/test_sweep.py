@@ -249,6 +249,7 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
 
 
+@pytest.mark.full
 def test_a_sweep_that_is_interrupted_says_so_and_resumes(
     swept, small_agents, config_file, capsys, monkeypatch
 ):
@@ -499,6 +500,7 @@ def dies_once(group):
     return batches.train_group(group)
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):

@@ -300,6 +300,7 @@ def curve(run_dir):
     return [{k: v for k, v in row.items() if k not in drop} for row in rows]
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_curve(finished, tmp_path):
     assert train(finished / "small.yaml", tmp_path / "again") == 0
     assert curve(tmp_path / "again") == curve(finished / "run")
@@ -356,6 +357,7 @@ def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp
     assert restore(tmp_path / "run", "last").env_steps == saved
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_ctrl_c_in_the_middle_of_a_step_saves_and_leaves_no_process(tmp_path):
@@ -395,6 +397,7 @@ def test_an_environment_that_cannot_start_is_named_in_its_own_words(fault, words
     assert "JaxRuntimeError" not in error
 
 
+@pytest.mark.full
 def test_an_environment_that_fails_in_evaluation_is_named(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLES}:FailsLater", steps=128)
     flags = ("--env.max_episode_steps", "20", "--eval.num_episodes", "0")
