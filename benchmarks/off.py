@@ -4,8 +4,9 @@
     python benchmarks/off.py --before ../before [--rounds 7]
 
 Each measurement is a process of its own that compiles, warms up and times a chunk of updates of
-some seconds, from the same config; the two versions take turns. Rows go to benchmarks/results/off.jsonl, and from there
-`docs/make_results.py` writes the table of docs/policies.md.
+some seconds, from this version's config; the two versions take turns. Rows go to
+benchmarks/results/off.jsonl, and from there `docs/make_results.py` writes the table of
+docs/policies.md.
 """
 
 import argparse
