@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import hosts
+from purejaxppo import hosts, streams
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config, EvalConfig
 from purejaxppo.envs import registry
@@ -24,8 +24,6 @@ MAX_PARALLEL = 256
 """Episodes that run side by side; more are run in turns."""
 OTHER_STARTS = 10_007
 """Added to seeds of simulators on the host: not the starts that the best save was chosen by."""
-STREAM = 0x65706973
-"""Folded into the key of `evaluate`'s seed: no run draws from that."""
 
 
 class Agent(NamedTuple):
@@ -340,7 +338,7 @@ def evaluate(
     run = jax.jit(evaluator.evaluate)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     turns = -(-episodes // per_turn)
-    key = jax.random.fold_in(jax.random.key(seed), STREAM)
+    key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
         key = jnp.broadcast_to(key, (size,))
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo import configio, hosts, imitation, reporting
+from purejaxppo import configio, hosts, imitation, reporting, streams
 from purejaxppo.agents import optimizers, schedules
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
@@ -30,8 +30,6 @@ log = logging.getLogger("purejaxppo")
 CHUNK_SECONDS = 1.0
 """How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
 FIRST_CHUNK_UPDATES = 1
-EVAL_STREAM = 0x6576616C
-"""Folded into the run's key for evaluations; shards fold their own, small numbers into others."""
 MOST_IDLE = 5
 """Updates in succession that may make no gradient step, all having been skipped."""
 MIN_ROWS = 64
@@ -174,7 +172,7 @@ class Programs:
 
 def evaluation_key(key, update: int):
     """The key of the evaluation after `update` updates of a run with this key."""
-    return jax.random.fold_in(jax.random.fold_in(key, EVAL_STREAM), update)
+    return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
 
 
 class Run:

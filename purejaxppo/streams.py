@@ -10,10 +10,16 @@ CURIOSITY = 0x63757269
 """What an intrinsic reward draws in an update, of the state's key."""
 CURIOUS_NETWORKS = 0x63757230
 """The networks of an intrinsic reward, of the agent's first key."""
-NEW_EPISODES = 0x65706973
+NEW_EPISODES = 0x6E657765
 """The episodes of a rollout that begins with new ones, of the key that it acts by."""
 POPULATION = 0x706274
 """Selections of a population, of its first member's key."""
+EVALUATIONS = 0x6576616C
+"""A run's evaluations, of its key."""
+EVALUATE = 0x65706973
+"""What `evaluate` draws, of the key of its seed, from which a run draws, too."""
+VARIATION = 0x76617279
+"""What a randomized episode draws, of the key of its reset, so that the start stays the same."""
 
 
 def stream(key, name: int):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.trees import assert_same, plain
 
-from purejaxppo import memory
+from purejaxppo import memory, streams
 from purejaxppo.agents import critics, optimizers, ppo
 from purejaxppo.config import IntrinsicConfig
 from purejaxppo.learner import Learner
@@ -365,6 +365,13 @@ def test_streams_have_keys_that_nothing_else_has(make_config, key):
     keys = [jnp.stack(drawn), used, steps, jax.random.split(improve_key, 1000)]
     keys = np.concatenate([jax.random.key_data(x) for x in keys])
     assert len(np.unique(keys, axis=0)) == len(keys) == 3 + 3 + 2000
+
+
+@pytest.mark.toy
+def test_no_two_streams_have_one_number_and_none_is_that_of_a_split():
+    numbers = [value for name, value in vars(streams).items() if name.isupper()]
+    assert len(numbers) == len(set(numbers)) >= 7
+    assert min(numbers) > 10**6
 
 
 def test_metrics_say_what_critic_and_rate_report(make_config):

@@ -16,11 +16,9 @@ from typing import Any
 
 import jax
 
+from purejaxppo import streams
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs.wrappers import Wrapper
-
-STREAM = 0x76617279
-"""Folded into the key of a reset for what is drawn, so that the start itself stays the same."""
 
 
 class Randomized(Wrapper):
@@ -69,7 +67,7 @@ class Randomized(Wrapper):
 
     def reset(self, key):
         """(key) -> ((factors, state), obs)."""
-        factors = self.factors(jax.random.fold_in(key, STREAM))
+        factors = self.factors(streams.stream(key, streams.VARIATION))
         state, obs = self.with_factors(factors).reset(key)
         return (factors, state), obs
 
