@@ -1,6 +1,6 @@
 # Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
 #   make train ARGS="--seed 3"                 trains Brax's hopper
-#   make train EXTRAS=brax,render,cuda12       the same on a GPU
+#   make train EXTRAS=brax,gymnax,render,cuda12 the same on a GPU
 #   make PYTHON=/path/to/python3.12 train      with another Python
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ VENV ?= .venv
 CONFIG ?= hopper.yaml
 ARGS ?=
 WORKERS ?= 2
-EXTRAS ?= brax,render
+EXTRAS ?= brax,gymnax,render
 LOCKED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev,docs
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup

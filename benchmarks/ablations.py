@@ -176,6 +176,12 @@ STUDIES = {
         }
         | {"linear, warm-up": "--ppo.learning_rate_warmup 0.1"},
     ),
+    "rewards": Study(
+        "cartpole.yaml",
+        500_000,
+        "",
+        {"as they are": "--ppo.no_normalize_reward", "normalised": "--ppo.normalize_reward"},
+    ),
     "rollouts": Study(
         "cartpole.yaml",
         150_000,

@@ -787,7 +787,7 @@ def off(rows: Rows) -> list[str]:
         ratios = [b / a for a, b in zip(row["before"], row["now"], strict=True)]
         table.append(
             f"| {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
-            f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
+            f"{now / before:.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
         )
     return table
 

@@ -340,7 +340,9 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     total_timesteps: int = 1_000_000
-    """Environment steps to train for, rounded up to whole updates."""
+    """Environment steps to train for, rounded up to whole updates of env.num_envs x
+    ppo.rollout_length rows; rows that reset an environment are no steps, so that the count may end
+    a little below."""
     seed: int = 0
     """Seed of everything random."""
     num_seeds: int = 1

@@ -311,14 +311,20 @@ class Run:
         """What is said when an agent is not finite any more: nothing of it is saved."""
         saved, ppo = self.checkpoints.latest(), self.config.ppo
         kept = (
-            f"the last finite save, at {saved:,} steps, is kept, and the same command resumes there"
+            f"the last finite save, at {saved:,} steps, is kept, from where the same command "
+            "would break again"
             if saved
             else "nothing had been saved before"
+        )
+        limit = (
+            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+            if ppo.max_grad_norm
+            else "and a ppo.max_grad_norm (now 0, which is no limit)"
         )
         return (
             f"after {self.progress.env_steps:,} steps the agent's parameters, outputs or gradients "
             f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
-            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+            f"{limit}"
         )
 
     def _count(self, metrics: Metrics) -> int:

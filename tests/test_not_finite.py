@@ -112,6 +112,7 @@ def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_goo
     error = capsys.readouterr().err
     assert "steps the agent's parameters, outputs or gradients are not finite" in error
     assert f"the last finite save, at {saved.env_steps} steps, is kept" in error
+    assert "the same command would break again" in error
     assert "try a smaller ppo.learning_rate (now 1e+30)" in error and error.count("\n") == 1
     again = restore("run", "last")
     assert again.env_steps == saved.env_steps and restore("run").env_steps == best.env_steps
