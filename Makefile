@@ -1,7 +1,7 @@
 # Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
-#   make train ARGS="--seed 3"                 trains Brax's hopper
-#   make train EXTRAS=brax,gymnax,render,cuda12 the same on a GPU
-#   make PYTHON=/path/to/python3.12 train      with another Python
+#   make train ARGS="--seed 3"                   trains Brax's hopper
+#   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
+#   make PYTHON=/path/to/python3.12 train        with another Python
 
 PYTHON ?= python3
 VENV ?= .venv
