@@ -236,18 +236,18 @@ def commented(rows: Rows) -> dict[Path, str]:
 
 
 def milestones(rows: Rows) -> list[str]:
-    """When hopper's evaluations first passed a mark, in seconds of training."""
+    """When hopper's evaluations first passed a mark, in steps and in seconds of training."""
     lines = [
         "| seed | best evaluation within 60 s of training | steps by then | 1,400 passed after |",
         "| --- | --- | --- | --- |",
     ]
     for run in sorted((r for r in rows if r["config"] == "hopper.yaml"), key=lambda r: r["seed"]):
         early = [point for point in run["curve"] if point[1] <= 60]
-        passed = next((point[1] for point in run["curve"] if point[2] >= 1400), None)
+        passed = next((point for point in run["curve"] if point[2] >= 1400), None)
         lines.append(
             f"| {run['seed']} | {max((p[2] for p in early), default=float('nan')):.0f} "
             f"| {early[-1][0] / 1e6 if early else 0:.2f} M "
-            f"| {'never' if passed is None else f'{passed:.0f} s'} |"
+            f"| {f'{passed[0] / 1e6:.1f} M steps, {passed[1]:.0f} s' if passed else 'never'} |"
         )
     return lines
 
