@@ -15,6 +15,7 @@ import datetime
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,13 +79,13 @@ def main() -> None:
 def measure(sizes: dict[str, Any], repeats: int, seconds: float) -> list[list[float]]:
     """Microseconds per environment step of each stage in each round."""
     from purejaxppo.envs import registry
-    from purejaxppo.learner import Learner
+    from purejaxppo.parts import make_parts
 
-    learner = Learner(replace(ours.config_of(sizes), num_shards=1))
-    stages, actions = compiled_stages(learner)
-    envs = [learner.env]
-    if registry.on_host(learner.config.env):
-        envs.append(registry.make(learner.config.env, learner.num_envs))
+    parts = make_parts(replace(ours.config_of(sizes), num_shards=1))
+    stages, actions = compiled_stages(parts)
+    envs: list[Any] = [parts.env]
+    if registry.on_host(parts.config.env):
+        envs.append(registry.make(parts.config.env, parts.env.spec.num_envs))
         stages.append(pool_stage(envs[-1], actions))
     counts = []
     for stage in stages:
@@ -96,12 +97,12 @@ def measure(sizes: dict[str, Any], repeats: int, seconds: float) -> list[list[fl
             steps, elapsed = turns.timed(stage, count)
             times.append(1e6 * elapsed / steps)
     for env in envs:
-        if registry.on_host(learner.config.env):
+        if registry.on_host(parts.config.env):
             env.close()
     return rounds
 
 
-def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
+def compiled_stages(parts: Any) -> tuple[list[Stage], Any]:
     """The stages that are programs, each with less in it, and the actions [T, N, ...] of the last.
 
     All that a stage computes is among its outputs, or XLA would leave it out.
@@ -109,48 +110,48 @@ def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
     import jax
     import jax.numpy as jnp
 
+    from purejaxppo import learner
+    from purejaxppo.agents import diagnostics
     from purejaxppo.agents.policy import Policy
-    from purejaxppo.rollout import collect
+    from purejaxppo.agents.schedules import make_hyperparams
     from purejaxppo.types import Losses
 
-    config, spec, hp = learner.config, learner.env.spec, learner.hyperparams()
+    config, spec, hp = parts.config, parts.env.spec, make_hyperparams(parts.config)
     unscaled = replace(config, ppo=replace(config.ppo, normalize_obs=False))
     bare = Policy(unscaled, spec)
     losses = Losses._make([jnp.zeros(())] * len(Losses._fields))
 
-    def roll(policy, state):
+    def roll(act, state):
         key, now = jax.random.split(state.key)
-        rollout, transitions, episodes = collect(
-            learner.env,
-            lambda *args: policy.act(state.agent, *args),
-            state.rollout,
-            now,
-            config.ppo.rollout_length,
-        )
-        return state.replace(rollout=rollout, key=key), transitions, episodes
+        acting = parts._replace(act=act)
+        rollout = learner.collect(acting, state.agent, state.rollout, now, 0.0)
+        return state.replace(rollout=rollout.end, key=key), rollout
 
-    def with_statistics(state):
-        state, transitions, episodes = roll(learner.policy, state)
-        rollout, reward_stats, reward = learner.scale_rewards(state, state.rollout, transitions, hp)
-        agent = state.agent.replace(obs_stats=learner.observe(state.agent.obs_stats, transitions))
-        state = state.replace(agent=agent, reward_stats=reward_stats, rollout=rollout)
-        return state, transitions, (episodes, reward)
+    def with_statistics(before):
+        state, rollout = roll(parts.act, before)
+        reward, reward_stats, carried = learner.scale_rewards(parts, before, rollout, hp)
+        stats = learner.update_obs_stats(parts, state.agent.obs_stats, rollout)
+        after = state.replace(
+            agent=state.agent.replace(obs_stats=stats),
+            reward_stats=reward_stats,
+            rollout=state.rollout.replace(discounted_return=carried),
+        )
+        return after, rollout, reward
 
     def whole(state):
-        state, metrics = learner.train_step(state, hp)
+        state, metrics = learner.train_step(parts, state, hp)
         return state, metrics.env_steps, metrics
 
     def no_update(state):
-        after, transitions, (episodes, reward) = with_statistics(state)
-        batch = learner.estimate(
-            state.agent, after.rollout, transitions, reward, hp, state.value_stats
-        )
-        metrics = learner.summarise(transitions, episodes, losses, batch)
+        after, rollout, reward = with_statistics(state)
+        batch = learner.make_batch(parts, state.agent, rollout, reward, hp, state.value_stats)
+        metrics = diagnostics.summarise(state.agent, rollout, batch, losses, parts.shards.psum)
         return after, metrics.env_steps, (metrics, batch)
 
     def no_values(state):
-        state, transitions, rest = with_statistics(state)
-        return state, jnp.sum(transitions.valid), (transitions, rest)
+        state, rollout, reward = with_statistics(state)
+        rows = rollout.transitions
+        return state, jnp.sum(rows.valid), (rows, rollout.episodes, reward)
 
     def without_episodes(before, state):
         kept = {
@@ -159,16 +160,17 @@ def compiled_stages(learner: Any) -> tuple[list[Stage], Any]:
         return state.replace(rollout=state.rollout.replace(**kept))
 
     def no_statistics(state):
-        after, transitions, _ = roll(bare, state)
-        return without_episodes(state, after), jnp.sum(transitions.valid), transitions
+        after, rollout = roll(bare.act, state)
+        rows = rollout.transitions
+        return without_episodes(state, after), jnp.sum(rows.valid), rows
 
     def no_policy(state):
         start = state.replace(rollout=state.rollout.replace(carry=jnp.zeros((), jnp.int32)))
-        after, transitions, _ = roll(Replay(actions), start)
-        after = after.replace(rollout=after.rollout.replace(carry=()))
-        return without_episodes(state, after), jnp.sum(transitions.valid), transitions
+        after, rollout = roll(Replay(actions).act, start)
+        after, rows = after.replace(rollout=after.rollout.replace(carry=())), rollout.transitions
+        return without_episodes(state, after), jnp.sum(rows.valid), rows
 
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
 
     def stage(program) -> Stage:
         program = jax.jit(program)
@@ -193,12 +195,14 @@ class Replay(NamedTuple):
 
     actions: Any  # [T, N, ...]
 
-    def act(self, agent: Any, key: Any, carry: Any, obs: Any, start: Any) -> tuple[Any, ...]:
+    def act(self, agent: Any, key: Any, carry: Any, obs: Any, start: Any) -> Any:
         """The next row of actions, as `Policy.act`."""
         import jax.numpy as jnp
 
+        from purejaxppo.types import PolicyStep
+
         action = self.actions[carry]
-        return carry + 1, action, jnp.zeros(start.shape), action
+        return PolicyStep(carry + 1, action, jnp.zeros(start.shape), action)
 
 
 def pool_stage(env: Any, actions: Any) -> Stage:

@@ -99,13 +99,16 @@ def shard_sums(config: Any) -> list[Sum]:
     """The sums over shards in one update of two shards on two devices."""
     import jax
 
-    from purejaxppo.learner import STATE_AXES, Learner
+    from purejaxppo import learner
+    from purejaxppo.agents.schedules import make_hyperparams
+    from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
     from purejaxppo.sharding import Shards
 
-    learner = Learner(replace(config, num_shards=2), Shards(2, jax.devices()[:2]))
-    update = learner.shards.map(learner.train_step, (STATE_AXES, None), (STATE_AXES, None))
-    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
-    program = jax.make_jaxpr(update)(state, learner.hyperparams())
+    parts = make_parts(replace(config, num_shards=2), Shards(2, jax.devices()[:2]))
+    axes = (STATE_AXES, None)
+    update = map_over_shards(parts, learner.train_step, axes, axes)
+    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    program = jax.make_jaxpr(update)(state, make_hyperparams(config))
     return list(find_sums(program.jaxpr, 1))
 
 

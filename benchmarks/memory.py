@@ -33,18 +33,19 @@ jax.block_until_ready(train(jax.random.split(jax.random.key(0), 4)))
 WINDOWS = """
 import sys, jax
 from purejaxppo import load_config
-from purejaxppo.learner import Learner
-from purejaxppo.memory import Whole
+from purejaxppo.agents.obs_storage import FullObs
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 length = int(sys.argv[1])
 config = load_config("oscillator.yaml", {
     "env.num_envs": 1024, "env.options": {"num_neurons": 100}, "ppo.rollout_length": length,
     "ppo.num_minibatches": length // 8})
-learner = Learner(config)
+parts = make_parts(config)
 if sys.argv[2] == "windows":
-    learner.memory = Whole()
-state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
-train = jax.jit(learner.train_chunk, donate_argnums=0)
-jax.block_until_ready(train(state, learner.hyperparams(), 1))
+    parts = parts._replace(storage=FullObs())
+state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+train = jax.jit(train_program(parts), donate_argnums=0)
+jax.block_until_ready(train(state, make_hyperparams(config), 1))
 """
 LENGTHS = (64, 256, 1024)
 SEEDS_OF_FOUR = ["--env.num_envs", "4", "--ppo.rollout_length", "128"]

@@ -1,17 +1,18 @@
-"""What extras cost while they are off: training speed beside another checkout's, in turns.
+"""Training speed beside another checkout's, in turns of about a second.
 
     git worktree add ../before 0f0639b
-    python benchmarks/off.py --before ../before [--rounds 7]
+    python benchmarks/off.py --before ../before [--tasks cartpole hopper] [--rounds 40]
 
-Each measurement is a process of its own that compiles, warms up and times a chunk of updates of
-some seconds, from this version's config; the two versions take turns. Rows go to
-benchmarks/results/off.jsonl, and from there `docs/make_results.py` writes the table of
-docs/policies.md.
+Both versions compile this version's config in a process of their own and stay there; then they
+take turns, one chunk of updates each, so that whatever else slows the machine down for seconds
+slows both. Rows go to benchmarks/results/off.jsonl, and from there `docs/make_results.py` writes
+the table of docs/policies.md.
 """
 
 import argparse
 import datetime
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -20,60 +21,123 @@ from typing import Any
 import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-TASKS = {"cartpole": "cartpole.yaml", "hopper": "hopper.yaml"}
+PATH = machine.RESULTS / "off.jsonl"
+TASKS: dict[str, tuple[str, int]] = {
+    "cartpole": ("cartpole.yaml", 0),
+    "hopper": ("hopper.yaml", 0),
+    "hopper_v5": ("hopper_v5.yaml", 0),
+    "cartpole, 32 seeds": ("cartpole.yaml", 32),
+}
+"""Task -> config, and seeds in one program (0: one agent)."""
 PROGRAM = """
 import sys, time, jax, jax.numpy as jnp
 from purejaxppo.sharding import Shards, use_cpu_cores, use_compilation_cache
 use_compilation_cache(); use_cpu_cores(0)
 from purejaxppo.configio import load_config
-from purejaxppo.learner import STATE_AXES, Learner
-devices = jax.devices()
-config = load_config(sys.argv[1], {"num_shards": len(devices)})
-shards = Shards(len(devices), devices)
-learner = Learner(config, shards)
-state = jax.jit(learner.init, out_shardings=shards.shardings(STATE_AXES))(
-    jax.random.key(0), learner.shard_ids())
-chunk = jax.jit(learner.train_chunk, donate_argnums=0,
+config, seeds = sys.argv[1], int(sys.argv[2])
+host = load_config(config).env.name.partition("/")[0] in ("envpool", "gymnasium")
+devices = jax.devices()[:1] if host else jax.devices()
+config = load_config(config, {"num_shards": 1 if seeds else len(devices)})
+shards = Shards(config.num_shards, devices, seeds)
+key = jax.random.key(0)
+try:
+    from purejaxppo.agents.schedules import make_hyperparams
+    from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
+    parts = make_parts(config, shards)
+    init, train, ids = init_program(parts), train_program(parts), shard_ids(parts)
+    hp = make_hyperparams(config)
+except ImportError:  # a version before parts
+    from purejaxppo.learner import STATE_AXES, Learner
+    learner = Learner(config, shards)
+    init, train, ids = learner.init, learner.train_chunk, learner.shard_ids()
+    hp = learner.hyperparams()
+if seeds:
+    key = jax.random.split(key, seeds)
+    hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds,)), hp)
+state = jax.jit(init, out_shardings=shards.shardings(STATE_AXES))(key, ids)
+chunk = jax.jit(train, donate_argnums=0,
                 out_shardings=(shards.shardings(STATE_AXES), shards.shardings(None)))
-hp = learner.hyperparams()
-state, _ = jax.block_until_ready(chunk(state, hp, jnp.int32(1)))
-
-started = time.perf_counter()
-state, _ = jax.block_until_ready(chunk(state, hp, jnp.int32(4)))
-each = (time.perf_counter() - started) / 4
-n = max(1, round(float(sys.argv[2]) / each))
-started = time.perf_counter()
-state, metrics = jax.block_until_ready(chunk(state, hp, jnp.int32(n)))
-print(int(metrics.env_steps) / (time.perf_counter() - started))
+for line in sys.stdin:
+    started = time.perf_counter()
+    state, metrics = jax.block_until_ready(chunk(state, hp, jnp.int32(int(line))))
+    seconds = time.perf_counter() - started
+    print(int(metrics.env_steps.sum()), seconds, flush=True)
 """
+
+
+class Version:
+    """A checkout's training program, compiled and waiting.
+
+    Args:
+        checkout: where its package is.
+        config: a YAML file of this version.
+        seeds: agents in the program, 0 for one.
+    """
+
+    def __init__(self, checkout: Path, config: str, seeds: int) -> None:
+        """Starts the process."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(ROOT / "configs" / config), str(seeds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+        )
+
+    def train(self, updates: int) -> tuple[int, float]:
+        """(environment steps, seconds) of so many updates."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"{updates}\n")
+        self.process.stdin.flush()
+        steps, seconds = self.process.stdout.readline().split()
+        return int(steps), float(seconds)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.communicate()
 
 
 def main() -> None:
     """Measures both versions on each task."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for task, config in TASKS.items():
+    for task in args.tasks:
+        row = {"task": task, **compare(args.before.resolve(), *TASKS[task], args)}
+        rows = [r for r in machine.read_rows(PATH) if r["task"] != task]
+        machine.write_rows(
+            PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
+        )
+
+
+def compare(before: Path, config: str, seeds: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Steps per second of each round, of both versions."""
+    versions = {"before": Version(before, config, seeds), "now": Version(ROOT, config, seeds)}
+    try:
+        for version in versions.values():  # compile, and warm up
+            version.train(1)
+        each = [version.train(2)[1] / 2 for version in versions.values()]
+        updates = max(1, round(args.seconds / min(each)))
         speeds: dict[str, list[float]] = {"before": [], "now": []}
         for i in range(args.rounds):
-            order = [("before", args.before.resolve()), ("now", ROOT)]
-            for name, checkout in order if i % 2 else order[::-1]:
-                speeds[name].append(measure(checkout, config, args.seconds))
-            print(task, {name: round(x[-1]) for name, x in speeds.items()}, flush=True)
-        row = {"task": task, **speeds, "date": datetime.date.today().isoformat()}
-        rows.append({**row, **machine.describe()})
-    machine.write_rows(machine.RESULTS / "off.jsonl", rows)
-
-
-def measure(checkout: Path, config: str, seconds: float) -> float:
-    """Steps per second of one version."""
-    env = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, "-c", PROGRAM, str(ROOT / "configs" / config), str(seconds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
-    return float(done.stdout.splitlines()[-1])
+            for name in list(versions)[:: 1 if i % 2 else -1]:
+                steps, seconds = versions[name].train(updates)
+                speeds[name].append(steps / seconds)
+        ratios = [now / old for old, now in zip(*speeds.values(), strict=True)]
+        quartiles = statistics.quantiles(ratios, n=4)
+        print(
+            f"{config} x {seeds or 1}: before {statistics.median(speeds['before']):,.0f}, now "
+            f"{statistics.median(speeds['now']):,.0f} steps/s; ratio of a round {quartiles[1]:.3f} "
+            f"(quartiles {quartiles[0]:.3f} and {quartiles[2]:.3f})",
+            flush=True,
+        )
+        return speeds
+    finally:
+        for version in versions.values():
+            version.close()
 
 
 if __name__ == "__main__":

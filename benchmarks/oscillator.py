@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,53 +186,39 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
     import jax
     import jax.numpy as jnp
 
-    from purejaxppo import load_config
-    from purejaxppo.agents import ppo
-    from purejaxppo.learner import Learner
-    from purejaxppo.rollout import collect
+    from purejaxppo import learner, load_config
+    from purejaxppo.agents.schedules import make_hyperparams
+    from purejaxppo.parts import make_parts
 
-    learner = Learner(load_config("oscillator.yaml"))
-    config, hp, key = learner.config.ppo, learner.hyperparams(), jax.random.key(0)
-    state = jax.jit(learner.init_shard)(key, 0)
-    length, n = config.rollout_length, learner.num_envs
+    parts = make_parts(load_config("oscillator.yaml"))
+    hp, key = make_hyperparams(parts.config), jax.random.key(0)
+    state = jax.jit(partial(learner.init_state, parts))(key, 0)
+    length, n = parts.config.ppo.rollout_length, parts.env.spec.num_envs
     zeros = jnp.zeros((n, 1))
 
-    def act(key, carry, obs, start):
-        return learner.policy.act(state.agent, key, carry, obs, start)
-
     def steps(env_state):
-        body = lambda s, _: (learner.env.step(s, zeros)[0], None)  # noqa: E731
+        body = lambda s, _: (parts.env.step(s, zeros)[0], None)  # noqa: E731
         return jax.lax.scan(body, env_state, None, length)[0]
 
     def inference(obs):
         keys = jax.random.split(key, length)
-        return jax.lax.map(lambda k: act(k, (), obs, state.rollout.start)[3], keys)
+        start = state.rollout.start
+        return jax.lax.map(lambda k: parts.act(state.agent, k, (), obs, start).env_action, keys)
 
-    def train(rollout, transitions):
-        batch = learner.estimate(
-            state.agent, rollout, transitions, transitions.reward, hp, state.value_stats
-        )
-        return ppo.improve(
-            ppo.Update(learner.evaluate_rows(hp), lambda x: x),
-            state.agent.params,
-            state.opt_state,
-            batch,
-            hp,
-            key,
-            config=config,
-            num_envs=n,
-        )
+    def collect(before):
+        return learner.collect(parts, state.agent, before, key, 0.0)
 
-    collector = jax.jit(
-        lambda rollout: collect(learner.env, act, rollout, key, length, memory=learner.memory)
-    )
-    rollout, transitions, _ = collector(state.rollout)
+    def train(rollout):
+        return learner.learn(parts, state, rollout, hp)
+
+    collector = jax.jit(collect)
+    rollout = collector(state.rollout)
     brain, infer, trainer = jax.jit(steps), jax.jit(inference), jax.jit(train)
     calls = {
         "brain": lambda: brain(state.rollout.env),
         "inference": lambda: infer(state.rollout.obs),
         "collector": lambda: collector(state.rollout),
-        "trainer": lambda: trainer(rollout, transitions),
+        "trainer": lambda: trainer(rollout),
     }
 
     def counted(call: Any) -> Any:

@@ -5,6 +5,7 @@ config's parts, and `num_seeds` and `total_timesteps` of the config.
 """
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import turns
@@ -84,23 +85,18 @@ def rollouts(sizes: Sizes, seconds: float) -> None:
     import jax
     import jax.numpy as jnp
 
-    from purejaxppo.learner import Learner
-    from purejaxppo.rollout import collect
+    from purejaxppo import learner
+    from purejaxppo.parts import make_parts
 
-    learner = Learner(config_of(sizes))
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    parts = make_parts(config_of(sizes))
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
 
     @jax.jit
     def rollout(agent, state, key):
         key, now = jax.random.split(key)
-        state, transitions, episodes = collect(
-            learner.env,
-            lambda *args: learner.policy.act(agent, *args),
-            state,
-            now,
-            learner.config.ppo.rollout_length,
-        )
-        return state, key, jnp.sum(transitions.valid), (transitions, episodes)
+        out = learner.collect(parts, agent, state, now, 0.0)
+        rows = out.transitions
+        return out.end, key, jnp.sum(rows.valid), (rows, out.stored, out.episodes)
 
     carried = state.rollout, state.key
 
@@ -113,7 +109,7 @@ def rollouts(sizes: Sizes, seconds: float) -> None:
         return total
 
     turns.rounds(run, seconds)
-    learner.env.close()
+    parts.env.close()
 
 
 def random_actions(sizes: Sizes, seconds: float) -> None:

@@ -87,24 +87,25 @@ def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bo
     import jax.numpy as jnp
 
     from purejaxppo.agents.distributions import CONTINUOUS
+    from purejaxppo.agents.schedules import make_hyperparams
     from purejaxppo.configio import apply_overrides, from_dict
-    from purejaxppo.learner import Learner
+    from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
     chosen = {**SMALL, "network.memory": memory, **settings}
     if action in CONTINUOUS:
         chosen["network.distribution"] = action
     config = from_dict(apply_overrides({}, chosen))
-    learner = Learner(config)
+    parts = make_parts(config)
     try:
-        hp, chunk = learner.hyperparams(), jax.jit(learner.train_chunk)
-        begun = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+        hp, chunk = make_hyperparams(config), jax.jit(train_program(parts))
+        begun = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
         still = hp._replace(learning_rate=jnp.zeros(()))
         _, metrics = chunk(begun, still, jnp.int32(2))
         ratios = float(metrics.losses.approx_kl) < 1e-9 and float(metrics.losses.clipfrac) == 0
         half, _ = chunk(begun, hp, jnp.int32(1))
         resumed, again = chunk(jax.device_get(half), hp, jnp.int32(1))
         finite = all(bool(jnp.isfinite(x)) for x in jax.tree.leaves(again.losses))
-        if not learner.env.spec.restorable:
+        if not parts.env.spec.restorable:
             return {"finite": finite, "ratios": ratios, "resumed": None}
         whole, _ = chunk(begun, hp, jnp.int32(2))
         same = all(
@@ -113,7 +114,7 @@ def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bo
         )
         return {"finite": finite, "ratios": ratios, "resumed": same}
     finally:
-        learner.env.close()
+        parts.env.close()
 
 
 if __name__ == "__main__":

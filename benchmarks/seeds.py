@@ -122,17 +122,17 @@ def ours_once(sizes: dict[str, Any], count: int, steps: int, *, together: bool) 
     import jax
     import numpy as np
 
-    from purejaxppo.learner import STATE_AXES
+    from purejaxppo.parts import STATE_AXES, init_program, shard_ids
 
     config = ours.config_of(
         sizes | {"num_seeds": count if together else 1, "total_timesteps": steps}
     )
     programs = ours.programs_of(config)
     keys = [programs.key] if together else [jax.random.key(seed) for seed in range(count)]
-    learner, updates = programs.learner, np.int32(config.num_updates)
-    init = jax.jit(learner.init, out_shardings=programs.shards.shardings(STATE_AXES))
-    init = init.lower(programs.key, learner.shard_ids()).compile()
-    ids = learner.shard_ids()
+    updates, ids = np.int32(config.num_updates), shard_ids(programs.parts)
+    where = programs.shards.shardings(STATE_AXES)
+    init = jax.jit(init_program(programs.parts), out_shardings=where)
+    init = init.lower(programs.key, ids).compile()
     programs.compile(init(programs.key, ids))
 
     def once() -> int:

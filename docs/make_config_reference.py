@@ -30,6 +30,7 @@ class Field(NamedTuple):
     kind: str
     default: str
     about: str
+    tunable: bool
 
 
 def read_classes(source: str) -> dict[str, tuple[str, list[Field]]]:
@@ -52,12 +53,20 @@ def read_fields(node: ast.ClassDef) -> list[Field]:
             about = " ".join(inspect.cleandoc(str(after.value.value)).split())
         default = default_text(statement.value)
         name = statement.target.id
-        fields.append(Field(name, ast.unparse(statement.annotation), default, about))
+        tunable = is_tunable(statement.value)
+        fields.append(Field(name, ast.unparse(statement.annotation), default, about, tunable))
     return fields
+
+
+def is_tunable(value: ast.expr | None) -> bool:
+    """Whether a field is a `setting(..., tunable=True)`."""
+    return isinstance(value, ast.Call) and any(x.arg == "tunable" for x in value.keywords)
 
 
 def default_text(value: ast.expr | None) -> str:
     """A default as YAML would have it."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "setting":
+        value = value.args[0]
     match value:
         case ast.Call(keywords=[ast.keyword(arg="default_factory", value=ast.Name(id="dict"))]):
             return "{}"
@@ -82,23 +91,14 @@ def kind_text(annotation: str) -> str:
     return f"`{annotation}`"
 
 
-def tunable_names(source: str) -> set[str]:
-    """The dotted names in `TUNABLE`: all its strings, under ppo."""
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TUNABLE":
-            strings = (x.value for x in ast.walk(node.value) if isinstance(x, ast.Constant))
-            return {f"ppo.{text}" for text in strings if isinstance(text, str) and text != "ppo."}
-    raise ValueError(f"{SOURCE} has no TUNABLE")
-
-
-def table(fields: list[Field], section: str, tunable: set[str]) -> str:
+def table(fields: list[Field], section: str) -> str:
     """One Markdown table."""
     rows = ["| field | kind | default | what it is |", "| --- | --- | --- | --- |"]
     for field in fields:
         dotted = f"{section}.{field.name}" if section else field.name
         kind = kind_text(field.kind)
         about = field.about.replace("|", "\\|").replace("<", "&lt;")
-        star = " *" if dotted in tunable else ""
+        star = " *" if field.tunable else ""
         default = f"`{field.default}`" if field.default else ""
         rows.append(f"| `{dotted}`{star} | {kind} | {default} | {about} |")
     return "\n".join(rows)
@@ -106,14 +106,14 @@ def table(fields: list[Field], section: str, tunable: set[str]) -> str:
 
 def render(source: str) -> str:
     """The whole page."""
-    classes, tunable = read_classes(source), tunable_names(source)
+    classes = read_classes(source)
     about, fields = classes["Config"]
     sections = [field for field in fields if field.kind in classes]
     plain = [field for field in fields if field.kind not in classes]
-    parts = [HEAD, f"## Top level\n\n{about}\n\n{table(plain, '', tunable)}\n"]
+    parts = [HEAD, f"## Top level\n\n{about}\n\n{table(plain, '')}\n"]
     for section in sections:
         about, fields = classes[section.kind]
-        parts.append(f"## {section.name}\n\n{about}\n\n{table(fields, section.name, tunable)}\n")
+        parts.append(f"## {section.name}\n\n{about}\n\n{table(fields, section.name)}\n")
     return "\n".join(parts)
 
 

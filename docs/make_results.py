@@ -778,15 +778,16 @@ def off(rows: Rows) -> list[str]:
     if not rows:
         return []
     table = [
-        "| task | before, steps/s | with all extras, off | ratio |",
+        "| task | before, steps/s | with all extras, off | ratio of a round: median (quartiles) |",
         "| --- | --- | --- | --- |",
     ]
     for row in rows:
         before, now = statistics.median(row["before"]), statistics.median(row["now"])
         ratios = [b / a for a, b in zip(row["before"], row["now"], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
         table.append(
             f"| {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
-            f"{now / before:.3f} ({min(ratios):.3f} to {max(ratios):.3f}) |"
+            f"{middle:.3f} ({low:.3f} to {high:.3f}) |"
         )
     return table
 

@@ -15,19 +15,20 @@ from typing import Any, NamedTuple
 
 import jax
 
-from purejaxppo import reporting
+from purejaxppo import learner, reporting
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.learner import STATE_AXES
 from purejaxppo.loop import Programs, Run
-from purejaxppo.types import Experience, Metrics, TrainState
+from purejaxppo.parts import STATE_AXES, map_over_shards
+from purejaxppo.streams import split_keys
+from purejaxppo.types import Metrics, Rollout, TrainState
 
 
 class Collected(NamedTuple):
     """What the actor hands to the learner."""
 
-    experience: Experience
+    rollout: Rollout
     key: jax.Array  # the state's, after this rollout's update
     update: int  # how many updates the acting policy had behind it
 
@@ -39,7 +40,7 @@ class AsynchronousPrograms(Programs):
     """
 
     def __init__(self, config: Config, devices: list[jax.Device]) -> None:
-        """Builds the learner; nothing is compiled yet.
+        """Builds the parts; nothing is compiled yet.
 
         Raises:
             ValueError: the simulator does not run on the host.
@@ -55,27 +56,29 @@ class AsynchronousPrograms(Programs):
     def compile_training(self, state: TrainState) -> None:
         """Compiles the actor's and the learner's part."""
 
-        def collect(agent, rollout, key):
-            key, act_key, _ = jax.random.split(key, 3)
-            return self.learner.collect(agent, rollout, act_key), key
+        def collect_one(parts, agent, rollout, key):
+            keys, progress = split_keys(key), 0.0  # only simulators in JAX have a curriculum
+            return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
 
         axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key)
-        collect = self.shards.map(collect, axes, 0)
-        learn = self.shards.map(self.learner.learn, (STATE_AXES, 0, None), (STATE_AXES, None))
+        collect = map_over_shards(self.parts, collect_one, axes, 0)
+        learn = map_over_shards(
+            self.parts, learner.learn, (STATE_AXES, 0, None), (STATE_AXES, None)
+        )
         given = self.for_actor((state.agent, state.rollout, state.key))
         self._collect = jax.jit(collect).lower(*given).compile()
-        experience, _ = jax.eval_shape(collect, *given)
-        self.learn = jax.jit(learn).lower(state, experience, self.hp).compile()
+        rollout, _ = jax.eval_shape(collect, *given)
+        self.learn = jax.jit(learn).lower(state, rollout, self.hp).compile()
 
     def for_actor(self, tree: Any) -> Any:
         """Arrays where the actor reads them."""
         return jax.device_put(tree, self.actor_device)
 
-    def collect(self, agent, rollout, key, update: int) -> Collected:
-        """A rollout, complete, for the learner: see `Learner.collect`."""
-        experience, key = self._collect(*self.for_actor((agent, rollout, key)))
-        jax.block_until_ready(experience)
-        return Collected(experience, key, update)
+    def collect(self, agent, state, key, update: int) -> Collected:
+        """A rollout, complete, for the learner: see `learner.collect`."""
+        rollout, key = self._collect(*self.for_actor((agent, state, key)))
+        jax.block_until_ready(rollout)
+        return Collected(rollout, key, update)
 
 
 class AsynchronousRun(Run):
@@ -104,15 +107,13 @@ class AsynchronousRun(Run):
         while p.update < total:
             started = time.perf_counter()
             with self._host_failures(state):
-                experience, key, update = waiting.result()
+                rollout, key, update = waiting.result()
             if interrupt.signal:
                 break
             if p.update + 1 < total:
-                waiting = actor.submit(
-                    programs.collect, state.agent, experience.rollout, key, p.update
-                )
+                waiting = actor.submit(programs.collect, state.agent, rollout.end, key, p.update)
             self._lags.append(p.update - update)
-            here = jax.device_put(experience, programs.devices[0])
+            here = jax.device_put(rollout, programs.devices[0])
             state, metrics = programs.learn(state, here, programs.hp)
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - started

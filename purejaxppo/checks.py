@@ -1,64 +1,13 @@
 """What settings must be, by themselves and together: `Config` asks when it is made."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from purejaxppo.config import Config
-
-MINIMA = {
-    "env.num_envs": 1,
-    "env.max_episode_steps": 0,
-    "ppo.rollout_length": 1,
-    "ppo.num_minibatches": 1,
-    "ppo.num_epochs": 1,
-    "ppo.learning_rate": 0,
-    "ppo.ent_coef": 0,
-    "ppo.vf_coef": 0,
-    "ppo.max_grad_norm": 0,
-    "ppo.kl_coef": 0,
-    "ppo.weight_decay": 0,
-    "ppo.learning_rate_warmup": 0,
-    "ppo.bptt_length": 0,
-    "ppo.intrinsic_coef": 0,
-    "ppo.symmetry_coef": 0,
-    "network.memory_size": 1,
-    "network.memory_span": 0,
-    "intrinsic.features": 1,
-    "intrinsic.num_minibatches": 1,
-    "intrinsic.num_epochs": 1,
-    "imitate.updates": 1,
-    "eval.num_episodes": 0,
-    "eval.interval": 0,
-    "eval.max_steps": 1,
-    "checkpoint.interval": 0,
-    "checkpoint.keep": 1,
-    "logging.interval": 0,
-    "total_timesteps": 1,
-    "seed": 0,
-    "num_seeds": 1,
-    "num_shards": 0,
-    "devices": 0,
-}
-WIDTHS = (
-    "network.hidden",
-    "network.critic_hidden",
-    "network.part_hidden",
-    "intrinsic.hidden",
-)
-POSITIVE = (
-    "ppo.target_kl",
-    "ppo.bootstrap_limit",
-    "intrinsic.learning_rate",
-    "ppo.clip_eps",
-    "ppo.vf_clip_eps",
-    "ppo.adam_eps",
-    "ppo.clip_obs",
-    "ppo.clip_reward",
-    "network.min_std",
-    "checkpoint.max_seconds",
-)
 
 
 def check(config: "Config") -> None:
@@ -79,33 +28,44 @@ def inside(path: str) -> bool:
     return not any(p.root or p.drive or ".." in p.parts for p in drives)
 
 
+def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """(dotted name, its `config.setting`, value) of every field; sections pass their use on."""
+    for field in fields(config):
+        value, own = getattr(config, field.name), dict(field.metadata)
+        if not is_dataclass(value):
+            yield f"{prefix}{field.name}", {"free": False, "swept": True, **own}, value
+            continue
+        for name, inner, x in settings(value, f"{prefix}{field.name}."):
+            use = {"free": inner["free"] or own["free"], "swept": inner["swept"] and own["swept"]}
+            yield name, inner | use, x
+
+
 def check_ranges(config: "Config") -> None:
     """Numbers that are too small, too large, or none."""
-    for name, minimum in MINIMA.items():
-        value = get(config, name)
-        if not value < math.inf:
+    for name, setting, value in settings(config):
+        low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
+        if isinstance(value, tuple):
+            if low is not None and any(width < low for width in value):
+                raise ValueError(f"{name} = {list(value)} has a width below {low}")
+            continue
+        if low is above is high is None:
+            continue
+        if not abs(value) < math.inf:
             raise ValueError(f"{name} = {value} is not a finite number")
-        if value < minimum:
-            raise ValueError(f"{name} = {value} is too small; it must be at least {minimum}")
-    for name in POSITIVE:
-        if not 0 < get(config, name) < math.inf:
-            raise ValueError(f"{name} = {get(config, name)} must be finite and greater than 0")
+        if above is not None and not value > above:
+            raise ValueError(f"{name} = {value} must be greater than {above}")
+        if high is not None and not low <= value <= high:
+            raise ValueError(f"{name} = {value} is not between {low} and {high}")
+        if low is not None and value < low:
+            raise ValueError(f"{name} = {value} is too small; it must be at least {low}")
     if config.seed + config.num_seeds > 2**31:
         raise ValueError(f"seed = {config.seed} is too large; it must be below {2**31}")
 
 
 def check_singles(config: "Config") -> None:
     """Values, and pairs of them, that make no sense."""
-    for name in ("ppo.gamma", "ppo.gae_lambda"):
-        if not 0 <= get(config, name) <= 1:
-            raise ValueError(f"{name} = {get(config, name)} is not between 0 and 1")
     if config.env.full_state and not config.env.visible:
         raise ValueError("env.full_state goes with env.visible, which is empty")
-    if config.ppo.learning_rate_warmup > 1:
-        raise ValueError(
-            f"ppo.learning_rate_warmup = {config.ppo.learning_rate_warmup} is a part of the run, "
-            f"0 to 1"
-        )
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):
         raise ValueError(f"logging.log_file = {config.logging.log_file!r} must end in .log")
     if not inside(config.logging.log_file):
@@ -113,9 +73,6 @@ def check_singles(config: "Config") -> None:
             f"logging.log_file = {config.logging.log_file!r} lies outside of the run's folder; "
             f"name it relative to that, as in debug.log"
         )
-    for name in WIDTHS:
-        if any(width < 1 for width in get(config, name)):
-            raise ValueError(f"{name} = {list(get(config, name))} has a width below 1")
     if config.network.min_std > config.network.max_std:
         raise ValueError(
             f"network.min_std = {config.network.min_std} is above "
@@ -160,8 +117,6 @@ def check_kinds(config: "Config") -> None:
             "rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise "
             "one of them, or leave kl_rate off"
         )
-    if ppo.dual_clip <= 1:
-        raise ValueError(f"ppo.dual_clip = {ppo.dual_clip} must be above 1")
     if ppo.rollout_start == "reset" and config.env.curriculum:
         raise ValueError(
             "ppo.rollout_start = reset begins episodes with the parameters of the run's start, "
@@ -228,13 +183,6 @@ def check_stretches(config: "Config", local_envs: int) -> None:
             f"the {rows} steps of a rollout (of a shard) do not split into "
             f"intrinsic.num_minibatches = {config.intrinsic.num_minibatches}"
         )
-
-
-def get(config: Any, dotted: str) -> Any:
-    """A setting by its dotted name."""
-    for part in dotted.split("."):
-        config = getattr(config, part)
-    return config
 
 
 def nearest_multiple(n: int, step: int) -> int:

@@ -1,36 +1,50 @@
 """Every setting of a run: frozen dataclasses, one docstring per field, checked together.
 
 The docstrings are the help of the command line and the reference in the docs. Sizes, counts and
-kinds are structure: they are fixed for the life of a run. Floats under `TUNABLE` are traced, may
+kinds are structure: they are fixed for the life of a run. Floats marked `tunable` are traced, may
 change when a run resumes, and can be vmapped over.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from purejaxppo import checks
 
 Scalar = bool | int | float | str
 
-TUNABLE = frozenset(
-    f"ppo.{name}"
-    for name in (
-        "learning_rate",
-        "gamma",
-        "gae_lambda",
-        "clip_eps",
-        "vf_clip_eps",
-        "vf_coef",
-        "ent_coef",
-        "max_grad_norm",
-        "kl_coef",
-        "dual_clip",
-        "intrinsic_coef",
-        "symmetry_coef",
-    )
-)
-
 Schedule = Literal["constant", "linear", "cosine", "exponential", "step"]
+
+
+def setting(
+    default: Any,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    tunable: bool = False,
+    free: bool = False,
+    swept: bool = True,
+) -> Any:
+    """A field with its range and its use; the docstring under it says what it is.
+
+    Args:
+        default: its value.
+        low: the smallest value; of a list, of each entry.
+        above: values are greater than this.
+        high: the largest value.
+        tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
+            a field of `types.Hyperparams`.
+        free: may change when a run resumes, since what is learned does not depend on it.
+        swept: whether a sweep may vary it.
+    """
+    range_ = {"low": low, "above": above, "high": high}
+    use = {"tunable": tunable, "free": free, "swept": swept}
+    return field(default=default, metadata=range_ | use)
+
+
+def section(kind: Any, *, free: bool = False, swept: bool = True) -> Any:
+    """A field that holds further fields, all `free` and `swept` as in `setting`."""
+    return field(default_factory=kind, metadata={"free": free, "swept": swept})
 
 
 @dataclass(frozen=True)
@@ -39,19 +53,19 @@ class EnvConfig:
 
     name: str = "brax/hopper"
     """family/task; `--list-envs` prints them all."""
-    num_envs: int = 256
+    num_envs: int = setting(256, low=1)
     """Environments that step in parallel; of a task with several agents, each agent counts."""
     backend: str = ""
     """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
     Empty: the family's default."""
-    max_episode_steps: int = 0
+    max_episode_steps: int = setting(0, low=0)
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
     """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, and
     all of these in turn by each as its episodes end (fast; exact while none begins more episodes
     within a rollout than a shard has environments). every_step: a new one for every episode
     (always exact). auto: every_step where a reset costs next to nothing."""
-    double_buffer: bool = False
+    double_buffer: bool = setting(False, free=True)
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
     visible: tuple[int, ...] = ()
@@ -81,9 +95,9 @@ class EnvConfig:
 class NetworkConfig:
     """Policy and value networks."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = setting((64, 64), low=1)
     """Widths of the hidden layers."""
-    critic_hidden: tuple[int, ...] = ()
+    critic_hidden: tuple[int, ...] = setting((), low=1)
     """Widths of the critic's hidden layers; empty: the same as `hidden`."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -97,9 +111,9 @@ class NetworkConfig:
     memory: Literal["none", "gru", "lstm", "mingru"] = "none"
     """What remembers, behind the hidden layers. mingru is a parallel scan over time: faster where
     stretches are long (Feng et al. 2024)."""
-    memory_size: int = 64
+    memory_size: int = setting(64, low=1)
     """Width of the memory."""
-    memory_span: int = 100
+    memory_span: int = setting(100, low=0)
     """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
     2018); 0: about one."""
     actor_keys: tuple[str, ...] = ()
@@ -110,7 +124,7 @@ class NetworkConfig:
     policies: dict[str, Scalar] = field(default_factory=dict)
     """With several agents, which of them share a policy: patterns of agents' names, and names of
     policies. Empty: all share one. Each policy has a network of its own, critic included."""
-    part_hidden: tuple[int, ...] = ()
+    part_hidden: tuple[int, ...] = setting((), low=1)
     """Widths of layers of its own that each part of a Dict observation goes through before the
     parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -133,7 +147,7 @@ class NetworkConfig:
     """Whether the standard deviation is a parameter or an output of the network."""
     init_std: float = 1.0
     """Standard deviation at the start."""
-    min_std: float = 1e-3
+    min_std: float = setting(1e-3, above=0)
     """Lower limit of the standard deviation."""
     max_std: float = 10.0
     """Upper limit of the standard deviation."""
@@ -143,28 +157,28 @@ class NetworkConfig:
 class PPOConfig:
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
-    learning_rate: float = 3e-4
+    learning_rate: float = setting(3e-4, low=0, tunable=True)
     """The optimiser's step size."""
     learning_rate_schedule: Schedule = "linear"
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
     goes down to a tenth at the half and a hundredth at three quarters."""
-    learning_rate_warmup: float = 0.0
+    learning_rate_warmup: float = setting(0.0, low=0, high=1)
     """Part of the run in which the rate rises to its schedule, from the first update's share on."""
     optimizer: Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] = (
         "adam"
     )
     """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
     takes steps of Adam's size."""
-    weight_decay: float = 0.0
+    weight_decay: float = setting(0.0, low=0)
     """Per unit of learning rate, of matrices alone."""
-    gamma: float = 0.99
+    gamma: float = setting(0.99, low=0, high=1, tunable=True)
     """Discount per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
     """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
     advantage: Literal["gae", "vtrace"] = "gae"
     """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
     al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
-    clip_eps: float = 0.2
+    clip_eps: float = setting(0.2, above=0, tunable=True)
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Schedule = "constant"
     """Of clip_eps, as for the learning rate."""
@@ -172,11 +186,11 @@ class PPOConfig:
     """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
     penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
     from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
-    kl_coef: float = 1.0
+    kl_coef: float = setting(1.0, low=0, tunable=True)
     """Weight of the divergence under the objectives kl and clip_kl."""
-    dual_clip: float = 3.0
+    dual_clip: float = setting(3.0, above=1, tunable=True)
     """Bound on the ratio of bad actions under dual_clip; above 1."""
-    target_kl: float = 0.02
+    target_kl: float = setting(0.02, above=0)
     """Divergence from the old policy that kl_stop and kl_rate aim at."""
     kl_stop: bool = False
     """Make no further epoch after one whose mean divergence is above target_kl."""
@@ -186,7 +200,7 @@ class PPOConfig:
     value_clipping: bool = False
     """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
     2021 found that it hurts)."""
-    vf_clip_eps: float = 0.2
+    vf_clip_eps: float = setting(0.2, above=0, tunable=True)
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
     """What the critic puts out: the value; its symlog (Hafner et al. 2023), whose mean is not that
@@ -196,17 +210,17 @@ class PPOConfig:
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
     """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
     value targets so far."""
-    bootstrap_limit: float = 100.0
+    bootstrap_limit: float = setting(100.0, above=0)
     """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
     recompute_advantages: bool = False
     """Compute advantages anew before each epoch, with the critic as it then is."""
-    vf_coef: float = 0.5
+    vf_coef: float = setting(0.5, low=0, tunable=True)
     """Weight of the value loss, which is half the mean squared error."""
-    ent_coef: float = 0.0
+    ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
     ent_schedule: Schedule = "constant"
     """Of ent_coef, as for the learning rate."""
-    intrinsic_coef: float = 1.0
+    intrinsic_coef: float = setting(1.0, low=0, tunable=True)
     """Weight of the intrinsic reward, in its standard deviations."""
     intrinsic_schedule: Schedule = "constant"
     """Of intrinsic_coef, as for the learning rate."""
@@ -214,22 +228,22 @@ class PPOConfig:
     """What is made of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
     2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
     does otherwise in the mirror."""
-    symmetry_coef: float = 1.0
+    symmetry_coef: float = setting(1.0, low=0, tunable=True)
     """Weight of the squared difference under symmetry = loss."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: float = setting(0.5, low=0, tunable=True)
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
-    adam_eps: float = 1e-5
+    adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
-    rollout_length: int = 128
+    rollout_length: int = setting(128, low=1)
     """Steps of each environment between updates."""
     rollout_start: Literal["continue", "reset"] = "continue"
     """Whether episodes go on from one rollout to the next, or each rollout begins with new ones,
     so that all are of one fixed length or shorter. For simulators in JAX."""
-    bptt_length: int = 0
+    bptt_length: int = setting(0, low=0)
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
-    num_minibatches: int = 4
+    num_minibatches: int = setting(4, low=1)
     """Parts that one epoch's data is divided into."""
-    num_epochs: int = 4
+    num_epochs: int = setting(4, low=1)
     """Passes over the data of a rollout."""
     shuffle: Literal["transitions", "trajectories"] = "transitions"
     """What is dealt into minibatches: single steps, or whole environments' rollouts (faster)."""
@@ -237,11 +251,11 @@ class PPOConfig:
     """Over what advantages get mean 0 and standard deviation 1."""
     normalize_obs: bool = True
     """Shift and scale observations by their running mean and standard deviation (not images)."""
-    clip_obs: float = 10.0
+    clip_obs: float = setting(10.0, above=0)
     """Normalised observations are clipped to this many standard deviations."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
-    clip_reward: float = 10.0
+    clip_reward: float = setting(10.0, above=0)
     """Normalised rewards are clipped to this magnitude."""
 
     @property
@@ -257,15 +271,15 @@ class IntrinsicConfig:
     kind: Literal["none", "icm", "rnd"] = "none"
     """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
     has not learned to imitate another on (Burda et al. 2018)."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = setting((64, 64), low=1)
     """Widths of its networks' hidden layers."""
-    features: int = 32
+    features: int = setting(32, low=1)
     """Numbers that an observation is turned into."""
-    learning_rate: float = 1e-3
+    learning_rate: float = setting(1e-3, above=0)
     """Adam's step size."""
-    num_minibatches: int = 4
+    num_minibatches: int = setting(4, low=1)
     """Parts that one epoch's data is divided into."""
-    num_epochs: int = 1
+    num_epochs: int = setting(1, low=1)
     """Passes over the data of a rollout."""
 
 
@@ -275,7 +289,7 @@ class ImitateConfig:
 
     teacher: str = ""
     """Folder of a run whose best agent is imitated before PPO begins; empty: none."""
-    updates: int = 50
+    updates: int = setting(50, low=1)
     """Rollouts of the teacher that are learned from."""
 
 
@@ -283,13 +297,13 @@ class ImitateConfig:
 class EvalConfig:
     """Evaluation during training: own environments, whole episodes."""
 
-    num_episodes: int = 32
+    num_episodes: int = setting(32, low=0)
     """Episodes per evaluation; 0 switches evaluation off."""
-    interval: int = 0
+    interval: int = setting(0, low=0)
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""
-    max_steps: int = 1_000
+    max_steps: int = setting(1_000, low=1)
     """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
     count with what they have paid so far."""
 
@@ -303,12 +317,12 @@ class EvalConfig:
 class CheckpointConfig:
     """What is kept on disk."""
 
-    interval: int = 0
+    interval: int = setting(0, low=0)
     """Steps of training between saves; 0: a tenth of total_timesteps. A save is also made at the
     end, on Ctrl-C and on SIGTERM."""
-    max_seconds: float = 300.0
+    max_seconds: float = setting(300.0, above=0)
     """A save is made at the latest after this many seconds."""
-    keep: int = 2
+    keep: int = setting(2, low=1)
     """How many of the last saves are kept, beside the best."""
 
 
@@ -316,7 +330,7 @@ class CheckpointConfig:
 class LoggingConfig:
     """What is reported, and where."""
 
-    interval: int = 0
+    interval: int = setting(0, low=0)
     """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
@@ -331,36 +345,36 @@ class LoggingConfig:
 class Config:
     """One training run."""
 
-    env: EnvConfig = field(default_factory=EnvConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    intrinsic: IntrinsicConfig = field(default_factory=IntrinsicConfig)
-    imitate: ImitateConfig = field(default_factory=ImitateConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    logging: LoggingConfig = field(default_factory=LoggingConfig)
-    total_timesteps: int = 1_000_000
+    env: EnvConfig = section(EnvConfig)
+    network: NetworkConfig = section(NetworkConfig)
+    ppo: PPOConfig = section(PPOConfig)
+    intrinsic: IntrinsicConfig = section(IntrinsicConfig)
+    imitate: ImitateConfig = section(ImitateConfig)
+    eval: EvalConfig = section(EvalConfig, free=True, swept=False)
+    checkpoint: CheckpointConfig = section(CheckpointConfig, free=True, swept=False)
+    logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
+    total_timesteps: int = setting(1_000_000, low=1, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
     ppo.rollout_length rows; rows that reset an environment are no steps, so that the count may end
     a little below."""
-    seed: int = 0
+    seed: int = setting(0, low=0, swept=False)
     """Seed of everything random."""
-    num_seeds: int = 1
+    num_seeds: int = setting(1, low=1, swept=False)
     """Agents that train side by side in one program: with seed, seed + 1 and so on."""
-    asynchronous: bool = False
+    asynchronous: bool = setting(False, swept=False)
     """Collect the next rollout while learning from the last one, with parameters that are one
     update older: for slow simulators on the host. Changes the numbers a little."""
-    num_shards: int = 0
+    num_shards: int = setting(0, low=0, swept=False)
     """Parts that the environments are divided into, each with its own keys; several may share a
     device. Part of the run's identity, so that a run gives the same curve on one device as on
     many. 0: one per device when the run starts."""
-    matmul_precision: Literal["highest", "high", "default"] = "highest"
+    matmul_precision: Literal["highest", "high", "default"] = setting("highest", swept=False)
     """Of float32 matrix products and convolutions, the simulator's too, in JAX's terms. highest:
     float32. high: TF32 on NVIDIA GPUs, three passes of bfloat16 on TPUs. default: the fastest,
     which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
-    devices: int = 0
+    devices: int = setting(0, low=0, free=True, swept=False)
     """Devices to use; 0: all. On a CPU, cores are the devices."""
-    run_dir: str = ""
+    run_dir: str = setting("", free=True, swept=False)
     """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several."""
 
     def __post_init__(self) -> None:
@@ -380,3 +394,7 @@ class Config:
     def num_updates(self) -> int:
         """Updates that total_timesteps needs, rounded up."""
         return -(-self.total_timesteps // self.steps_per_update)
+
+
+TUNABLE = tuple(f"ppo.{f.name}" for f in fields(PPOConfig) if f.metadata.get("tunable"))
+"""Dotted names of the floats that are traced; `types.Hyperparams` holds them."""

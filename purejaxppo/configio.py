@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from purejaxppo import interrupts
+from purejaxppo import checks, interrupts
 from purejaxppo.config import TUNABLE, Config
 
 
@@ -218,16 +218,9 @@ def _article(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(config: Config) -> dict[str, Any]:
     """Every field by dotted name."""
-    flat = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            flat.update(flatten(value, f"{prefix}{field.name}."))
-        else:
-            flat[f"{prefix}{field.name}"] = value
-    return flat
+    return {name: value for name, _, value in checks.settings(config)}
 
 
 def to_yaml(config: Config) -> str:
@@ -301,18 +294,6 @@ def imported_files(config: Config) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-FREE = (
-    "eval.",
-    "checkpoint.",
-    "logging.",
-    "total_timesteps",
-    "run_dir",
-    "devices",
-    "env.double_buffer",
-)
-"""Fields that may change when a run resumes without changing what is learned from where."""
-
-
 FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")
 """Options of simulators on the host that say how fast they run, and not what they are."""
 
@@ -323,7 +304,8 @@ def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
     for flat in (before, after):
         options = flat["env.options"]
         flat["env.options"] = {k: v for k, v in options.items() if k not in FREE_OPTIONS}
-    changed = [key for key in after if before[key] != after[key] and not key.startswith(FREE)]
+    free = {name for name, about, _ in checks.settings(new) if about["free"]}
+    changed = [key for key in after if before[key] != after[key] and key not in free]
     return (
         [key for key in changed if key not in TUNABLE],
         [key for key in changed if key in TUNABLE],

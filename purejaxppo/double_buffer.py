@@ -12,39 +12,38 @@ So trajectories are those of `rollout.collect`, at the price of a policy that ac
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents.obs_storage import ObsStorage
 from purejaxppo.envs.halves import HalvedEnv, join
-from purejaxppo.memory import Whole, Windows
-from purejaxppo.rollout import WHOLE, Choice, record
-from purejaxppo.types import Episodes, RolloutState, Transition
+from purejaxppo.rollout import FULL_OBS, record
+from purejaxppo.types import PolicyStep, Rollout, RolloutState
 
 
 def collect(
     env: HalvedEnv,
-    act: Callable[..., tuple[Any, Any, Any, Any]],
+    act: Callable[..., PolicyStep],
     state: RolloutState,
     key,
     length: int,
     *,
-    memory: Whole | Windows = WHOLE,
-) -> tuple[RolloutState, Transition, Episodes]:
-    """Steps N environments `length` times; arguments and results are those of `rollout.collect`."""
+    storage: ObsStorage = FULL_OBS,
+) -> Rollout:
+    """Steps N environments `length` times; arguments and result are those of `rollout.collect`."""
 
     def act_for(which: int, key, env_state, carry, obs, start):
-        """Sends one half its actions: -> (env_state, choice [N/2])."""
-        carry, action, log_prob, env_action = act(key, carry, obs, start)
-        env_state = env.send(env_state, which, env_action)
-        return env_state, env.rows(which, Choice(carry, action, log_prob))
+        """Sends one half its actions: -> (env_state, PolicyStep [N/2])."""
+        choice = act(key, carry, obs, start)
+        env_state = env.send(env_state, which, choice.env_action)
+        return env_state, env.rows(which, choice._replace(env_action=()))
 
     def step(carried, keys):
         """From when the first half was sent its actions to when it is sent its next."""
-        state, kept, first = carried
+        state, stored, first = carried
         key, next_key = keys
-        kept, obs = memory.keep(kept, state.obs, state.start, state.env)
+        stored, obs = storage.append(stored, state.obs, state.start, state.env)
         env_state, second = act_for(1, key, state.env, state.carry, state.obs, state.start)
         env_state, first_out = env.recv(env_state, 0)
         choice = join(first, second)
@@ -54,14 +53,14 @@ def collect(
             env_state, first = act_for(0, next_key, env_state, choice.carry, next_obs, start)
         env_state, second_out = env.recv(env_state, 1)
         state, row = record(state, obs, choice, env_state, join(first_out, second_out))
-        return (state, kept, first), row
+        return (state, stored, first), row
 
-    keys, start_carry = jax.random.split(key, length), state.carry
-    kept = memory.begin(state.obs, length, state.env)
+    keys = jax.random.split(key, length)
+    stored = storage.init(state.obs, length, state.env)
     env_state, first = act_for(0, keys[0], state.env, state.carry, state.obs, state.start)
-    begun = (state.replace(env=env_state), kept, first)
+    begun = (state.replace(env=env_state), stored, first)
     carried, rows = jax.lax.scan(step, begun, (keys[:-1], keys[1:]))
-    (state, kept, _), last = step(carried, (keys[-1], None))
+    (end, stored, _), last = step(carried, (keys[-1], None))
     transitions, episodes = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
-    transitions = transitions._replace(memory=kept, carry=start_carry)
-    return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
+    episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
+    return Rollout(transitions, stored, state.carry, end, episodes)

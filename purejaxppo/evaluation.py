@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import hosts, streams
+from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config import Config, EvalConfig
 from purejaxppo.envs import registry
@@ -15,10 +16,9 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.host import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.learner import is_finite
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.sharding import Shards
-from purejaxppo.types import AgentState
+from purejaxppo.types import AgentState, PolicyStep
 
 MAX_PARALLEL = 256
 """Episodes that run side by side; more are run in turns."""
@@ -92,7 +92,7 @@ class Agent(NamedTuple):
         def control(key, obs):
             n = jax.tree.leaves(obs)[0].shape[0]
             carry = policy.network.initial_carry((n,))
-            return act(state, key, carry, obs, jnp.zeros(n, bool))[3]
+            return act(state, key, carry, obs, jnp.zeros(n, bool)).env_action
 
         return control
 
@@ -124,7 +124,7 @@ class Evaluation(NamedTuple):
 def run_episodes(
     env: Any,
     begun: tuple[Any, Any],
-    act: Callable[..., tuple[Any, Any, Any, Any]],
+    act: Callable[..., PolicyStep],
     initial_carry: Callable,
     keys,
     any_member: Callable[[jax.Array], jax.Array] = lambda running: running,
@@ -137,7 +137,7 @@ def run_episodes(
         env: the environments, of which `step` is called; their time limit, if they
             have one, bounds the loop.
         begun: (state, obs [N, ...]), what their `reset` returned.
-        act: (keys [G], carry, obs, start) -> (carry, action, log_prob, env_action).
+        act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
         keys: of each of G groups of rows, consumed.
         any_member: under vmap, whether a bool [] holds for any of the batch: a loop that each
@@ -160,8 +160,8 @@ def run_episodes(
     def step(loop):
         t, state, obs, start, carry, finished, returns, lengths = loop
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-        carry, _, _, action = act(now, carry, obs, start)
-        state, out = env.step(state, action)
+        choice = act(now, carry, obs, start)
+        state, out = env.step(state, choice.env_action)
         counts = out.valid & ~finished
         paid = jnp.where(out.diverged & ~finished, jnp.nan, jnp.where(counts, out.scores, 0.0))
         return (
@@ -169,7 +169,7 @@ def run_episodes(
             state,
             out.obs,
             ~out.valid,
-            carry,
+            choice.carry,
             finished | out.ends | out.diverged,
             returns + paid,
             lengths + counts,
@@ -386,10 +386,14 @@ def film_in_jax(
 
         def step(loop, key):
             env_state, obs, start, carry = loop
-            carry, _, _, action = act(state, key, carry, obs, start)
-            env_state, out = env.step(env_state, action)
+            choice = act(state, key, carry, obs, start)
+            env_state, out = env.step(env_state, choice.env_action)
             done = out.terminated | out.truncated | out.diverged
-            return (env_state, out.obs, ~out.valid, carry), (env_state.task, out.reward, done)
+            return (env_state, out.obs, ~out.valid, choice.carry), (
+                env_state.task,
+                out.reward,
+                done,
+            )
 
         loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
         keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
@@ -412,9 +416,9 @@ def film_on_host(
 
     @jax.jit
     def step(state: AgentState, key, env_state, obs, start, carry):
-        carry, _, _, action = act(state, key, carry, obs, start)
-        env_state, out = env.step(env_state, action)
-        return env_state, out, carry
+        choice = act(state, key, carry, obs, start)
+        env_state, out = env.step(env_state, choice.env_action)
+        return env_state, out, choice.carry
 
     state, key = jax.device_get(state), jax.random.key(seed)
     env_state, obs = jax.jit(env.reset)(key)

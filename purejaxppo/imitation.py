@@ -14,22 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.checkpoint import restore
 from purejaxppo.config import Config
 from purejaxppo.evaluation import Agent
-from purejaxppo.learner import Learner
+from purejaxppo.learner import Parts
+from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
 from purejaxppo.runfolder import imports
 from purejaxppo.sharding import Shards
-from purejaxppo.types import AgentState, Experience, RolloutState, TrainState
-
-FRESH = {
-    "opt_state": "its moments are of another loss, and of another optimiser under kl_rate",
-    "intrinsic": "an apprentice is not curious",
-    "update": "the run begins",
-    "rollout": "its carry is the teacher's",
-    "key": "the run's own",
-}
-"""Fields of a TrainState that do not come from the time with a teacher, and why."""
+from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
@@ -59,8 +52,8 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     return teacher
 
 
-class Apprentice(Learner):
-    """A learner whose rollouts are a teacher's.
+def cloning_parts(config: Config, teacher: Agent, shards: Shards) -> Parts:
+    """Parts by which a student learns a teacher's actions, in rollouts of the teacher.
 
     The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
 
@@ -69,61 +62,62 @@ class Apprentice(Learner):
         teacher: who acts.
         shards: where shards live.
     """
+    settings = replace(
+        config.ppo,
+        objective="imitate",
+        advantage="gae",
+        learning_rate_schedule="constant",
+        learning_rate_warmup=0.0,
+        kl_stop=False,
+        kl_rate=False,
+        recompute_advantages=False,
+    )
+    config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
+    parts = make_parts(config, shards)
+    initial_carry = teacher.policy.network.initial_carry
 
-    def __init__(self, config: Config, teacher: Agent, shards: Shards) -> None:
-        """Builds the student's learner with another objective."""
-        ppo = replace(
-            config.ppo,
-            objective="imitate",
-            advantage="gae",
-            learning_rate_schedule="constant",
-            learning_rate_warmup=0.0,
-            kl_stop=False,
-            kl_rate=False,
-            recompute_advantages=False,
-        )
-        config = replace(config, ppo=ppo, intrinsic=replace(config.intrinsic, kind="none"))
-        super().__init__(config, shards)
-        self.teacher = teacher
-        self.actor = teacher.policy
-
-    def act(self, agent: AgentState, *args):
-        """What the teacher does."""
+    def act(agent: AgentState, *args) -> PolicyStep:
         del agent
-        return self.actor.act(self.teacher.state, *args)
+        return teacher.policy.act(teacher.state, *args)
 
-    def collect(self, agent: AgentState, start: RolloutState, key) -> Experience:
+    def collect(env, *args, **kwargs) -> Rollout:
         """A rollout of the teacher; its actions as the student stores them."""
-        experience = super().collect(agent, start, key)
-        transitions = experience.transitions
-        given = self.actor.distribution.to_env(transitions.action)
-        transitions = transitions._replace(
-            action=self.policy.distribution.from_env(given),
-            carry=self.policy.network.initial_carry((self.num_envs,)),
+        rollout = parts.collect(env, *args, **kwargs)
+        given = teacher.policy.distribution.to_env(rollout.transitions.action)
+        action = parts.policy.distribution.from_env(given)
+        return rollout._replace(
+            transitions=rollout.transitions._replace(action=action),
+            carry=parts.policy.network.initial_carry((env.spec.num_envs,)),
         )
-        return experience._replace(transitions=transitions)
+
+    return parts._replace(
+        act=act,
+        collect=collect,
+        initial_carry=initial_carry,
+        start=rollout_start(config, parts.env, initial_carry),
+    )
 
 
-def taught(learner: Learner, key) -> dict[str, Any]:
-    """What has been learned from the teacher of a learner's config, by fields of a TrainState.
+def taught(student: Parts, key) -> dict[str, Any]:
+    """What has been learned from the teacher of a run's config, by fields of a TrainState.
 
-    These are all but `FRESH`: a critic's values go with the statistics of targets and rewards that
-    they were learned under.
+    These are all but those that are `untaught`: a critic's values go with the statistics of targets
+    and rewards that they were learned under.
 
     Args:
-        learner: whose agent it will be.
+        student: of the run.
         key: the run's; of many members, one for each.
     """
-    config, shards = learner.config, learner.shards
-    apprentice = Apprentice(config, load_teacher(config, learner.policy), shards)
+    config, shards = student.config, student.shards
+    parts = cloning_parts(config, load_teacher(config, student.policy), shards)
     try:
-        begun = jax.jit(apprentice.init)(key, apprentice.shard_ids())
-        hp = apprentice.hyperparams()
+        begun = jax.jit(init_program(parts))(key, shard_ids(parts))
+        hp = make_hyperparams(parts.config)
         if shards.num_members:
             hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
         updates = jnp.int32(config.imitate.updates)
-        after, _ = jax.jit(apprentice.train_chunk)(begun, hp, updates)
-        names = [f.name for f in fields(TrainState) if f.name not in FRESH]
+        after, _ = jax.jit(train_program(parts))(begun, hp, updates)
+        names = [f.name for f in fields(TrainState) if not f.metadata["untaught"]]
         return jax.block_until_ready({name: getattr(after, name) for name in names})
     finally:
-        apprentice.env.close()
+        parts.env.close()

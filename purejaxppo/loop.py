@@ -15,13 +15,14 @@ import numpy as np
 
 from purejaxppo import configio, hosts, imitation, reporting, streams
 from purejaxppo.agents import optimizers, schedules
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import SimulatorError, named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.learner import STATE_AXES, Learner
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
 from purejaxppo.sharding import Shards, largest_divisor
 from purejaxppo.types import AgentState, Metrics, TrainState
 
@@ -85,12 +86,12 @@ class Programs:
     """
 
     def __init__(self, config: Config, devices: list[jax.Device], num_members: int = 0) -> None:
-        """Builds the learner; nothing is compiled yet."""
+        """Builds the parts; nothing is compiled yet."""
         self.config = config
         self.devices = devices
         self.shards = Shards(config.num_shards, devices, num_members)
-        self.learner = Learner(config, self.shards)
-        self.hp = self.learner.hyperparams()
+        self.parts = make_parts(config, self.shards)
+        self.hp = make_hyperparams(config)
         self.key = jax.random.key(config.seed)
         self.compile_seconds = 0.0
         self.evaluator: Evaluator | None = None
@@ -100,21 +101,21 @@ class Programs:
     def init(self) -> TrainState:
         """The state before the first update."""
         with named_failures(self.config.env.name, self):
-            return jax.block_until_ready(self._init()(self.key, self.learner.shard_ids()))
+            return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
 
     def taught(self, state: TrainState) -> TrainState:
         """A state before the first update, its agent having learned from a teacher."""
         with named_failures(self.config.env.name, self):
-            learned = imitation.taught(self.learner, self.key)
+            learned = imitation.taught(self.parts, self.key)
         where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
         return state.replace(**(jax.device_put(learned, where) if where else learned))
 
     def abstract_state(self) -> TrainState:
         """The shapes of the state, enough to compile for it."""
-        return self._init().eval_shape(self.key, self.learner.shard_ids())
+        return self._init().eval_shape(self.key, shard_ids(self.parts))
 
     def _init(self) -> Any:
-        return jax.jit(self.learner.init, out_shardings=self.shards.shardings(STATE_AXES))
+        return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
 
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
@@ -124,7 +125,7 @@ class Programs:
         if episodes:
             self.evaluator = Evaluator(
                 self.config,
-                self.learner.policy,
+                self.parts.policy,
                 episodes,
                 shards=evaluation_shards(
                     self.config, episodes, self.shards.devices, self.shards.num_members
@@ -140,8 +141,8 @@ class Programs:
         """Compiles chunks of updates."""
         out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
         # A host simulator can fail in the middle of a chunk: then the state before it is saved.
-        donate = (0,) if self.learner.env.spec.restorable else ()
-        train = jax.jit(self.learner.train_chunk, donate_argnums=donate, out_shardings=out)
+        donate = (0,) if self.parts.env.spec.restorable else ()
+        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
     def read_by_all(self, shards: Shards) -> Any:
@@ -156,12 +157,12 @@ class Programs:
     @property
     def failure(self) -> Exception | None:
         """What went wrong on the host, if anything did."""
-        envs = [self.learner.env] + ([self.evaluator.env] if self.evaluator else [])
+        envs = [self.parts.env] + ([self.evaluator.env] if self.evaluator else [])
         return next((env.failure for env in envs if env.failure), None)
 
     def close(self) -> None:
         """Ends what runs on the host; the compiled functions must not be called again."""
-        self.learner.env.close()
+        self.parts.env.close()
         if self.evaluator is not None:
             self.evaluator.close()
 
@@ -376,7 +377,7 @@ class Run:
     @property
     def restorable(self) -> bool:
         """Whether resuming continues the environments, too, and not only the agent."""
-        return self.programs.learner.env.spec.restorable
+        return self.programs.parts.env.spec.restorable
 
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""
@@ -397,7 +398,7 @@ class Run:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*reporting.COLUMNS, *self.programs.learner.figures)
+        return (*reporting.COLUMNS, *self.programs.parts.figures)
 
     def _tensorboard(self, folder: Path) -> reporting.Sink:
         return reporting.TensorBoardSink(folder, self.progress.env_steps)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import configio, reporting
-from purejaxppo.agents import ppo
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import Config
 from purejaxppo.envs import registry
 from purejaxppo.loop import Programs, Run, beats, evaluation_key
@@ -57,7 +57,7 @@ class MemberPrograms(Programs):
     def __init__(
         self, config: Config, devices: list[jax.Device], members: Sequence[Config]
     ) -> None:
-        """Builds the learner; nothing is compiled yet."""
+        """Builds the parts; nothing is compiled yet."""
         check_vmappable(config)
         if registry.on_host(config.env):
             devices = devices[:1]  # one pool, which one program steps for all
@@ -65,7 +65,7 @@ class MemberPrograms(Programs):
         self.members = list(members)
         seeds = [member.seed for member in members]
         self.key = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-        self.hp = stack([ppo.make_hyperparams(m.ppo, config.num_updates) for m in members])
+        self.hp = stack([make_hyperparams(m) for m in members])
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
 
     def eval_key(self, update: int):

@@ -18,19 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import reporting, streams
+from purejaxppo.agents import diagnostics
 from purejaxppo.config import TUNABLE, Config
-from purejaxppo.learner import STATE_AXES
 from purejaxppo.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.parts import train_program
 from purejaxppo.reporting import MOST_DIVERGED
 from purejaxppo.settings import LogUniform, Range, Uniform
-from purejaxppo.types import Hyperparams, Metrics, TrainState
+from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
-OWN = {
-    "update": "all members' are the same",
-    "rollout": "environments go on; a memory's carry, which is the old network's, begins anew",
-    "key": "or parent and child would draw the same",
-}
-"""Fields of a TrainState that a copied member keeps, and why; all others are its parent's."""
 COMPLEMENTS = ("gamma", "gae_lambda")
 """Numbers near 1, of which 1 - x is perturbed: a horizon of 1 / (1 - x) steps grows by a factor."""
 
@@ -63,7 +58,7 @@ class Population(NamedTuple):
 class PopulationState(TrainState):
     """The state of M agents and of the population that they are."""
 
-    population: Population
+    population: Population = state_field(own="what is known of all members")
 
 
 def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
@@ -145,7 +140,7 @@ def evolve(
 
     old = state.rollout.carry
     fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
-    inherited = [f.name for f in dataclasses.fields(TrainState) if f.name not in OWN]
+    inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["own"]]
     state = state.replace(
         rollout=state.rollout.replace(carry=keep_better(copied, old, fresh)),
         **{name: copy(getattr(state, name)) for name in inherited},
@@ -188,7 +183,7 @@ class PopulationPrograms(MemberPrograms):
         members: Sequence[Config],
         rules: Rules,
     ) -> None:
-        """Builds the learner; nothing is compiled yet."""
+        """Builds the parts; nothing is compiled yet."""
         super().__init__(config, devices, members)
         self.rules = rules
 
@@ -209,10 +204,8 @@ class PopulationPrograms(MemberPrograms):
 
     def compile_training(self, state: TrainState) -> None:
         """Compiles chunks of updates with selections between them."""
-        axes = {f.name: getattr(STATE_AXES, f.name) for f in dataclasses.fields(TrainState)}
-        axes["population"] = None
-        out = self.shards.shardings((PopulationState(**axes), None))
-        donate = (0,) if self.learner.env.spec.restorable else ()
+        out = self.shards.shardings((state_axes(PopulationState), None))
+        donate = (0,) if self.parts.env.spec.restorable else ()
         train = jax.jit(self.train_population, donate_argnums=donate, out_shardings=out)
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
@@ -224,10 +217,12 @@ class PopulationPrograms(MemberPrograms):
         fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
         zeros = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (size, *x.shape)), self.learner.zero_metrics()
+            lambda x: jnp.broadcast_to(x, (size, *x.shape)),
+            diagnostics.zero_metrics(self.parts.figures),
         )
         key = streams.stream(self.key[0], streams.POPULATION)
-        carry = self.learner.actor.network.initial_carry((self.learner.num_envs,))
+        carry = self.parts.initial_carry((self.parts.env.spec.num_envs,))
+        train_chunk = train_program(self.parts)
 
         def select_among(update, state, population):
             key_now = jax.random.fold_in(key, update)
@@ -235,7 +230,7 @@ class PopulationPrograms(MemberPrograms):
 
         def body(_, carried):
             state, population, total = carried
-            state, metrics = self.learner.train_chunk(state, population.hp, 1)
+            state, metrics = train_chunk(state, population.hp, 1)
             population = population._replace(
                 return_sum=population.return_sum
                 + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
@@ -268,7 +263,7 @@ class PopulationRun(MembersRun):
     ) -> None:
         """Opens the folder's saves; says so if selections will have to wait for episodes."""
         super().__init__(programs, run_dir, console)
-        length, spec = self.config.ppo.rollout_length, programs.learner.env.spec
+        length, spec = self.config.ppo.rollout_length, programs.parts.env.spec
         if warning := short_interval(programs.rules, length, spec.max_episode_steps):
             console.say(warning)
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.agents.ppo import make_hyperparams
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import TUNABLE, Config
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics
 
 
@@ -43,7 +43,7 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     Raises:
         ValueError: a name that is not a tunable float, or arrays of different lengths.
     """
-    hp = make_hyperparams(config.ppo, config.num_updates)
+    hp = make_hyperparams(config)
     unknown = [name for name in changes if f"ppo.{name}" not in TUNABLE]
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
@@ -78,22 +78,22 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainR
     """
     if config.asynchronous:
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
-    learner = Learner(config)
-    own = learner.hyperparams()
+    parts = make_parts(config)
+    init, train_chunk, own = init_program(parts), train_program(parts), make_hyperparams(config)
     updates = config.num_updates
     points = min(num_points, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
 
     def train(key, hyperparams: Hyperparams = own) -> TrainResult:
         def point(state, num_updates):
-            return learner.train_chunk(state, hyperparams, num_updates)
+            return train_chunk(state, hyperparams, num_updates)
 
         state, metrics = jax.lax.scan(
-            point, learner.init(key, learner.shard_ids()), jnp.asarray(np.diff(bounds))
+            point, init(key, shard_ids(parts)), jnp.asarray(np.diff(bounds))
         )
         return TrainResult(state.agent, curves(metrics))
 
-    train.close = learner.env.close  # type: ignore[attr-defined]
+    train.close = parts.env.close  # type: ignore[attr-defined]
     return train
 
 

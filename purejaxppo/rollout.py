@@ -1,16 +1,15 @@
 """Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents.obs_storage import FullObs, ObsStorage
 from purejaxppo.envs.base import Env, EnvStep
-from purejaxppo.memory import Whole, Windows
-from purejaxppo.types import Episodes, RolloutState, Transition
+from purejaxppo.types import Episodes, PolicyStep, Rollout, RolloutState, Transition
 
-WHOLE = Whole()
+FULL_OBS = FullObs()
 
 
 def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
@@ -30,60 +29,49 @@ def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
 
 def collect(
     env: Env,
-    act: Callable[..., tuple[Any, Any, Any, Any]],
+    act: Callable[..., PolicyStep],
     state: RolloutState,
     key,
     length: int,
     *,
-    memory: Whole | Windows = WHOLE,
-) -> tuple[RolloutState, Transition, Episodes]:
+    storage: ObsStorage = FULL_OBS,
+) -> Rollout:
     """Steps N environments `length` times.
 
     Args:
         env: the environments.
-        act: (key, carry, obs, start) -> (carry, action, log_prob, env_action); the carry is to
-            be reset where `start`.
+        act: (key, carry, obs, start) -> PolicyStep; the carry is to be reset where `start`.
         state: where they stand.
         key: consumed.
         length: T.
-        memory: how observations are kept in the transitions.
-
-    Returns:
-        (state, transitions [T, N], episodes that ended).
+        storage: of observations.
     """
     state = state.replace(env=env.refresh(state.env))
 
     def step(carried, key):
-        state, kept = carried
-        kept, obs = memory.keep(kept, state.obs, state.start, state.env)
-        carry, action, log_prob, env_action = act(key, state.carry, state.obs, state.start)
-        env_state, out = env.step(state.env, env_action)
-        state, row = record(state, obs, Choice(carry, action, log_prob), env_state, out)
-        return (state, kept), row
+        state, stored = carried
+        stored, obs = storage.append(stored, state.obs, state.start, state.env)
+        choice = act(key, state.carry, state.obs, state.start)
+        env_state, out = env.step(state.env, choice.env_action)
+        state, row = record(state, obs, choice, env_state, out)
+        return (state, stored), row
 
-    first, start_carry = (state, memory.begin(state.obs, length, state.env)), state.carry
-    keys = jax.random.split(key, length)
-    (state, kept), (transitions, episodes) = jax.lax.scan(step, first, keys)
-    transitions = transitions._replace(memory=kept, carry=start_carry)
-    return state, transitions, jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
-
-
-class Choice(NamedTuple):
-    """What a policy chose for N environments."""
-
-    carry: Any  # [N, ...]
-    action: Any  # [N, ...]
-    log_prob: jax.Array  # [N]
+    first = state, storage.init(state.obs, length, state.env)
+    (end, stored), (transitions, episodes) = jax.lax.scan(
+        step, first, jax.random.split(key, length)
+    )
+    episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
+    return Rollout(transitions, stored, state.carry, end, episodes)
 
 
 def record(
-    state: RolloutState, obs, choice: Choice, env_state, out: EnvStep
+    state: RolloutState, obs, choice: PolicyStep, env_state, out: EnvStep
 ) -> tuple[RolloutState, tuple[Transition, Episodes]]:
     """One step, taken: where the environments stand after it, and what is kept of it.
 
     Args:
         state: where they stood.
-        obs: what they observed there, as the memory keeps it.
+        obs: what they observed there, as a row of the storage.
         choice: what was done.
         env_state: the environments' own state after it.
         out: what they answered.

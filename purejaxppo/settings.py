@@ -15,23 +15,15 @@ import numpy as np
 import yaml
 
 from purejaxppo import configio
+from purejaxppo.checks import settings as settings_of
 from purejaxppo.config import TUNABLE, Config
 
 Setting = dict[str, Any]
 
 DEFAULTS = Config()
 
-NOT_SWEPT = (
-    "eval.",
-    "checkpoint.",
-    "logging.",
-    "seed",
-    "num_seeds",
-    "num_shards",
-    "devices",
-    "run_dir",
-    "asynchronous",
-    "matmul_precision",
+NOT_SWEPT = frozenset(
+    name for name, about, _ in settings_of(DEFAULTS) if not about.get("swept", True)
 )
 """Fields that say how to run and what to keep, and not what is learned."""
 
@@ -184,7 +176,7 @@ def check_key(key: str, where: str) -> str:
         close = close or [by_leaf[x] for x in difflib.get_close_matches(key, by_leaf, 1)]
         hint = f"did you mean '{close[0]}'?" if close else "docs/config.md lists what there is"
         raise ValueError(f"{where}: {key}: unknown field; {hint}")
-    if key.startswith(NOT_SWEPT):
+    if key in NOT_SWEPT:
         hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")
         raise ValueError(f"{where}: {key} is not a setting that learning depends on{hint}")
     return key

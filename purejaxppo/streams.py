@@ -4,6 +4,8 @@
 is also split gives a key that is in use already. A stream's number is far above any split's.
 """
 
+from typing import Any, NamedTuple
+
 import jax
 
 CURIOSITY = 0x63757269
@@ -25,3 +27,21 @@ VARIATION = 0x76617279
 def stream(key, name: int):
     """The key of a stream, of those named here."""
     return jax.random.fold_in(key, name)
+
+
+class Keys(NamedTuple):
+    """The keys of one update."""
+
+    next: Any
+    """The state's key after it."""
+    act: Any
+    """Actions, and the environments' first states where these are drawn anew."""
+    update: Any
+    """Minibatches."""
+    bonus: Any
+    """An intrinsic reward."""
+
+
+def split_keys(key) -> Keys:
+    """The keys of an update, of the state's key before it."""
+    return Keys._make([*jax.random.split(key, 3), stream(key, CURIOSITY)])

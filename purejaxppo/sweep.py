@@ -19,8 +19,8 @@ from purejaxppo.batches import Group, group_up
 from purejaxppo.config import Config, Scalar
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.launchers import LAUNCHERS, check
-from purejaxppo.learner import Learner
 from purejaxppo.members import check_vmappable
+from purejaxppo.parts import make_parts
 from purejaxppo.population import PopulationPrograms, PopulationRun, Rules, rules_of
 from purejaxppo.runfolder import run_folder
 from purejaxppo.settings import Setting
@@ -198,7 +198,7 @@ def check_members(members: Sequence[Config], command: Command) -> None:
     if command.launcher == "local":
         train.start_jax(members[0])
         for group in group_up(members):
-            Learner(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
+            make_parts(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
 
 
 def record(folder: Path, command: Command, config: Config) -> None:

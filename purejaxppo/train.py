@@ -163,7 +163,7 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
         config = resolve_shards(config, len(devices))
         programs, run_kind = programs_of(config, spread(devices, config))
         if config.imitate.teacher and not (run_dir / CONFIG).is_file():
-            imitation.load_teacher(config, programs.learner.policy)
+            imitation.load_teacher(config, programs.parts.policy)
     with writing(config, run_dir, programs.members, clobber=command.clobber):
         steps = config.num_updates * programs.steps_per_update
         # mpirun hands its processes terminals, even if its own output goes to a file.
@@ -351,7 +351,7 @@ def prepare(run: Run) -> TrainState:
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
     if resumes:
-        run.programs.learner.env.continue_at(run.checkpoints.progress().update)
+        run.programs.parts.env.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
         with hosts.together():

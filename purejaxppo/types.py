@@ -3,10 +3,15 @@
 Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from flax import struct
+
+from purejaxppo.config import TUNABLE, PPOConfig
 
 Obs = Any
 """An observation: one array [N, ...], or a dict of them for `Dict` spaces."""
@@ -15,28 +20,26 @@ Action = Any
 """An action as the policy stores it: one array [N, ...], or a dict of them for products."""
 
 
-class Hyperparams(NamedTuple):
-    """The tunable floats of PPO as arrays, so that a grid of them is one more `vmap`."""
+if TYPE_CHECKING:
 
-    learning_rate: jax.Array  # []
-    gamma: jax.Array  # []
-    gae_lambda: jax.Array  # []
-    clip_eps: jax.Array  # []
-    vf_clip_eps: jax.Array  # []
-    vf_coef: jax.Array  # []
-    ent_coef: jax.Array  # []
-    max_grad_norm: jax.Array  # []
-    kl_coef: jax.Array  # []
-    dual_clip: jax.Array  # []
-    intrinsic_coef: jax.Array  # []
-    symmetry_coef: jax.Array  # []
-    total_updates: jax.Array  # [] float: schedules reach their end after so many updates
+    class Hyperparams(PPOConfig):
+        """The tunable floats of `PPOConfig` as arrays [], so that a grid is one more `vmap`."""
+
+        total_updates: Any  # [] float: schedules reach their end after so many updates
+        _fields: tuple[str, ...]
+
+        @classmethod
+        def _make(cls, values: Iterable[Any]) -> "Hyperparams": ...
+        def _replace(self, **changes: Any) -> "Hyperparams": ...
+else:
+    names = [name.removeprefix("ppo.") for name in TUNABLE]
+    Hyperparams = namedtuple("Hyperparams", [*names, "total_updates"])
 
 
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: Any  # [N, ...] what the action was chosen from, as `memory.py` keeps it
+    obs: Any  # [N, ...] what the action was chosen from, as a row of `obs_storage`
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
@@ -44,8 +47,6 @@ class Transition(NamedTuple):
     truncated: jax.Array  # [N] bool
     valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
     start: jax.Array  # [N] bool: obs is an episode's first
-    memory: Any = ()  # what the rows of obs refer to, without time, if it is not whole
-    carry: Any = ()  # [N, ...] recurrent carry before the first row, without time
 
 
 class Episodes(NamedTuple):
@@ -85,13 +86,32 @@ class ValueStats(NamedTuple):
     high: jax.Array  # [] the largest; minus infinity before there were any
 
 
-class Experience(NamedTuple):
-    """A rollout, and what it takes to learn from it."""
+class PolicyStep(NamedTuple):
+    """What a policy chose for N environments."""
 
-    rollout: RolloutState  # where the environments stand after it
+    carry: Any  # [N, ...] recurrent carry after it, () for feed-forward networks
+    action: Action  # [N, ...] as the policy stores it
+    log_prob: jax.Array  # [N]
+    env_action: Any  # [N, ...] as the environment gets it
+
+
+class Outputs(NamedTuple):
+    """What a network puts out for N rows, or T x N of them."""
+
+    carry: Any  # [N, ...] after the last row, () for feed-forward networks
+    dist_params: jax.Array  # [(T,) N, P] of the distribution over actions
+    critic: jax.Array  # [(T,) N, K] what `Critic.value` makes a value of
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments, and what it takes to learn from them."""
+
     transitions: Transition  # [T, N]
+    stored: Any  # what the rows of transitions.obs refer to; () if they are the observations
+    carry: Any  # [N, ...] recurrent carry before the first row
+    end: RolloutState  # after the last row
     episodes: Episodes
-    obs_stats: RunningStats  # what the policy's observations were normalised by
+    obs_stats: Any = ()  # RunningStats that the policy's observations were normalised by
 
 
 class AgentState(struct.PyTreeNode):
@@ -101,21 +121,46 @@ class AgentState(struct.PyTreeNode):
     obs_stats: RunningStats  # of observations, frozen during a rollout and its update
 
 
-class TrainState(struct.PyTreeNode):
-    """The whole of a training run; saving and restoring it is exact resume.
+def state_field(*, local: bool = False, own: str = "", untaught: str = "") -> Any:
+    """A field of a training state, with what happens to it.
 
-    `rollout` and `key` are local to a shard (leading axis D outside `train_chunk`), the rest is
-    shared by all shards.
+    Args:
+        local: each shard has its own (a leading axis of D outside of a shard's functions), or all
+            have the same.
+        own: why a member of a population keeps it when all else is copied from another member.
+        untaught: why it does not come from the time with a teacher.
     """
+    return struct.field(metadata={"local": local, "own": own, "untaught": untaught})
 
-    agent: AgentState
-    opt_state: Any  # optax state over the parameters as one flat vector
-    reward_stats: RunningStats  # of discounted returns
-    value_stats: ValueStats  # of value targets, for critics that look at them
-    intrinsic: Any  # what an intrinsic reward has learned; () for none
-    update: jax.Array  # [] int32: PPO iterations done
-    rollout: RolloutState
-    key: jax.Array  # a PRNG key
+
+class TrainState(struct.PyTreeNode):
+    """The whole of a training run; saving and restoring it is exact resume."""
+
+    agent: AgentState = state_field()
+    opt_state: Any = state_field(  # optax state over the parameters as one flat vector
+        untaught="its moments are of another loss, and of another optimiser under kl_rate"
+    )
+    reward_stats: RunningStats = state_field()  # of discounted returns
+    value_stats: ValueStats = state_field()  # of value targets, for critics that look at them
+    intrinsic: Any = state_field(  # what an intrinsic reward has learned; () for none
+        untaught="a student is not curious"
+    )
+    update: jax.Array = state_field(  # [] int32: PPO iterations done
+        own="all members' are the same", untaught="the run begins"
+    )
+    rollout: RolloutState = state_field(
+        local=True,
+        own="environments go on; a recurrent carry, which is the old network's, begins anew",
+        untaught="its carry is the teacher's",
+    )
+    key: jax.Array = state_field(  # a PRNG key
+        local=True, own="or parent and child would draw the same", untaught="the run's own"
+    )
+
+
+def state_axes(kind: Any = TrainState) -> Any:
+    """A state of a class whose fields are 0 where shards have their own, None elsewhere."""
+    return kind(**{f.name: 0 if f.metadata.get("local") else None for f in fields(kind)})
 
 
 class Losses(NamedTuple):

@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,11 +14,13 @@ import pytest
 from support.optimizations import optimized
 
 import purejaxppo.train as train_command
-from purejaxppo import load_config, make_train, restore
+from purejaxppo import learner, load_config, make_train, restore
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.asynchronous import AsynchronousPrograms
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.reporting import read_csv
+from purejaxppo.streams import split_keys
 
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
@@ -84,21 +87,22 @@ def test_a_run_does_not_depend_on_timing_nor_on_turns(finished, tmp_path, monkey
 @pytest.mark.optimized
 def test_rollouts_are_those_of_a_policy_one_update_older(finished):
     """The loop by hand: rollout k + 1 is made before update k."""
-    learner = Learner(load_config(finished / "small.yaml"))
-    collect, learn, hp = jax.jit(learner.collect), jax.jit(learner.learn), learner.hyperparams()
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    config = load_config(finished / "small.yaml")
+    parts, hp = make_parts(config), make_hyperparams(config)
+    collect, learn = (jax.jit(partial(f, parts)) for f in (learner.collect, learner.learn))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     state = state.replace(
         rollout=jax.tree.map(lambda x: x[0], state.rollout),
         key=state.key[0],
     )
-    key, act_key, _ = jax.random.split(state.key, 3)
-    experience = collect(state.agent, state.rollout, act_key)
-    for _ in range(10):
-        key, act_key, _ = jax.random.split(key, 3)
-        next_experience = collect(state.agent, experience.rollout, act_key)
-        state, metrics = learn(state, experience, hp)
-        experience = next_experience
-    learner.env.close()
+    keys = split_keys(state.key)
+    rollout = collect(state.agent, state.rollout, keys.act, 0.0)
+    for update in range(10):
+        keys = split_keys(keys.next)
+        next_rollout = collect(state.agent, rollout.end, keys.act, (update + 1) / 10)
+        state, metrics = learn(state, rollout, hp)
+        rollout = next_rollout
+    parts.env.close()
     assert metrics.losses.approx_kl >= 0
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
@@ -162,20 +166,19 @@ def test_a_pure_function_is_refused(tmp_path):
 
 def test_vtrace_is_gae_for_the_newest_policy_only(make_config):
     """Of its own rollout the ratios are 1; of an older policy's rollout advantages differ."""
-    learners = [Learner(make_config(env=VECTOR, ppo={"advantage": a})) for a in ("gae", "vtrace")]
-    init = jax.jit(learners[0].init_shard)
-    state, hp = init(jax.random.key(0), np.int32(0)), learners[0].hyperparams()
-    collect, learn = jax.jit(learners[0].collect), [jax.jit(lrn.learn) for lrn in learners]
-    _, act_key, _ = jax.random.split(state.key, 3)
-    experience = collect(state.agent, state.rollout, act_key)
-    one, other = (step(state, experience, hp)[0] for step in learn)
+    configs = [make_config(env=VECTOR, ppo={"advantage": a}) for a in ("gae", "vtrace")]
+    both, hp = [make_parts(config) for config in configs], make_hyperparams(configs[0])
+    state = jax.jit(partial(learner.init_state, both[0]))(jax.random.key(0), np.int32(0))
+    collect = jax.jit(partial(learner.collect, both[0]))
+    learn = [jax.jit(partial(learner.learn, parts)) for parts in both]
+    rollout = collect(state.agent, state.rollout, split_keys(state.key).act, 0.0)
+    one, other = (step(state, rollout, hp)[0] for step in learn)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         one.agent.params,
         other.agent.params,
     )
-    _, act_key, _ = jax.random.split(one.key, 3)
-    experience = collect(state.agent, one.rollout, act_key)
-    old = [step(one, experience, hp)[1] for step in learn]
+    rollout = collect(state.agent, one.rollout, split_keys(one.key).act, 0.0)
+    old = [step(one, rollout, hp)[1] for step in learn]
     assert abs(old[0].losses.value_loss - old[1].losses.value_loss) > 1e-6
     assert np.isfinite(old[1].losses.value_loss)

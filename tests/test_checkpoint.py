@@ -20,7 +20,7 @@ from support.runs import error_of, final_state, start, train, wait_for
 import purejaxppo.evaluate as evaluate_command
 from purejaxppo import configio, restore
 from purejaxppo.checkpoint import Checkpoints, Progress
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.reporting import read_csv
 
 WATCHED = []
@@ -68,8 +68,8 @@ class Moments:
 
 def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path, key):
     config = make_config()
-    learner = Learner(config)
-    state = jax.jit(learner.init)(key, learner.shard_ids())
+    parts = make_parts(config)
+    state = jax.jit(init_program(parts))(key, shard_ids(parts))
     run, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     checkpoints = Checkpoints(run, keep=1)
@@ -144,8 +144,8 @@ def test_a_damaged_or_foreign_save_gets_one_sentence(finished_run, config_file, 
 
 
 def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, key):
-    learner = Learner(make_config())
-    state = jax.jit(learner.init)(key, learner.shard_ids())
+    parts = make_parts(make_config())
+    state = jax.jit(init_program(parts))(key, shard_ids(parts))
     env = {"simulator": state.rollout.env, "act": jnp.zeros((4, 0)), "forces": jnp.ones((4, 2))}
     state = state.replace(rollout=state.rollout.replace(env=env))
     checkpoints = Checkpoints(tmp_path)

@@ -8,10 +8,16 @@ pytestmark = pytest.mark.toy
 WRONG = [
     (["--ppo.gamma", "1.5"], "ppo.gamma = 1.5 is not between 0 and 1"),
     (
+        ["--ppo.learning_rate_warmup", "1.5"],
+        "ppo.learning_rate_warmup = 1.5 is not between 0 and 1",
+    ),
+    (["--ppo.dual_clip", "1"], "ppo.dual_clip = 1.0 must be greater than 1"),
+    (["--ppo.clip_obs", ".inf"], "ppo.clip_obs = inf is not a finite number"),
+    (
         ["--ppo.kl_rate", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "1"],
         "ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise one of them",
     ),
-    (["--ppo.clip_eps", "0"], "ppo.clip_eps = 0.0 must be finite and greater than 0"),
+    (["--ppo.clip_eps", "0"], "ppo.clip_eps = 0.0 must be greater than 0"),
     (["--env.num_envs", "0"], "env.num_envs = 0 is too small; it must be at least 1"),
     (["--total_timesteps", "0"], "total_timesteps = 0 is too small"),
     (["--seed", "-1"], "seed = -1 is too small"),

@@ -9,8 +9,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from purejaxppo.agents.ppo import LANES
-from purejaxppo.learner import STATE_AXES, Learner
+from purejaxppo import learner
+from purejaxppo.agents.optimizers import LANES
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
 from purejaxppo.sharding import Shards
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -47,10 +49,11 @@ def test_a_gradient_step_is_one_sum_of_one_flat_vector(script, make_config):
 
 def test_the_compiled_program_has_no_more_gradient_sums(script, make_config):
     config = replace(cartpole(make_config), num_shards=2)
-    learner = Learner(config, Shards(2, jax.devices()[:2]))
-    update = learner.shards.map(learner.train_step, (STATE_AXES, None), (STATE_AXES, None))
-    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
-    text = jax.jit(update).lower(state, learner.hyperparams()).compile().as_text()
+    parts = make_parts(config, Shards(2, jax.devices()[:2]))
+    axes = (STATE_AXES, None)
+    update = map_over_shards(parts, learner.train_step, axes, axes)
+    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    text = jax.jit(update).lower(state, make_hyperparams(config)).compile().as_text()
     large = re.findall(rf"f32\[{LANES + 128}\][^=\n]* all-reduce(?:-start)?\(", text)
     assert len(large) == 1  # in a loop
 

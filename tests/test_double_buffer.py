@@ -1,6 +1,6 @@
 """Two halves in turns: the numbers of one batch, and the time of the slower of policy and step."""
 
-import functools
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import make_train
+from purejaxppo import learner, make_train
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.learner import Learner
+from purejaxppo.parts import make_parts
+from purejaxppo.streams import split_keys
+from purejaxppo.types import PolicyStep
 
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
@@ -36,24 +39,25 @@ ENVS = {
 }
 
 
-def watched(learner, state, hp):
+def watched(parts, state, hp):
     """One update, and the rollout that it was made from."""
-    _, act_key, _ = jax.random.split(state.key, 3)
-    experience = learner.collect(state.agent, state.rollout, act_key)
-    state, metrics = learner.learn(state, experience, hp)
-    return state, (experience.transitions, experience.episodes, metrics, state.agent)
+    progress = state.update / hp.total_updates
+    key = split_keys(state.key).act
+    rollout = learner.collect(parts, state.agent, state.rollout, key, progress)
+    state, metrics = learner.learn(parts, state, rollout, hp)
+    return state, (rollout.transitions, rollout.episodes, metrics, state.agent)
 
 
 def updates(config, count):
-    """What some updates of a fresh learner were made from, and led to."""
-    learner = Learner(config)
-    step = jax.jit(functools.partial(watched, learner))
-    state = jax.jit(learner.init_shard)(jax.random.key(0), jnp.int32(0))
+    """What some updates of a fresh agent were made from, and led to."""
+    parts, hp = make_parts(config), make_hyperparams(config)
+    step = jax.jit(partial(watched, parts))
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), jnp.int32(0))
     out = []
     for _ in range(count):
-        state, seen = step(state, learner.hyperparams())
+        state, seen = step(state, hp)
         out.append(jax.device_get(seen))
-    learner.env.close()
+    parts.env.close()
     return out
 
 
@@ -99,7 +103,7 @@ def test_one_half_steps_while_the_policy_acts_for_the_other():
 
     def act(key, carry, obs, start):
         action = jax.random.normal(key, (4, 1))
-        return carry, action, jnp.zeros(4), action
+        return PolicyStep(carry, action, jnp.zeros(4), action)
 
     def run(key):
         return collect(env, act, init_rollout(env, lambda n: (), key), key, 3)
@@ -143,7 +147,7 @@ def test_an_odd_number_of_environments_is_refused(make_config):
 @pytest.mark.toy
 def test_simulators_in_jax_are_refused(make_config):
     with pytest.raises(ValueError, match=r"dummy/constant is none: leave it off"):
-        Learner(make_config(env={"double_buffer": True}))
+        make_parts(make_config(env={"double_buffer": True}))
 
 
 def test_seeds_under_vmap_are_refused(make_config):

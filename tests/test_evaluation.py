@@ -10,10 +10,11 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.evaluation import Agent, Evaluation, Evaluator, evaluate, run_episodes
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.reporting import eval_row
 from purejaxppo.sharding import Shards
 from purejaxppo.spaces import Box, Discrete
+from purejaxppo.types import PolicyStep
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,7 @@ def agent(make_config):
         env={"name": "gymnax/Pendulum-v1", "max_episode_steps": 5},
         eval={"stochastic": True},
     )
-    learner = Learner(config)
-    return Agent(config, jax.jit(learner.policy.init)(jax.random.key(1)))
+    return Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(1)))
 
 
 def test_an_evaluation_is_the_same_on_any_number_of_shards_and_devices(agent):
@@ -47,8 +47,8 @@ def test_episodes_in_turns_are_those_side_by_side(agent, monkeypatch):
 
 def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkeypatch):
     config = make_config(env={"name": "dummy/vector", "num_envs": 4})
-    learner = Learner(config)
-    state = jax.jit(learner.init)(jax.random.key(config.seed), learner.shard_ids())
+    parts = make_parts(config)
+    state = jax.jit(init_program(parts))(jax.random.key(config.seed), shard_ids(parts))
 
     def starts(env, begun, *args, **rest):
         return begun[1][:, 0], jnp.ones(len(begun[1]), int)
@@ -85,7 +85,7 @@ def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
 
     def act(keys, carry, obs, start):
         assert keys.shape == (16,)
-        return carry, None, None, jnp.zeros(16, int)
+        return PolicyStep(carry, None, None, jnp.zeros(16, int))
 
     keys = jax.random.split(jax.random.key(0), 16)
     begun = env.reset(keys)
@@ -104,10 +104,10 @@ def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
 def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_config):
     # Its actions are the first of each kind, and the task pays for some of these.
     config = make_config(env={"name": "dummy/choices"})
-    learner = Learner(config)
-    evaluator = Evaluator(config, learner.policy, 3)
+    policy = make_parts(config).policy
+    evaluator = Evaluator(config, policy, 3)
     run = jax.jit(evaluator.evaluate)
-    state = jax.jit(learner.policy.init)(jax.random.key(0))
+    state = jax.jit(policy.init)(jax.random.key(0))
     assert np.isfinite(run(state, jax.random.key(0))[0]).all()
     broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
     returns, lengths = run(broken, jax.random.key(0))

@@ -1,6 +1,6 @@
 """The learner as a whole: identities that any correct PPO keeps, and that it learns."""
 
-import functools
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from support.trees import assert_same, plain
 
-from purejaxppo import memory, streams
-from purejaxppo.agents import critics, optimizers, ppo
+from purejaxppo import learner, streams
+from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import IntrinsicConfig
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.reporting import metrics_row
 from purejaxppo.sharding import Shards
 
@@ -21,38 +22,57 @@ VECTOR = {"name": "dummy/vector", "num_envs": NUM_ENVS, "max_episode_steps": LIM
 
 
 class Compiled:
-    """A learner with its functions compiled once."""
+    """The programs of a training, compiled once."""
 
     def __init__(self, config, devices=None):
-        self.learner = Learner(config, Shards(config.num_shards, devices))
-        self.hp = self.learner.hyperparams()
-        self.jitted_init = jax.jit(self.learner.init)
-        self.chunk = jax.jit(self.learner.train_chunk)
+        self.parts = make_parts(config, Shards(config.num_shards, devices))
+        self.hp = make_hyperparams(self.parts.config)
+        self.jitted_init = jax.jit(init_program(self.parts))
+        self.chunk = jax.jit(train_program(self.parts))
 
     def init(self, seed=0):
-        return self.jitted_init(jax.random.key(seed), self.learner.shard_ids())
+        return self.jitted_init(jax.random.key(seed), shard_ids(self.parts))
 
     def train(self, state, num_updates, **hp):
         hp = {name: jnp.float32(x) for name, x in hp.items()}
         return self.chunk(state, self.hp._replace(**hp), jnp.int32(num_updates))
 
-    @functools.cached_property
+    @cached_property
     def after_four(self):
         """(state, metrics) after four updates in one chunk."""
         return self.train(self.init(), 4)
 
 
-class Watched(Learner):
-    """A learner whose metrics hold its transitions and batch."""
+def watched_step(parts, state, hp):
+    """`learner.train_step`, watched.
 
-    def summarise(self, transitions, episodes, losses, batch):
-        metrics = super().summarise(transitions, episodes, losses, batch)
-        kept, stats, _ = batch.shared
-        seen = self.memory.after(
-            lambda obs: self.policy.normalize_obs(stats, obs), self.memory.look(kept, batch.obs)
-        )
-        extras = {"transitions": transitions, "batch": batch._replace(obs=seen)}
-        return metrics._replace(extras=extras)
+    Returns:
+        (state, transitions, the batch that the gradient steps are made of, with observations as
+        the loss gives them to the network).
+    """
+    rollouts, updates, seen = [], [], []
+    update_epochs, network = ppo.update_epochs, parts.policy.network
+
+    def collect(*args, **kwargs):
+        rollouts.append(parts.collect(*args, **kwargs))
+        return rollouts[-1]
+
+    def watched_update(update, params, opt_state, batch, *args, **kwargs):
+        updates.append((update, params, batch))
+        return update_epochs(update, params, opt_state, batch, *args, **kwargs)
+
+    def unroll(params, carry, obs, start):
+        seen.append(obs)
+        return network.unroll(params, carry, obs, start)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo, "update_epochs", watched_update)
+        state, _ = learner.train_step(parts._replace(collect=collect), state, hp)
+        patch.setattr(parts.policy, "network", network._replace(unroll=unroll))
+        [(update, params, batch)] = updates
+        update.loss(params, update.prepare(batch))
+    [rollout], [obs] = rollouts, seen
+    return state, rollout.transitions, batch._replace(obs=obs)
 
 
 def assert_close(a, b, tolerance):
@@ -124,9 +144,9 @@ def test_other_seeds_give_other_weights_and_other_environments(vector):
 @pytest.mark.optimized
 def test_a_seed_among_many_equals_that_seed_alone(vector):
     keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
-    states = jax.jit(jax.vmap(vector.learner.init, (0, None)))(keys, vector.learner.shard_ids())
+    states = jax.jit(jax.vmap(init_program(vector.parts), (0, None)))(keys, shard_ids(vector.parts))
     assert_same(jax.tree.map(lambda x: x[1], states), vector.init())
-    train = jax.jit(jax.vmap(vector.learner.train_chunk, (0, None, None)))
+    train = jax.jit(jax.vmap(train_program(vector.parts), (0, None, None)))
     states, metrics = train(states, vector.hp, jnp.int32(4))
     # Batched matrix products add up in another order: rounding, grown over 16 Adam steps.
     alone = vector.after_four
@@ -144,9 +164,9 @@ def two_shards(make_config):
 
 
 def test_two_shards_on_one_device_equal_two_devices(two_shards):
-    assert two_shards.learner.shards.num_devices == 1
-    spread = Compiled(two_shards.learner.config, jax.devices("cpu")[:2])
-    assert spread.learner.shards.num_devices == 2
+    assert two_shards.parts.shards.num_devices == 1
+    spread = Compiled(two_shards.parts.config, jax.devices("cpu")[:2])
+    assert spread.parts.shards.num_devices == 2
     here, there = two_shards.init(), spread.init()
     assert_close(here, there, 1e-6)
     here, here_metrics = two_shards.train(here, 4)
@@ -169,15 +189,14 @@ def test_shards_have_environments_of_their_own_and_weights_in_common(two_shards)
 def watched(make_config):
     """Two updates under reward normalisation: config, and [state, transitions, batch] of each."""
     config = make_config(env=VECTOR, ppo={"normalize_reward": True, "gamma": 0.9})
-    learner = Watched(config)
+    parts = make_parts(config)
     # With lambda = 0 the advantage is the TD error, in which the reward can be read.
-    hp = learner.hyperparams()._replace(gae_lambda=jnp.float32(0))
-    step, state, steps = jax.jit(learner.train_step), None, []
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    hp = make_hyperparams(parts.config)._replace(gae_lambda=jnp.float32(0))
+    step, steps = jax.jit(partial(watched_step, parts)), []
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     for _ in range(2):
-        state, metrics = step(state, hp)
-        extras = metrics.extras
-        steps.append(plain((state, extras["transitions"], extras["batch"])))
+        state, transitions, batch = step(state, hp)
+        steps.append(plain((state, transitions, batch)))
     return config, steps
 
 
@@ -221,13 +240,12 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
         np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_vary(vector):
-    explained_variance = vector.learner.explained_variance
-
+def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_vary():
     def of(target, value, valid):
         rows = jnp.stack([target, target - value])
         mean = jnp.mean(rows, axis=(1, 2), where=valid)
-        return explained_variance(rows, mean, valid, jnp.sum(valid))
+        count = jnp.sum(valid)
+        return diagnostics.explained_variance(rows, mean, valid, count, lambda x: x)
 
     noise = np.random.default_rng(0).normal(size=(2, 50, 4)).astype(np.float32)
     valid = jnp.asarray(noise[0] < 1.0)
@@ -242,20 +260,20 @@ def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_var
     assert of(constant, jnp.asarray(value), valid) == (0, 0.0)
 
 
-def test_a_row_without_varying_targets_says_nothing_of_explained_variance(vector):
-    metrics = vector.learner.zero_metrics()._replace(updates=2, explained=0)
+def test_a_row_without_varying_targets_says_nothing_of_explained_variance():
+    metrics = diagnostics.zero_metrics(())._replace(updates=2, explained=0)
     assert "losses/explained_variance" not in metrics_row(metrics)
     row = metrics_row(metrics._replace(explained=1, explained_variance=0.5))
     assert row["losses/explained_variance"] == 0.5
 
 
 def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(make_config):
-    learner = Watched(make_config(env={"name": "dummy/constant"}, ppo={"gamma": 0.75}))
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
+    parts = make_parts(make_config(env={"name": "dummy/constant"}, ppo={"gamma": 0.75}))
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     critic = {"kernel": jnp.zeros((8, 1)), "bias": jnp.full(1, 4.0)}  # 4 = 1 / (1 - gamma)
     agent = state.agent.replace(params=state.agent.params | {"critic": critic})
-    after, metrics = jax.jit(learner.train_step)(state.replace(agent=agent), learner.hyperparams())
-    batch, transitions = metrics.extras["batch"], metrics.extras["transitions"]
+    step = jax.jit(partial(watched_step, parts))
+    after, transitions, batch = step(state.replace(agent=agent), make_hyperparams(parts.config))
     assert transitions.truncated.any() and not transitions.valid.all()
     np.testing.assert_array_equal(batch.advantage, np.zeros(LENGTH * 4))
     assert_same(after.agent.params, agent.params)
@@ -301,9 +319,10 @@ PIXELS = {
 
 
 def test_images_stay_bytes_until_the_network(make_config):
-    learner = Learner(make_config(**PIXELS))
-    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
-    program = jax.make_jaxpr(learner.train_chunk)(state, learner.hyperparams(), jnp.int32(1))
+    parts = make_parts(make_config(**PIXELS))
+    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    hp = make_hyperparams(parts.config)
+    program = jax.make_jaxpr(train_program(parts))(state, hp, jnp.int32(1))
     shapes = {f"{kind}[{rows},84,84,4]" for kind in ("u8", "f32") for rows in ("12,2", "24", "8")}
     found = {shape for shape in shapes if shape in str(program)}
     # The rollout, its rows flattened, and a minibatch of them.
@@ -312,20 +331,20 @@ def test_images_stay_bytes_until_the_network(make_config):
 
 def test_values_of_images_in_parts_equal_those_in_one_batch(make_config, monkeypatch):
     config = make_config(network={"encoder": "cnn_small"}, **PIXELS)
-    learner = Learner(config)
-    params = jax.jit(learner.policy.init)(jax.random.key(0)).params
+    parts = make_parts(config)
+    params = jax.jit(parts.policy.init)(jax.random.key(0)).params
     obs = jax.random.bits(jax.random.key(1), (12, 2, 84, 84, 4), jnp.uint8)
     start = jnp.zeros((12, 2), bool)
 
     def value(obs, start):
-        return learner.policy.network.apply(params, (), obs, start)[2]
+        return parts.policy.network.apply(params, (), obs, start).critic
 
     results = []
-    for images, parts in [(512, 1), (9, 3), (1, 12)]:
-        monkeypatch.setattr(memory, "IMAGES", images)
-        values = jax.jit(functools.partial(learner.memory.over, value, ()))
+    for images, times in [(512, 1), (9, 3), (1, 12)]:
+        monkeypatch.setattr(obs_storage, "IMAGES", images)
+        values = jax.jit(partial(parts.storage.map_rows, value, ()))
         text = values.lower(obs, start).as_text()
-        assert f"tensor<{parts}x{12 // parts}x2x84x84x4xui8>" in text
+        assert f"tensor<{times}x{12 // times}x2x84x84x4xui8>" in text
         results.append(values(obs, start))
     for other in results[1:]:
         np.testing.assert_allclose(results[0], other, rtol=1e-5, atol=1e-6)
@@ -333,16 +352,16 @@ def test_values_of_images_in_parts_equal_those_in_one_batch(make_config, monkeyp
 
 def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
     """Rollouts of 12 steps, episodes of 7 with reward 1: 1, 1.5, ... in each, from 1 on in all."""
-    learner = Learner(
+    parts = make_parts(
         make_config(
             env={"name": "dummy/constant", "max_episode_steps": LIMIT},
             ppo={"rollout_start": "reset", "normalize_reward": True, "gamma": 0.5},
         )
     )
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
-    step = jax.jit(learner.train_step)
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
+    step = jax.jit(partial(learner.train_step, parts))
     for _ in range(2):
-        state, _ = step(state, learner.hyperparams())
+        state, _ = step(state, make_hyperparams(parts.config))
         # Seven steps, the reset row, four steps more: the second episode is left unfinished.
         np.testing.assert_allclose(state.rollout.discounted_return, 1 + 0.5 + 0.25 + 0.125)
     episode = 2 - 0.5 ** np.arange(LIMIT)
@@ -351,18 +370,19 @@ def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
 
 
 def test_streams_have_keys_that_nothing_else_has(make_config, key):
-    learner = Learner(make_config(ppo={"rollout_start": "reset"}, intrinsic=RND))
+    parts = make_parts(make_config(ppo={"rollout_start": "reset"}, intrinsic=RND))
     drawn = []
-    learner.env.reset = lambda key, reset=learner.env.reset: drawn.append(key) or reset(key)
-    state = learner.init_shard(key, 0)
-    _, act_key, improve_key = used = jax.random.split(state.key, 3)
-    experience = learner.collect(state.agent, state.rollout, act_key)
-    learner.intrinsic = learner.intrinsic._replace(
+    parts.env.reset = lambda key, reset=parts.env.reset: drawn.append(key) or reset(key)
+    state = learner.init_state(parts, key, 0)
+    used = streams.split_keys(state.key)
+    rollout = learner.collect(parts, state.agent, state.rollout, used.act, 0.0)
+    bonus = parts.bonus._replace(
         update=lambda state, rows, key, psum: (state, drawn.append(key) or {})
     )
-    learner.add_intrinsic(state, experience, experience.transitions.reward, learner.hyperparams())
-    steps = jax.random.split(act_key, 1000)
-    keys = [jnp.stack(drawn), used, steps, jax.random.split(improve_key, 1000)]
+    reward, hp = rollout.transitions.reward, make_hyperparams(parts.config)
+    learner.add_bonus(parts._replace(bonus=bonus), state, rollout, reward, hp, used)
+    split = [jax.random.split(x, 1000) for x in (used.act, used.update)]
+    keys = [jnp.stack(drawn), jnp.stack([used.next, used.act, used.update]), *split]
     keys = np.concatenate([jax.random.key_data(x) for x in keys])
     assert len(np.unique(keys, axis=0)) == len(keys) == 3 + 3 + 2000
 
@@ -375,14 +395,15 @@ def test_no_two_streams_have_one_number_and_none_is_that_of_a_split():
 
 
 def test_metrics_say_what_critic_and_rate_report(make_config):
-    learner = Learner(make_config(ppo={"critic": "hl_gauss", "kl_rate": True, "gamma": 0.0}))
-    state = jax.jit(learner.init_shard)(jax.random.key(0), 0)
-    state, metrics = jax.jit(learner.train_step)(state, learner.hyperparams())
-    assert set(metrics.extras) == set(learner.figures)
+    parts = make_parts(make_config(ppo={"critic": "hl_gauss", "kl_rate": True, "gamma": 0.0}))
+    state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
+    step = jax.jit(partial(learner.train_step, parts))
+    state, metrics = step(state, make_hyperparams(parts.config))
+    assert set(metrics.extras) == set(parts.figures)
     assert metrics.extras[critics.CLIPPED] == 0
     assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1] != 1
     batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
         target=jnp.array([1e6, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
     )
-    shares = learner.mean_of_targets(learner.critic.figures, batch)
+    shares = diagnostics.mean_of_targets(parts.critic.figures, batch, lambda x: x)
     np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)

@@ -22,6 +22,7 @@ from purejaxppo.config import EvalConfig
 from purejaxppo.evaluation import evaluate
 from purejaxppo.loop import Programs
 from purejaxppo.members import MemberPrograms, keep_better, seeds_of
+from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.reporting import confidence, member_curves, read_csv
 from purejaxppo.sharding import Shards
 
@@ -184,7 +185,7 @@ def test_seeds_are_initialised_one_after_another(make_config):
     # JAX's batched QR waits for itself on CPUs; see below.
     config = small(make_config, num_seeds=4)
     programs = MemberPrograms(config, jax.devices()[:1], seeds_of(config))
-    jaxpr = jax.make_jaxpr(programs.learner.init)(programs.key, programs.learner.shard_ids())
+    jaxpr = jax.make_jaxpr(init_program(programs.parts))(programs.key, shard_ids(programs.parts))
     shapes = list(operands_of_qr(jaxpr.jaxpr))
     assert shapes
     assert {len(shape) for shape in shapes} == {2}
@@ -202,14 +203,14 @@ HUNDRED_STARTS = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 from purejaxppo import load_config
-from purejaxppo.learner import STATE_AXES
 from purejaxppo.members import MemberPrograms, seeds_of
+from purejaxppo.parts import STATE_AXES, init_program, shard_ids
 config = load_config("cartpole.yaml", {"num_seeds": 32, "num_shards": 1, "env.num_envs": 4})
 programs = MemberPrograms(config, jax.devices(), seeds_of(config))
 out = programs.shards.shardings(STATE_AXES)
-init = jax.jit(programs.learner.init, out_shardings=out)
+init = jax.jit(init_program(programs.parts), out_shardings=out)
 for _ in range(100):
-    jax.block_until_ready(init(programs.key, programs.learner.shard_ids()))
+    jax.block_until_ready(init(programs.key, shard_ids(programs.parts)))
 print("started")
 """
 

@@ -23,10 +23,10 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "a time limit is treated as the task's own end": Fault(
-        "advantages.py",
+        "agents/advantages.py",
         "delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value",
         "delta = reward + gamma * jnp.where(done, 0.0, next_value) - value",
-        "test_advantages.py",
+        "agents/test_advantages.py",
     ),
     "a memory goes on into the next episode": Fault(
         "agents/cells.py",
@@ -67,10 +67,11 @@ FAULTS = {
     ),
     "the update forgets the action mask": Fault(
         "learner.py",
-        "return self.units.unroll(unroll, carry, obs, start)",
-        "if isinstance(obs, dict) and 'action_mask' in obs:\n"
-        "                    obs = obs | {'action_mask': jnp.ones_like(obs['action_mask'])}\n"
-        "                return self.units.unroll(unroll, carry, obs, start)",
+        "out = forward(rows.carry, rows.obs, rows.start)",
+        "obs = rows.obs\n"
+        "    if isinstance(obs, dict) and 'action_mask' in obs:\n"
+        "        obs = obs | {'action_mask': jnp.ones_like(obs['action_mask'])}\n"
+        "    out = forward(rows.carry, obs, rows.start)",
         "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
     ),
     "an exported policy has the normaliser of no training": Fault(
@@ -91,8 +92,8 @@ def test_a_fault_is_found(name, tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     source = tmp_path / "purejaxppo" / fault.file
     text = source.read_text(encoding="utf-8")
-    assert fault.line in text, f"{fault.file} has changed: {fault.line}"
-    source.write_text(text.replace(fault.line, fault.wrong, 1), encoding="utf-8")
+    assert text.count(fault.line) == 1, f"{fault.file} has changed: {fault.line}"
+    source.write_text(text.replace(fault.line, fault.wrong), encoding="utf-8")
     file, _, test = fault.test.partition("::")
     command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / file), "-x", "-q"]
     command += ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]

@@ -12,10 +12,11 @@ import pytest
 from support import runs
 
 from purejaxppo import batches, restore, searches, sweepreport
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.checkpoint import Checkpoints, Progress
-from purejaxppo.learner import Learner
 from purejaxppo.loop import NotFiniteError, beats
 from purejaxppo.members import MembersRun
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.population import select
 from purejaxppo.reporting import metrics_row, read_csv
 from purejaxppo.runfolder import record_run
@@ -71,22 +72,22 @@ def test_a_population_copies_from_no_member_without_a_score(key):
 
 @pytest.fixture(scope="module")
 def vector(make_config):
-    learner = Learner(make_config(env={"name": "dummy/vector", "max_episode_steps": 7}))
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
-    return learner, state, jax.jit(learner.train_chunk)
+    parts = make_parts(make_config(env={"name": "dummy/vector", "max_episode_steps": 7}))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    return make_hyperparams(parts.config), state, jax.jit(train_program(parts))
 
 
 def test_metrics_say_whether_the_agent_is_finite(vector):
-    learner, state, chunk = vector
-    state, metrics = chunk(state, learner.hyperparams(), 2)
+    hp, state, chunk = vector
+    state, metrics = chunk(state, hp, 2)
     assert metrics.finite == metrics.learned == metrics.updates == 2
     assert metrics_row(metrics)["charts/finite"] == 1
     for number in (jnp.nan, 1.01e10):  # no network needs such parameters
         params = jax.tree.map(lambda x, number=number: jnp.full_like(x, number), state.agent.params)
         broken = state.replace(agent=state.agent.replace(params=params))
-        _, metrics = chunk(broken, learner.hyperparams(), 2)
+        _, metrics = chunk(broken, hp, 2)
         assert metrics_row(metrics)["charts/finite"] == 0
-    huge = learner.hyperparams()._replace(vf_coef=jnp.float32(1e38))
+    huge = hp._replace(vf_coef=jnp.float32(1e38))
     _, metrics = chunk(state, huge, 2)  # gradients beyond float32: all are skipped
     assert metrics.finite == 2 and metrics.learned == 0
 
@@ -150,8 +151,8 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
 def saves(tmp_path, make_config):
     """A run folder, and its saves: (checkpoints, state, reopen)."""
     config = make_config()
-    learner = Learner(config)
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    parts = make_parts(config)
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     record_run(config, tmp_path, [])
     opened = []
 

@@ -1,6 +1,7 @@
 """Each part of an actor system alone, and that together they are the algorithm (docs/parts.md)."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import load_config
+from purejaxppo import learner, load_config
 from purejaxppo.agents import ppo
-from purejaxppo.learner import Learner
+from purejaxppo.agents.schedules import make_hyperparams, scheduled
+from purejaxppo.parts import make_parts
 from purejaxppo.rollout import collect
+from purejaxppo.streams import split_keys
 from purejaxppo.types import AgentState
 
 SMALL = {
@@ -25,57 +28,54 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def learner():
-    return Learner(load_config("oscillator.yaml", SMALL))
+def parts():
+    return make_parts(load_config("oscillator.yaml", SMALL))
 
 
 @pytest.fixture
-def state(learner, key):
-    return jax.jit(learner.init_shard)(key, 0)
+def state(parts, key):
+    return jax.jit(partial(learner.init_state, parts))(key, 0)
 
 
-def test_the_brain_alone(learner, state):
-    env_state, out = jax.jit(learner.env.step)(state.rollout.env, jnp.zeros((4, 1)))
+def test_the_brain_alone(parts, state):
+    env_state, out = jax.jit(parts.env.step)(state.rollout.env, jnp.zeros((4, 1)))
     np.testing.assert_array_equal(out.obs[:, :-1], state.rollout.obs[:, 1:])
     assert out.valid.all()
     assert jax.tree.structure(env_state) == jax.tree.structure(state.rollout.env)
 
 
-def test_inference_alone(learner, state, key):
+def test_inference_alone(parts, state, key):
     obs, start = state.rollout.obs, state.rollout.start
-    policy = learner.policy
-    _, action, log_prob, env_action = jax.jit(policy.act)(state.agent, key, (), obs, start)
-    mean = jax.jit(policy.act_deterministically)(state.agent, key, (), obs, start)[1]
-    std = learner.config.network.init_std
-    noise = np.asarray(action - mean)[:, 0] / std
+    policy = parts.policy
+    step = jax.jit(policy.act)(state.agent, key, (), obs, start)
+    mean = jax.jit(policy.act_deterministically)(state.agent, key, (), obs, start).action
+    std = parts.config.network.init_std
+    noise = np.asarray(step.action - mean)[:, 0] / std
     expected = -0.5 * noise**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-    np.testing.assert_allclose(log_prob, expected, atol=1e-3)
-    assert env_action.shape == (4, 1)
+    np.testing.assert_allclose(step.log_prob, expected, atol=1e-3)
+    assert step.env_action.shape == (4, 1)
 
 
-def test_the_collector_is_brain_and_inference_in_turns(learner, state, key):
-    def act(*args):
-        return learner.policy.act(state.agent, *args)
+def test_the_collector_is_brain_and_inference_in_turns(parts, state, key):
+    act = partial(parts.policy.act, state.agent)
 
     @jax.jit
-    def collected(rollout):
-        last, transitions, episodes = collect(
-            learner.env, act, rollout, key, 16, memory=learner.memory
-        )
-        seen = learner.memory.look(transitions.memory, transitions.obs)
-        return last, transitions, episodes, seen
+    def collected(start):
+        rollout = collect(parts.env, act, start, key, 16, storage=parts.storage)
+        return rollout, parts.storage.read(rollout.stored, rollout.transitions.obs)
 
-    last, transitions, episodes, seen = collected(state.rollout)
-    refresh, infer, step = map(jax.jit, (learner.env.refresh, act, learner.env.step))
+    rollout, seen = collected(state.rollout)
+    last, transitions, episodes = rollout.end, rollout.transitions, rollout.episodes
+    refresh, infer, step = map(jax.jit, (parts.env.refresh, act, parts.env.step))
     env_state, obs = refresh(state.rollout.env), state.rollout.obs
     start, returns = state.rollout.start, []
     total = np.zeros(4)
     for t, step_key in enumerate(jax.random.split(key, 16)):
-        _, action, log_prob, env_action = infer(step_key, (), obs, start)
-        env_state, out = step(env_state, env_action)
+        choice = infer(step_key, (), obs, start)
+        env_state, out = step(env_state, choice.env_action)
         np.testing.assert_allclose(seen[t], obs, atol=1e-5)
-        np.testing.assert_allclose(transitions.action[t], action, atol=1e-4)
-        np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
+        np.testing.assert_allclose(transitions.action[t], choice.action, atol=1e-4)
+        np.testing.assert_allclose(transitions.log_prob[t], choice.log_prob, atol=1e-4)
         np.testing.assert_allclose(transitions.reward[t], out.reward, atol=1e-4)
         total += np.asarray(out.reward)
         for i in np.flatnonzero(out.truncated):
@@ -87,36 +87,34 @@ def test_the_collector_is_brain_and_inference_in_turns(learner, state, key):
     np.testing.assert_allclose(last.obs, obs, atol=1e-5)
 
 
-def test_collector_and_trainer_are_train_step(learner, state):
-    hp = learner.hyperparams()
-    after, metrics = jax.jit(learner.train_step)(state, hp)
-    _, act_key, improve_key = jax.random.split(state.key, 3)
-    now = ppo.scheduled(hp, learner.config.ppo, state.update)
+def test_collector_and_trainer_are_train_step(parts, state):
+    hp = make_hyperparams(parts.config)
+    after, metrics = jax.jit(partial(learner.train_step, parts))(state, hp)
+    keys = split_keys(state.key)
+    now = scheduled(hp, parts.config.ppo, state.update)
 
     @jax.jit
     def by_parts(state, now):
-        rollout, transitions, _ = collect(
-            learner.env,
-            lambda *args: learner.policy.act(state.agent, *args),
-            state.rollout,
-            act_key,
-            16,
-            memory=learner.memory,
-        )
-        batch = learner.estimate(
-            state.agent, rollout, transitions, transitions.reward, now, state.value_stats
-        )
-        params, _, losses = ppo.improve(
-            ppo.Update(learner.evaluate_rows(now), lambda x: x),
-            state.agent.params,
+        agent, stats = state.agent, state.value_stats
+        act = partial(parts.policy.act, agent)
+        rollout = collect(parts.env, act, state.rollout, keys.act, 16, storage=parts.storage)
+        reward = rollout.transitions.reward
+        batch = learner.make_batch(parts, agent, rollout, reward, now, stats)
+        params, _, losses = ppo.update_epochs(
+            ppo.Update(
+                loss=partial(learner.minibatch_loss, parts, agent.obs_stats, stats, now),
+                psum=lambda x: x,
+                prepare=partial(learner.read_minibatch, parts, rollout.stored),
+            ),
+            agent.params,
             state.opt_state,
             batch,
             now,
-            improve_key,
-            config=learner.config.ppo,
+            keys.update,
+            config=parts.config.ppo,
             num_envs=4,
         )
-        return params, losses, transitions.valid.sum()
+        return params, losses, rollout.transitions.valid.sum()
 
     params, losses, valid = by_parts(state, now)
     assert isinstance(after.agent, AgentState)

@@ -1,6 +1,7 @@
 """Every kind of policy with every kind of action: ratios of 1, masks, resuming, and learning."""
 
 from dataclasses import fields
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 from support.trees import assert_same
 
-from purejaxppo import imitation, load_config, spaces
+from purejaxppo import imitation, learner, load_config, spaces
 from purejaxppo.agents import distributions
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import ImitateConfig, IntrinsicConfig
 from purejaxppo.evaluation import Agent, run_episodes
-from purejaxppo.learner import Learner
 from purejaxppo.loop import Programs
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
 from purejaxppo.sharding import Shards
 from purejaxppo.types import TrainState
@@ -32,9 +34,21 @@ ACTIONS = {
 KINDS = {"tanh": "box", "beta": "box", "hybrid beta": "hybrid"}
 
 
+class Training:
+    """Parts, and their functions, each of which is compiled once."""
+
+    def __init__(self, parts):
+        self.parts = parts
+        self.hp = make_hyperparams(parts.config)
+        self.init = jax.jit(init_program(parts))
+        self.train_chunk = jax.jit(train_program(parts))
+        self.init_state = jax.jit(partial(learner.init_state, parts))
+        self.collect = jax.jit(partial(learner.collect, parts))
+
+
 @pytest.fixture(scope="module")
-def make_learner(make_config):
-    """A function, which makes each learner once: its programs are compiled once, too."""
+def make_training(make_config):
+    """A function, which makes each training once: its programs are compiled once, too."""
     made = {}
 
     def make(action="box", *, ppo=None, network=None, **rest):
@@ -44,19 +58,19 @@ def make_learner(make_config):
         config = make_config(env=env, network=network, ppo=ppo or {}, **rest)
         kind = repr(config), jax.config.read("jax_disable_most_optimizations")
         if kind not in made:
-            made[kind] = Learner(config)
+            made[kind] = Training(make_parts(config))
         return made[kind]
 
     return make
 
 
-def run(learner, state, updates, **hp):
-    hp = learner.hyperparams()._replace(**{name: jnp.float32(x) for name, x in hp.items()})
-    return jax.jit(learner.train_chunk)(state, hp, jnp.int32(updates))
+def run(training, state, updates, **hp):
+    hp = training.hp._replace(**{name: jnp.float32(x) for name, x in hp.items()})
+    return training.train_chunk(state, hp, jnp.int32(updates))
 
 
-def begin(learner, seed=0):
-    return jax.jit(learner.init)(jax.random.key(seed), learner.shard_ids())
+def begin(training, seed=0):
+    return training.init(jax.random.key(seed), shard_ids(training.parts))
 
 
 FULL = pytest.mark.full
@@ -72,17 +86,17 @@ FULL = pytest.mark.full
         *(pytest.param("gru", action, marks=FULL) for action in ACTIONS),
     ],
 )
-def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_learner):
-    """12 steps of episodes of 7: they start and end within rollouts and stretches."""
-    learner = make_learner(action, network={"memory": memory}, ppo={"bptt_length": 4})
-    state = begin(learner)
-    still, metrics = run(learner, state, 2, learning_rate=0.0)
+def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_training):
+    """12 steps of episodes of 7: they start and end within rollouts and sequences."""
+    training = make_training(action, network={"memory": memory}, ppo={"bptt_length": 4})
+    state = begin(training)
+    still, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
     assert metrics.losses.clipfrac == 0
     assert_same(still.agent.params, state.agent.params)
-    after, metrics = run(learner, state, 2)
+    after, metrics = run(training, state, 2)
     assert all(np.isfinite(x) for x in jax.tree.leaves(metrics.losses))
-    half, _ = run(learner, jax.device_get(run(learner, state, 1)[0]), 1)
+    half, _ = run(training, jax.device_get(run(training, state, 1)[0]), 1)
     assert_same(after, half)
 
 
@@ -115,93 +129,98 @@ EXTRAS = {
         pytest.param("kl, rate, histogram", "mingru", marks=FULL),
     ],
 )
-def test_extras_go_with_each_other(name, memory, make_learner):
+def test_extras_go_with_each_other(name, memory, make_training):
     kind = "icm" if memory == "none" else "rnd"
-    learner = make_learner(
+    training = make_training(
         "hybrid",
         network={"memory": memory, "layers": "residual", "hidden": (8,)},
         ppo=EXTRAS[name],
         intrinsic=IntrinsicConfig(kind=kind, hidden=(8,), num_minibatches=2),
         num_shards=1 if memory == "none" else 2,
     )
-    state = begin(learner)
+    state = begin(training)
     # Popart's values are kept to rounding, and a warm-up begins at 0: ratios stay 1 all the same.
-    _, metrics = run(learner, state, 2, learning_rate=0.0)
+    _, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
-    after, metrics = run(learner, state, 3)
+    after, metrics = run(training, state, 3)
     assert all(np.isfinite(x) for x in jax.tree.leaves(metrics))
     assert metrics.extras["intrinsic/reward"] > 0
     moved = jax.tree.map(
         lambda a, b: float(jnp.abs(a - b).max()), after.agent.params, state.agent.params
     )
     assert max(jax.tree.leaves(moved)) > 1e-6
-    half, _ = run(learner, jax.device_get(run(learner, state, 1)[0]), 2)
+    half, _ = run(training, jax.device_get(run(training, state, 1)[0]), 2)
     assert_same(after, half)
 
 
 @pytest.mark.parametrize("memory", MEMORIES[1:])
-def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, make_learner, key):
+def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, make_training, key):
     """Acting step by step, with a carry of zeros put in by hand at each start."""
-    learner = make_learner(network={"memory": memory})
-    state = jax.jit(learner.init_shard)(key, 0)
-    policy = learner.policy
-
-    def act(*args):
-        return policy.act(state.agent, *args)
-
-    after, transitions, _ = jax.jit(lambda: collect(learner.env, act, state.rollout, key, 12))()
+    training = make_training(network={"memory": memory})
+    state = training.init_state(key, 0)
+    env, policy = training.parts.env, training.parts.policy
+    act = partial(policy.act, state.agent)
+    rollout = jax.jit(lambda: collect(env, act, state.rollout, key, 12))()
+    transitions = rollout.transitions
     apply, log_prob_of = jax.jit(policy.network.apply), jax.jit(policy.distribution.log_prob)
     carry = policy.network.initial_carry((4,))
-    assert_same(transitions.carry, carry)
+    assert_same(rollout.carry, carry)
     for t in range(12):
         fresh = policy.network.initial_carry((4,))
         carry = jax.tree.map(
             lambda new, old, t=t: jnp.where(transitions.start[t][:, None], new, old), fresh, carry
         )
         never = jnp.zeros(4, bool)
-        carry, dist_params, _ = apply(state.agent.params, carry, transitions.obs[t], never)
-        log_prob = log_prob_of(dist_params, transitions.action[t])
+        out = apply(state.agent.params, carry, transitions.obs[t], never)
+        carry, log_prob = out.carry, log_prob_of(out.dist_params, transitions.action[t])
         np.testing.assert_allclose(transitions.log_prob[t], log_prob, atol=1e-4)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), after.carry, carry)
+    end = rollout.end
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), end.carry, carry)
     assert transitions.start[1:].any()
 
 
-def test_a_gradient_reaches_back_through_its_stretch_and_no_further(make_learner, key):
-    """The value of the last step depends on the stretch's first observation, not on older ones."""
-    learner = make_learner(network={"memory": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
-    state = jax.jit(learner.init_shard)(key, 0)
-    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
-    hp = learner.hyperparams()
+def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_training, key):
+    """The value of the last step depends on the sequence's first observation, not on older ones."""
+    training = make_training(network={"memory": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
+    state, parts, hp = training.init_state(key, 0), training.parts, training.hp
+    rollout = training.collect(state.agent, state.rollout, key, 0.0)
 
     def last_value_loss(obs):
-        transitions = experience.transitions._replace(obs=obs, start=jnp.zeros((8, 4), bool))
-        batch = learner.estimate(
-            state.agent, experience.rollout, transitions, transitions.reward, hp, state.value_stats
-        )
+        rows = rollout.transitions._replace(obs=obs, start=jnp.zeros((8, 4), bool))
+        changed = rollout._replace(transitions=rows)
+        batch = learner.make_batch(parts, state.agent, changed, rows.reward, hp, state.value_stats)
         batch = batch._replace(carry=jax.lax.stop_gradient(batch.carry), target=jnp.zeros((8, 4)))
-        loss = learner.evaluate_rows(hp)(state.agent.params, batch).value_loss
-        return jnp.sum(loss[4:, -1])  # the last step of the second stretch of each environment
+        evaluation = learner.evaluate_minibatch(
+            parts,
+            rollout.obs_stats,
+            state.value_stats,
+            hp,
+            state.agent.params,
+            learner.read_minibatch(parts, rollout.stored, batch),
+        )
+        # The last step of the second sequence of each environment.
+        return jnp.sum(evaluation.value_loss[4:, -1])
 
-    gradient = jax.jit(jax.grad(last_value_loss))(experience.transitions.obs)
+    gradient = jax.jit(jax.grad(last_value_loss))(rollout.transitions.obs)
     assert (np.abs(gradient[4:]).max(axis=(1, 2)) > 0).all()
     np.testing.assert_array_equal(gradient[:4], 0.0)
 
 
-def test_an_evaluation_carries_the_memory(make_learner, key):
-    learner = make_learner(network={"memory": "lstm"})
-    agent = jax.jit(learner.init_shard)(key, 0).agent
-    policy = learner.policy
-    env_state, obs = jax.jit(learner.env.reset)(key)
+def test_an_evaluation_carries_the_memory(make_training, key):
+    training = make_training(network={"memory": "lstm"})
+    agent = training.init_state(key, 0).agent
+    env, policy = training.parts.env, training.parts.policy
+    env_state, obs = jax.jit(env.reset)(key)
     returns, _ = jax.jit(
         lambda *begun: run_episodes(
-            learner.env,
+            env,
             begun,
-            lambda *args: policy.act_deterministically(agent, *args),
+            partial(policy.act_deterministically, agent),
             policy.network.initial_carry,
             jax.random.split(key, 4),
         )
     )(env_state, obs)
-    mode, step = jax.jit(policy.mode), jax.jit(learner.env.step)
+    mode, step = jax.jit(policy.mode), jax.jit(env.step)
     carry, start, total = policy.network.initial_carry((4,)), jnp.ones(4, bool), np.zeros(4)
     for _ in range(7):
         carry, action = mode(agent, carry, obs, start)
@@ -210,26 +229,23 @@ def test_an_evaluation_carries_the_memory(make_learner, key):
     np.testing.assert_allclose(returns, total, rtol=1e-4)
 
 
-def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_learner, key):
-    learner = make_learner("masked")
-    state = jax.jit(learner.init_shard)(key, 0)
-    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
-    transitions = experience.transitions
+def test_forbidden_actions_are_never_drawn_and_masks_survive_the_update(make_training, key):
+    training = make_training("masked")
+    state, parts = training.init_state(key, 0), training.parts
+    rollout = training.collect(state.agent, state.rollout, key, 0.0)
+    transitions = rollout.transitions
     allowed = np.take_along_axis(
         transitions.obs["action_mask"], np.asarray(transitions.action)[..., None], -1
     )
     assert allowed.all()
-    batch = jax.jit(learner.estimate)(
-        state.agent,
-        experience.rollout,
-        transitions,
-        transitions.reward,
-        learner.hyperparams(),
-        state.value_stats,
+    batch = jax.jit(partial(learner.make_batch, parts))(
+        state.agent, rollout, transitions.reward, training.hp, state.value_stats
     )
+    rows = learner.read_minibatch(parts, rollout.stored, batch)
     mask = transitions.obs["action_mask"]
-    assert batch.obs["action_mask"].dtype == jnp.uint8
-    np.testing.assert_array_equal(batch.obs["action_mask"], mask.reshape(-1, 3))
+    for obs in (rows.obs, parts.policy.normalize_obs(rollout.obs_stats, rows.obs)):
+        assert obs["action_mask"].dtype == jnp.uint8
+        np.testing.assert_array_equal(obs["action_mask"], mask.reshape(-1, 3))
     assert not np.all(mask)
 
 
@@ -279,27 +295,27 @@ def test_masks_of_products_are_of_their_discrete_parts():
         distributions.forbid(params, mask[:6], space, -9.0)
 
 
-def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_learner, make_config, key):
+def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
     """The policy's output does not depend on what only the critic sees."""
     env = {"name": "dummy/vector", "visible": (0, 1, 2), "full_state": True}
     network = {"actor_keys": ("obs",), "critic_keys": ("state",), "part_hidden": (8,)}
-    learner = Learner(make_config(env=env, network=network))
-    state = jax.jit(learner.init_shard)(key, 0)
+    parts = make_parts(make_config(env=env, network=network))
+    state = jax.jit(partial(learner.init_state, parts))(key, 0)
     obs = state.rollout.obs
     assert obs["obs"].shape == (4, 3) and obs["state"].shape == (4, 17)
     np.testing.assert_array_equal(obs["obs"], obs["state"][:, :3])
 
     @jax.jit
     def outputs(obs):
-        return learner.policy.network.apply(state.agent.params, (), obs, None)[1:]
+        return parts.policy.network.apply(state.agent.params, (), obs, None)
 
-    params, value = outputs(obs)
+    _, dist_params, value = outputs(obs)
     other = outputs({**obs, "state": obs["state"] + 1.0})
-    np.testing.assert_array_equal(other[0], params)
-    assert not np.allclose(other[1], value)
+    np.testing.assert_array_equal(other.dist_params, dist_params)
+    assert not np.allclose(other.critic, value)
     other = outputs({**obs, "obs": obs["obs"] + 1.0})
-    np.testing.assert_array_equal(other[1], value)
-    assert not np.allclose(other[0], params, atol=1e-4)
+    np.testing.assert_array_equal(other.critic, value)
+    assert not np.allclose(other.dist_params, dist_params, atol=1e-4)
 
 
 @FULL
@@ -323,27 +339,26 @@ def test_what_a_memory_is_for(memory, least, most):
             "num_shards": 1,
         },
     )
-    learner = Learner(config)
-    state, _ = run(learner, begin(learner), config.num_updates - 20)
-    _, metrics = run(learner, state, 20)
+    training = Training(make_parts(config))
+    state, _ = run(training, begin(training), config.num_updates - 20)
+    _, metrics = run(training, state, 20)
     assert least <= abs(metrics.episodes.return_sum / metrics.episodes.count) <= most
 
 
-def test_hard_resets_begin_every_rollout_with_new_episodes(make_learner, key):
+def test_hard_resets_begin_every_rollout_with_new_episodes(make_training, key):
     """Rollouts of 12 steps, episodes of 7: each begins anew, and the last one is bootstrapped."""
-    learner = make_learner(ppo={"rollout_start": "reset"})
-    state = jax.jit(learner.init_shard)(key, 0)
+    training = make_training(ppo={"rollout_start": "reset"})
+    state = training.init_state(key, 0)
     for i in range(3):
-        state_key = jax.random.key(i)
-        experience = jax.jit(learner.collect)(state.agent, state.rollout, state_key)
-        start = np.asarray(experience.transitions.start)
+        rollout = training.collect(state.agent, state.rollout, jax.random.key(i), 0.0)
+        start = np.asarray(rollout.transitions.start)
         np.testing.assert_array_equal(np.flatnonzero(start[:, 0]), [0, 8])
-        assert experience.episodes.count == 4
-        assert experience.episodes.length_sum == 4 * 7
-        state = state.replace(rollout=experience.rollout)
-    soft = make_learner()
-    first = jax.jit(soft.collect)(state.agent, jax.jit(soft.init_shard)(key, 0).rollout, key)
-    second = jax.jit(soft.collect)(state.agent, first.rollout, key)
+        assert rollout.episodes.count == 4
+        assert rollout.episodes.length_sum == 4 * 7
+        state = state.replace(rollout=rollout.end)
+    soft = make_training()
+    first = soft.collect(state.agent, soft.init_state(key, 0).rollout, key, 0.0)
+    second = soft.collect(state.agent, first.end, key, 0.0)
     np.testing.assert_array_equal(np.flatnonzero(second.transitions.start[:, 0]), [4])
 
 
@@ -353,15 +368,15 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
         env={"name": "particles/tag", "num_envs": 10},
         network={"policies": names, "memory": "gru", "memory_size": 6},
     )
-    learner = Learner(config)
-    state = jax.jit(learner.init_shard)(key, 0)
-    agents = learner.env.spec.agents
+    training = Training(make_parts(config))
+    state = training.init_state(key, 0)
+    agents = training.parts.env.spec.agents
     params = state.agent.params
     assert set(params) == {"hunters", "prey"}
-    network, obs = learner.policy.network, state.rollout.obs
+    network, obs = training.parts.policy.network, state.rollout.obs
     carry = jax.tree.map(lambda x: jax.random.normal(key, x.shape), network.initial_carry((10,)))
     never = jnp.zeros(10, bool)
-    one = Learner(
+    one = make_parts(
         make_config(
             env={"name": "particles/tag", "num_envs": 10},
             network={"memory": "gru", "memory_size": 6},
@@ -377,21 +392,21 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             out,
             own[name],
         )
-    assert not np.allclose(out[1], own["hunters"][1], atol=1e-3)
-    _, metrics = run(learner, begin(learner), 2, learning_rate=0.0)
+    assert not np.allclose(out.dist_params, own["hunters"].dist_params, atol=1e-3)
+    _, metrics = run(training, begin(training), 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
     for wrong, words in [
         ({"hunter_*": "a"}, "no pattern fits agent 'prey_0'"),
         ({"*": "a", "wolf": "b"}, "no agent has policy 'b'"),
     ]:
         with pytest.raises(ValueError, match=words):
-            Learner(
+            make_parts(
                 make_config(
                     env={"name": "particles/tag", "num_envs": 10}, network={"policies": wrong}
                 )
             )
     with pytest.raises(ValueError, match="this environment has one"):
-        Learner(make_config(network={"policies": {"*": "a"}}))
+        make_parts(make_config(network={"policies": {"*": "a"}}))
 
 
 def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, key, monkeypatch):
@@ -408,14 +423,14 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
         imitate=ImitateConfig("somewhere", updates=2),
     )
     programs = Programs(config, jax.devices()[:1])
-    teacher = Agent(config, programs.learner.policy.init(key))
+    teacher = Agent(config, programs.parts.policy.init(key))
     monkeypatch.setattr(imitation, "load_teacher", lambda config, student: teacher)
     state = programs.init()
     taught = programs.taught(state)
     for field in fields(TrainState):
         old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
         same = all(a is b for a, b in zip(old, new, strict=True))
-        assert same == (field.name in imitation.FRESH), field.name
+        assert same == bool(field.metadata["untaught"]), field.name
     assert taught.agent.obs_stats.count == taught.value_stats.moments.count > 0
     assert taught.reward_stats.count == taught.value_stats.moments.count
 
@@ -424,16 +439,16 @@ def test_an_apprentice_does_as_its_teacher(make_config, key):
     """A teacher that always takes action 1 of a Discrete(3), by its bias; the student a GRU."""
     env = {"name": "dummy/choices"}
     teacher_config = make_config(env=env)
-    teacher = jax.jit(Learner(teacher_config).policy.init)(key)
+    teacher = jax.jit(make_parts(teacher_config).policy.init)(key)
     actor = {"kernel": jnp.zeros((8, 3)), "bias": jnp.array([0.0, 8.0, 0.0])}
     teacher = teacher.replace(params=teacher.params | {"actor": actor})
     config = make_config(
         env=env, network={"memory": "gru", "memory_size": 6}, ppo={"learning_rate": 1e-2}
     )
-    student = imitation.Apprentice(config, Agent(teacher_config, teacher), Shards(1))
-    state = jax.jit(student.init)(key, student.shard_ids())
-    after, _ = run(student, state, 40)
+    parts = imitation.cloning_parts(config, Agent(teacher_config, teacher), Shards(1))
+    student = Training(parts)
+    after, _ = run(student, begin(student), 40)
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)
-    carry = student.policy.network.initial_carry((50,))
-    _, action = jax.jit(student.policy.mode)(after.agent, carry, obs, start)
+    carry = parts.policy.network.initial_carry((50,))
+    _, action = jax.jit(parts.policy.mode)(after.agent, carry, obs, start)
     assert np.mean(np.asarray(action) == 1) > 0.95

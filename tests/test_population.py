@@ -18,11 +18,10 @@ from support.trees import assert_same, filled
 
 import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
-from purejaxppo.agents.ppo import make_hyperparams
-from purejaxppo.config import IntrinsicConfig, PPOConfig
-from purejaxppo.learner import Learner
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config import Config, IntrinsicConfig, PPOConfig
+from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.population import (
-    OWN,
     Population,
     PopulationPrograms,
     Rules,
@@ -88,7 +87,8 @@ def test_at_least_one_and_at_most_half_are_replaced(key):
 @pytest.mark.toy
 def test_copied_numbers_are_perturbed_within_their_bounds(key):
     size = 3000
-    hp = make_hyperparams(PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9), 10)
+    config = Config(ppo=PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9))
+    hp = make_hyperparams(config)
     hp = jax.tree.map(lambda x: jnp.full(size, x), hp)
     copied = jnp.arange(size) < size // 2
     new = perturb(key, hp, copied, RULES)
@@ -104,7 +104,7 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
 @pytest.mark.toy
 def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
     """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
-    hp = make_hyperparams(PPOConfig(gamma=0.99, gae_lambda=0.9), 10)
+    hp = make_hyperparams(Config(ppo=PPOConfig(gamma=0.99, gae_lambda=0.9)))
     hp = jax.tree.map(lambda x: jnp.full(300, x), hp)
     rules = Rules((("gamma", 0.5, 0.9999), ("gae_lambda", 0.89, 0.99)), interval=2)
     new = perturb(key, hp, jnp.ones(300, bool), rules)
@@ -157,11 +157,11 @@ def told_apart(make_config):
         ppo={"critic": "popart", "normalize_reward": True},
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
-    learner = Learner(config, Shards(1, None, SIZE))
+    parts = make_parts(config, Shards(1, None, SIZE))
     keys = jax.vmap(jax.random.key)(jnp.arange(SIZE))
-    state = jax.eval_shape(learner.init, keys, learner.shard_ids())
+    state = jax.eval_shape(init_program(parts), keys, shard_ids(parts))
     state = filled(state, lambda shape: np.indices(shape)[0])
-    return state, learner.actor.network.initial_carry((NUM_ENVS,))
+    return state, parts.initial_carry((NUM_ENVS,))
 
 
 @jax.jit
@@ -170,7 +170,7 @@ def selected_from(key, state, known, carry):
 
 
 def known_of(scores, episodes):
-    hp = make_hyperparams(PPOConfig(learning_rate=1e-3), 10)
+    hp = make_hyperparams(Config(ppo=PPOConfig(learning_rate=1e-3)))
     hp = jax.tree.map(lambda x: jnp.full(SIZE, x), hp)
     episodes = jnp.array(episodes, jnp.int32)
     parents = jnp.arange(SIZE, dtype=jnp.int32)
@@ -182,11 +182,12 @@ def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
     state, carry = told_apart
     after, known = selected_from(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
     np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
-    assert set(OWN) < {f.name for f in fields(TrainState)}
+    own = {f.name for f in fields(TrainState) if f.metadata["own"]}
+    assert "rollout" in own and "agent" not in own
     for field in fields(TrainState):
         old, new = getattr(state, field.name), getattr(after, field.name)
         assert jax.tree.leaves(old), field.name
-        if field.name not in OWN:
+        if field.name not in own:
             old = jax.tree.map(lambda x: x[jnp.array([0, 0, 2, 3])], old)
         elif field.name == "rollout":
             for x in jax.tree.leaves(new.carry):
@@ -290,7 +291,7 @@ def test_between_selections_members_train_as_they_would_alone(make_config):
     state, _ = programs.train_chunk(state, programs.hp, np.int32(1))
     for i, member in enumerate(programs.members):
         train = make_train(replace(member, total_timesteps=8 * 64, num_shards=1))
-        hp = programs.learner.hyperparams()._replace(learning_rate=jnp.float32(rates[i]))
+        hp = make_hyperparams(programs.config)._replace(learning_rate=jnp.float32(rates[i]))
         alone = jax.jit(train)(jax.random.key(i), hp).agent.params
         ours = jax.tree.map(lambda x, i=i: x[i], state.agent.params)
         jax.tree.map(

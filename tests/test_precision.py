@@ -10,11 +10,12 @@ import pytest
 from purejaxppo import spaces
 from purejaxppo.agents import networks
 from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import NetworkConfig
 from purejaxppo.configio import compare
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Evaluator
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.pure import make_train
 
 IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
@@ -27,9 +28,9 @@ def products(lowered):
 
 
 def chunk_products(config):
-    learner = Learner(config)
-    state = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
-    return products(jax.jit(learner.train_chunk).lower(state, learner.hyperparams(), 1))
+    parts = make_parts(config)
+    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    return products(jax.jit(train_program(parts)).lower(state, make_hyperparams(config), 1))
 
 
 @pytest.mark.parametrize(
@@ -55,15 +56,15 @@ def test_float32_products_are_the_default(make_config):
 
 def test_pure_training_evaluation_and_acting_follow_the_config_too(make_config, key):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
-    learner = Learner(config)
-    agent = jax.eval_shape(learner.policy.init, key)
-    evaluator = Evaluator(config, learner.policy, 2)
+    policy = make_parts(config).policy
+    agent = jax.eval_shape(policy.init, key)
+    evaluator = Evaluator(config, policy, 2)
     obs, start = jnp.zeros((2, 4)), jnp.zeros(2, bool)
     for lowered in (
         jax.jit(make_train(config)).lower(key),
         jax.jit(evaluator.evaluate).lower(agent, key),
-        jax.jit(learner.policy.act).lower(agent, key, (), obs, start),
-        jax.jit(learner.policy.act_deterministically).lower(agent, key, (), obs, start),
+        jax.jit(policy.act).lower(agent, key, (), obs, start),
+        jax.jit(policy.act_deterministically).lower(agent, key, (), obs, start),
     ):
         found = products(lowered)
         assert found
@@ -95,7 +96,7 @@ def test_an_accelerator_rounds_products_only_if_asked_to(make_config, key):
             x = np.tanh(x @ layer["kernel"] + layer["bias"])
         layer = jax.tree.map(np.float64, agent.params["actor"])
         exact = x @ layer["kernel"] + layer["bias"]
-        found = policy.act_deterministically(agent, key, (), obs, start)[1]
+        found = policy.act_deterministically(agent, key, (), obs, start).action
         errors[precision] = np.abs(found - exact).max() / np.abs(exact).max()
     assert errors["highest"] < 1e-5 < errors["default"]
 
@@ -113,7 +114,8 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
         obs = obs.astype(observation.dtype) / (1 if observation is IMAGE else 256)
         obs = obs.astype(observation.dtype)
         apply = jax.jit(network.apply)
-        outputs[dtype] = apply(params, (), obs, jnp.zeros(7, bool))[1:]
+        out = apply(params, (), obs, jnp.zeros(7, bool))
+        outputs[dtype] = (out.dist_params, out.critic)
         assert {x.dtype for x in outputs[dtype]} == {jnp.dtype("float32")}
         lines = products(apply.lower(params, (), obs, jnp.zeros(7, bool)))
         narrow = ["xbf16>, tensor" in line for line in lines]
@@ -126,9 +128,9 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
 
 def test_all_state_of_a_bfloat16_run_is_float32(make_config, key):
     config = make_config(env={"name": "gymnax/CartPole-v1"}, network={"compute_dtype": "bfloat16"})
-    learner = Learner(config)
-    state = jax.jit(learner.init)(key, learner.shard_ids())
-    after, metrics = jax.jit(learner.train_chunk)(state, learner.hyperparams(), 2)
+    parts = make_parts(config)
+    state = jax.jit(init_program(parts))(key, shard_ids(parts))
+    after, metrics = jax.jit(train_program(parts))(state, make_hyperparams(config), 2)
     types = {x.dtype for x in jax.tree.leaves((after.agent, after.opt_state, metrics))}
     assert types <= {jnp.dtype("float32"), jnp.dtype("int32")}
     assert np.isfinite(metrics.losses.value_loss)

@@ -24,15 +24,32 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import spaces
-from purejaxppo.advantages import gae
-from purejaxppo.agents import critics, distributions, normalize, ppo
+from purejaxppo import learner, spaces
+from purejaxppo.agents import (
+    critics,
+    distributions,
+    normalize,
+    objectives,
+    optimizers,
+    ppo,
+    schedules,
+    sequences,
+)
+from purejaxppo.agents.advantages import gae
 from purejaxppo.agents.networks import make_network
 from purejaxppo.config import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.learner import Learner
-from purejaxppo.types import AgentState, Episodes, RolloutState, TrainState, Transition
+from purejaxppo.parts import make_parts
+from purejaxppo.streams import split_keys
+from purejaxppo.types import (
+    AgentState,
+    Episodes,
+    Rollout,
+    RolloutState,
+    TrainState,
+    Transition,
+)
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -123,15 +140,15 @@ def training():
         return dict(file)
 
 
-def make_deal(orders, key):
-    """A `deal` for one `improve` under `key`: epoch e gets the minibatches orders[e]."""
+def as_recorded(orders, key):
+    """`minibatch_indices` of an update under `key`: epoch e gets the minibatches orders[e]."""
     epoch_keys = jax.random.key_data(jax.random.split(key, len(orders)))
 
-    def deal(key, config, length, num_envs):
+    def indices(key, config, length, num_envs):
         assert length * num_envs == orders[0].size
         return orders[jnp.argmax(jnp.all(epoch_keys == jax.random.key_data(key), axis=1))]
 
-    return deal
+    return indices
 
 
 def make_evaluate(kind, config, hp):
@@ -144,12 +161,24 @@ def make_evaluate(kind, config, hp):
 
     def evaluate(params, rows):
         assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, template)
-        _, out, outputs = network.apply(params, (), rows.obs, rows.start)
-        log_prob = distribution.log_prob(out, rows.action)
-        value_loss = critic.loss(outputs, rows.value, rows.target, critics.init_stats(), hp)
-        return ppo.Evaluation(log_prob, distribution.entropy(out), value_loss)
+        out = network.apply(params, (), rows.obs, rows.start)
+        log_prob = distribution.log_prob(out.dist_params, rows.action)
+        stats = normalize.init_value_stats()
+        value_loss = critic.loss(out.critic, rows.value, rows.target, stats, hp)
+        return ppo.Evaluation(log_prob, distribution.entropy(out.dist_params), value_loss)
 
     return evaluate
+
+
+def make_loss(kind, config):
+    """(PPO's loss of our networks, (params, rows) -> (sum, parts); hyperparameters)."""
+    hp = schedules.make_hyperparams(Config(ppo=config))
+    evaluate, objective = make_evaluate(kind, config, hp), objectives.OBJECTIVES["clip"]
+
+    def loss(params, rows):
+        return ppo.ppo_loss(evaluate(params, rows), rows, hp, objective=objective)
+
+    return loss, hp
 
 
 def make_batch(reference, kind):
@@ -185,7 +214,7 @@ def test_advantages_equal_those_of_sb3s_buffer(reference, kind):
             np.array(column)[:, None] for column in zip(*rows, strict=True)
         )
         next_value = np.concatenate([value[1:], data["last_value"][n].reshape(1, 1)])
-        advantage = gae(
+        advantage, target = gae(
             *map(jnp.asarray, (reward, value, next_value)),
             *map(jnp.asarray, (terminated, terminated | truncated, valid)),
             gamma=sb3.GAMMA,
@@ -193,7 +222,7 @@ def test_advantages_equal_those_of_sb3s_buffer(reference, kind):
         )
         ours = np.asarray(advantage)[valid]
         np.testing.assert_allclose(ours, data["advantage"][:, n], atol=1e-5)
-        np.testing.assert_allclose(ours + data["value"][:, n], data["target"][:, n], atol=1e-5)
+        np.testing.assert_allclose(np.asarray(target)[valid], data["target"][:, n], atol=1e-5)
     assert data["terminated"].any() and data["truncated"].any()
 
 
@@ -201,14 +230,13 @@ def test_advantages_equal_those_of_sb3s_buffer(reference, kind):
 def test_losses_equal_sb3s(reference, kind, value_loss):
     batch = make_batch(reference, kind)
     params = MODELS[kind].as_params(reference[f"{kind}/before"] / 64)
-    advantage = ppo.normalize_advantages(
+    advantage = normalize.normalize_advantages(
         batch.advantage[None], batch.valid[None], lambda x: x, axis=1
     )[0]
     batch = batch._replace(advantage=advantage)
     config = replace(CONFIG, value_clipping=value_loss == "clipped")
-    hp = ppo.make_hyperparams(config, 1)
-    evaluation = jax.jit(make_evaluate(kind, config, hp))(params, batch)
-    _, parts = ppo.ppo_loss(evaluation, batch, hp, objective="clip")
+    loss, _ = make_loss(kind, config)
+    _, parts = jax.jit(loss)(params, batch)
     mean = [float(x) / (T * N) for x in parts]
     ours = [mean[0], 2 * mean[1], -mean[2], mean[3], mean[4]]
     np.testing.assert_allclose(ours, reference[f"{kind}/{value_loss}/losses"], atol=1e-5)
@@ -220,14 +248,14 @@ def test_a_whole_update_equals_sb3s(reference, kind, value_loss, monkeypatch, ke
     # SB3 numbers rows environment by environment, we step by step.
     env, time = np.divmod(reference[f"{kind}/orders"].astype(int), T)
     orders = jnp.asarray(time * N + env).reshape(sb3.EPOCHS, sb3.MINIBATCHES, -1)
-    monkeypatch.setattr(ppo, "deal", make_deal(orders, key))
+    monkeypatch.setattr(sequences, "minibatch_indices", as_recorded(orders, key))
     before = MODELS[kind].as_params(reference[f"{kind}/before"] / 64)
-    hp = ppo.make_hyperparams(config, 1)
+    loss, hp = make_loss(kind, config)
     params, _, parts = jax.jit(
-        lambda params, batch, key: ppo.improve(
-            ppo.Update(make_evaluate(kind, config, hp), lambda x: x),
+        lambda params, batch, key: ppo.update_epochs(
+            ppo.Update(loss, lambda x: x),
             params,
-            ppo.init_opt_state(config, params),
+            optimizers.init_state(config, params),
             batch,
             hp,
             key,
@@ -305,18 +333,10 @@ def replay(data, update):
     return jax.tree.map(jnp.asarray, Replay(transitions, part["last_obs"], orders, advantage))
 
 
-class Watched(Learner):
-    """A learner whose metrics hold its batch."""
-
-    def summarise(self, transitions, episodes, losses, batch):
-        metrics = super().summarise(transitions, episodes, losses, batch)
-        return metrics._replace(extras={"batch": batch})
-
-
-def make_learner(task, monkeypatch):
-    """A learner with the recorded run's settings; of its environment there are only the spaces."""
+def recorded_parts(task, monkeypatch):
+    """Parts by the recorded run's settings; of the environment there are only the spaces."""
     obs, action = MODELS[task].spaces
-    env = SimpleNamespace(spec=EnvSpec(obs, action, num_envs=1))
+    env = SimpleNamespace(spec=EnvSpec(obs, action, num_envs=recorded.NUM_ENVS))
     monkeypatch.setattr(registry, "make", lambda *_, **__: env)
     config = PPOConfig(
         learning_rate=recorded.LEARNING_RATE,
@@ -334,40 +354,46 @@ def make_learner(task, monkeypatch):
         normalize_obs=False,
     )
     env_config = EnvConfig(num_envs=recorded.NUM_ENVS)
-    return Watched(Config(env=env_config, network=NetworkConfig(hidden=(64, 64)), ppo=config))
+    return make_parts(Config(env=env_config, network=NetworkConfig(hidden=(64, 64)), ppo=config))
 
 
-def make_train_step(learner, monkeypatch):
-    """(state, Replay) -> (state, metrics): a train_step that replays."""
-    improve = ppo.improve
+def make_train_step(parts, monkeypatch):
+    """(state, Replay) -> (state, metrics, advantage [T', N]): a train_step that replays."""
 
     def train_step(state, replay):
-        def collect(env, act, rollout, key, length, memory):
-            del env, act, key, length
+        watched = []
+
+        def collect(env, act, state, key, length, storage):
+            del env, act, key, length, storage
             i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
-            rollout = rollout.replace(obs=replay.last_obs)
-            return rollout, replay.transitions, Episodes(i, f, i, i)
+            end = state.replace(obs=replay.last_obs)
+            return Rollout(replay.transitions, (), state.carry, end, Episodes(i, f, i, i))
 
-        def improve_as_dealt(*args, **settings):
-            monkeypatch.setattr(ppo, "deal", make_deal(replay.orders, args[-1]))
-            return improve(*args, **settings)
+        def advantages(*args):
+            advantage, target = parts.advantages(*args)
+            watched.append(advantage)
+            return advantage, target
 
-        monkeypatch.setattr(learner, "_collect", collect)
-        monkeypatch.setattr(ppo, "improve", improve_as_dealt)
-        return learner.train_step(state, learner.hyperparams())
+        indices = as_recorded(replay.orders, split_keys(state.key).update)
+        monkeypatch.setattr(sequences, "minibatch_indices", indices)
+        replaying = parts._replace(collect=collect, advantages=advantages)
+        hp = schedules.make_hyperparams(parts.config)
+        state, metrics = learner.train_step(replaying, state, hp)
+        (advantage,) = watched  # computed once
+        return state, metrics, advantage
 
     return jax.jit(train_step)
 
 
-def start_training(learner, params, last_obs, key):
+def start_training(parts, params, last_obs, key):
     """A state before the first update, with the given parameters."""
-    n = learner.num_envs
+    n = parts.env.spec.num_envs
     zeros, integers = jnp.zeros(n), jnp.zeros(n, jnp.int32)
     return TrainState(
-        agent=AgentState(params, learner.policy.init_obs_stats()),
-        opt_state=ppo.init_opt_state(learner.config.ppo, params),
+        agent=AgentState(params, parts.policy.init_obs_stats()),
+        opt_state=optimizers.init_state(parts.config.ppo, params),
         reward_stats=normalize.init_stats(jnp.zeros(())),
-        value_stats=critics.init_stats(),
+        value_stats=normalize.init_value_stats(),
         intrinsic=(),
         update=jnp.zeros((), jnp.int32),
         rollout=RolloutState((), last_obs, zeros == 1, (), zeros, integers, zeros),
@@ -388,14 +414,12 @@ def check_training(data, task, monkeypatch, key):
     data = {name.removeprefix(f"{task}/"): x for name, x in data.items() if name.startswith(task)}
     vectors = data.pop("params")
     theirs = [jax.tree.map(np.asarray, MODELS[task].as_params(vector)) for vector in vectors]
-    learner = make_learner(task, monkeypatch)
-    train_step = make_train_step(learner, monkeypatch)
-    state = start_training(learner, theirs[0], data["last_obs"][0], key)
+    parts = recorded_parts(task, monkeypatch)
+    train_step = make_train_step(parts, monkeypatch)
+    state = start_training(parts, theirs[0], data["last_obs"][0], key)
     for update in range(recorded.UPDATES):
         recording = replay(data, update)
-        state, metrics = train_step(state, recording)
-        batch = metrics.extras["batch"]
-        advantage = batch.advantage.reshape(recording.advantage.shape)
+        state, metrics, advantage = train_step(state, recording)
         assert_close(advantage, np.asarray(recording.advantage), f"update {update}: advantage")
 
         # Kernels are large beside what ten updates change, so that is compared by itself, too.
@@ -406,11 +430,11 @@ def check_training(data, task, monkeypatch, key):
             jax.tree.map(np.subtract, theirs[update + 1], theirs[0]),
             f"update {update}: change of ",
         )
-        losses = metrics.losses
-        ours = [losses.policy_loss, 2 * losses.value_loss, -losses.entropy, losses.clipfrac]
+        means = metrics.losses
+        ours = [means.policy_loss, 2 * means.value_loss, -means.entropy, means.clipfrac]
         # The policy loss is a mean near 0 of terms near 1, hence an absolute tolerance.
         np.testing.assert_allclose(ours, data["losses"][update], rtol=1e-4, atol=1e-5)
-        assert losses.grad_norm > recorded.MAX_GRAD_NORM  # gradients were clipped
+        assert means.grad_norm > recorded.MAX_GRAD_NORM  # gradients were clipped
     assert data["terminated"].any() and data["truncated"].any()
     assert data["losses"][:, recorded.LOSSES.index("clip_fraction")].any()
 

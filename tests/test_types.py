@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from support.trees import assert_same, filled
 
-from purejaxppo import imitation, population
 from purejaxppo.checkpoint import Checkpoints, Progress
 from purejaxppo.config import IntrinsicConfig
-from purejaxppo.learner import STATE_AXES, Learner
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids
+from purejaxppo.population import PopulationState
 from purejaxppo.types import TrainState
 
 NAMES = [field.name for field in fields(TrainState)]
@@ -22,10 +22,17 @@ def test_every_field_of_a_state_is_a_shards_or_all_shards():
 
 
 def test_what_is_not_copied_is_a_field_with_a_reason():
-    for exempt in (population.OWN, imitation.FRESH):
+    for kind in ("own", "untaught"):
+        exempt = {f.name: f.metadata[kind] for f in fields(TrainState) if f.metadata[kind]}
         assert set(exempt) < set(NAMES)
-        assert all(exempt.values())
+        assert all(" " in reason for reason in exempt.values())
+        assert {"update", "rollout", "key"} <= set(exempt)
         assert "agent" not in exempt and "value_stats" not in exempt
+
+
+def test_every_field_of_a_state_says_what_happens_to_it():
+    for field in fields(PopulationState):
+        assert set(field.metadata) >= {"local", "own", "untaught"}, field.name
 
 
 def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
@@ -35,8 +42,8 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
         ppo={"critic": "popart", "kl_rate": True},
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
-    learner = Learner(config)
-    shapes = jax.eval_shape(learner.init, jax.random.key(0), learner.shard_ids())
+    parts = make_parts(config)
+    shapes = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
     rng = np.random.default_rng(0)
     state = filled(shapes, lambda shape: rng.integers(0, 100, shape))
     empty = filled(shapes, np.zeros)

@@ -40,6 +40,10 @@ class Critic(NamedTuple):
     """Of its layer's weights at the start."""
     figures: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
     """The dashboard's names of functions, targets [B] -> [B], whose means are reported."""
+    track: Callable[..., ValueStats] = lambda stats, *_: stats
+    """(stats, targets [*B], valid [*B], psum, pmax) -> stats of these targets, too."""
+    clip_bootstrap: Callable[[Any, ValueStats], Any] = lambda value, stats: value
+    """(values [...], stats) -> values that a step may bootstrap from."""
 
 
 def keep(params, old: ValueStats, new: ValueStats):
@@ -169,12 +173,6 @@ def moments(stats: ValueStats):
     return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
 
 
-def init_stats() -> ValueStats:
-    """Statistics of no targets: mean 0, standard deviation 1, any range."""
-    infinity = jnp.full((), jnp.inf, jnp.float32)
-    return ValueStats(normalize.init_stats(jnp.zeros(())), infinity, -infinity)
-
-
 def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) -> ValueStats:
     """Statistics with the valid rows of these targets, arrays [*B]."""
     low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
@@ -186,34 +184,23 @@ def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) ->
     )
 
 
-def make(config: PPOConfig) -> Critic:
-    """The critic that a config names."""
-    if config.critic == "scalar":
-        return scalar(config.value_clipping)
-    return {"symlog": symlog_critic, "hl_gauss": hl_gauss, "popart": popart}[config.critic]()
-
-
-def clip_none(value, stats: ValueStats):
-    """Values as they are."""
-    del stats
-    return value
-
-
 def clip_observed(value, stats: ValueStats):
     """Values within the range of all targets so far; before there are any, as they are."""
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 
 
-def bootstrap_clip(config: PPOConfig) -> Callable[[Any, ValueStats], Any]:
-    """(values [...], stats) -> values that a step may bootstrap from."""
+def make(config: PPOConfig) -> Critic:
+    """The critic that a config names, with its clipping of bootstrapped values."""
+    if config.critic == "scalar":
+        critic = scalar(config.value_clipping)
+    else:
+        kinds = {"symlog": symlog_critic, "hl_gauss": hl_gauss, "popart": popart}
+        critic = kinds[config.critic]()
     if config.clip_bootstrap == "fixed":
         limit = config.bootstrap_limit
-        return lambda value, stats: jnp.clip(value, -limit, limit)
-    return {"none": clip_none, "observed": clip_observed}[config.clip_bootstrap]
-
-
-def tracker(config: PPOConfig) -> Callable[..., ValueStats]:
-    """`observe`, or what leaves the statistics alone where nothing looks at them."""
+        critic = critic._replace(clip_bootstrap=lambda value, _: jnp.clip(value, -limit, limit))
+    if config.clip_bootstrap == "observed":
+        critic = critic._replace(clip_bootstrap=clip_observed)
     if config.critic == "popart" or config.clip_bootstrap == "observed":
-        return observe
-    return lambda stats, *_: stats
+        critic = critic._replace(track=observe)
+    return critic

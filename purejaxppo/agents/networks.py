@@ -19,6 +19,7 @@ from purejaxppo.agents import cells, distributions
 from purejaxppo.agents.encoders import ACTIVATIONS, Encoder, dense
 from purejaxppo.config import NetworkConfig
 from purejaxppo.spaces import MASK
+from purejaxppo.types import Outputs
 
 IMPOSSIBLE = -1e9
 """The logit of a forbidden action: its probability is exactly 0 in float32, its gradient finite."""
@@ -31,10 +32,9 @@ class Network(NamedTuple):
 
     init: Callable[[Any], Any]
     """key -> parameters."""
-    apply: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
-    """(params, carry, obs [N, *shape], start bool [N]) ->
-    (carry, distribution parameters [N, P], critic's outputs [N, K])."""
-    unroll: Callable[[Any, Any, Any, Any], tuple[Any, Any, Any]]
+    apply: Callable[[Any, Any, Any, Any], Outputs]
+    """(params, carry, obs [N, *shape], start bool [N]) -> `Outputs`, arrays [N, ...]."""
+    unroll: Callable[[Any, Any, Any, Any], Outputs]
     """The same for a stretch of time, carry [N, ...], obs [T, N, *shape], start [T, N]: as `apply`
     step after step, the carry reset where `start`."""
     initial_carry: Callable[[tuple[int, ...]], Any]
@@ -281,8 +281,8 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
             outs = [apply(params[name], carry, obs, start) for name in policies]
             which = jnp.asarray(table)[obs["agent"]]
             last = which[-1] if which.ndim > 1 else which
-            carries = [out[0] for out in outs]
-            return pick(last, carries), *pick(which, [out[1:] for out in outs])
+            picked = pick(which, [out._replace(carry=()) for out in outs])
+            return picked._replace(carry=pick(last, [out.carry for out in outs]))
 
         return chosen
 
@@ -310,7 +310,7 @@ def feed_forward(module: ActorCritic) -> Network:
 
     def apply(params, carry, obs, start):
         del start
-        return module.apply({"params": params}, carry, obs, None)
+        return Outputs(*module.apply({"params": params}, carry, obs, None))
 
     jax.eval_shape(init, jax.random.key(0))
     return Network(init, apply, apply, lambda batch: (), limits_of(module))
@@ -330,12 +330,12 @@ def recurrent(module: ActorCritic) -> Network:
         return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
 
     def unroll(params, carry, obs, start):
-        return module.apply({"params": params}, carry, obs, start)
+        return Outputs(*module.apply({"params": params}, carry, obs, start))
 
     def apply(params, carry, obs, start):
         row = jax.tree.map(lambda x: x[None], (obs, start))
-        carry, *out = unroll(params, carry, *row)
-        return (carry, *(x[0] for x in out))
+        out = unroll(params, carry, *row)
+        return Outputs(out.carry, out.dist_params[0], out.critic[0])
 
     jax.eval_shape(init, jax.random.key(0))
     return Network(init, apply, unroll, initial_carry, limits_of(module))

@@ -1,11 +1,13 @@
 """Running statistics of observations and returns, and what is normalised by them."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.types import RunningStats
+from purejaxppo.types import RunningStats, Transition, ValueStats
 
 EPSILON = 1e-8
 """Added to variances."""
@@ -19,6 +21,12 @@ def init_stats(example) -> RunningStats:
     """Statistics of nothing: count 0, mean 0. `example` is a pytree of one sample's arrays."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
     return RunningStats(jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros))
+
+
+def init_value_stats() -> ValueStats:
+    """Statistics of no targets: mean 0, standard deviation 1, any range."""
+    infinity = jnp.full((), jnp.inf, jnp.float32)
+    return ValueStats(init_stats(jnp.zeros(())), infinity, -infinity)
 
 
 def update_stats(stats: RunningStats, batch, valid, psum: Callable) -> RunningStats:
@@ -130,3 +138,63 @@ def discounted_returns(reward, done, valid, start, gamma):
 
     carried, returns = jax.lax.scan(forwards, start, (reward, done, valid))
     return returns, carried
+
+
+def scale_rewards(
+    stats: RunningStats, carried, rows: Transition, gamma, clip: float, *, psum: Callable
+) -> tuple[jax.Array, RunningStats, jax.Array]:
+    """Rewards over the running standard deviation of the discounted return.
+
+    Where a rollout begins with an episode's first step, nothing is carried into it: episodes
+    may have been left unfinished before (`ppo.rollout_start`).
+
+    Args:
+        stats: of discounted returns so far.
+        carried: the discounted return before the rollout, float [N].
+        rows: of the rollout, [T, N].
+        gamma: discount.
+        clip: largest magnitude of a scaled reward.
+        psum: sum over shards.
+
+    Returns:
+        (rewards [T, N], statistics with this rollout's, discounted return after it [N]).
+    """
+    returns, carried = discounted_returns(
+        rows.reward,
+        rows.terminated | rows.truncated,
+        rows.valid,
+        jnp.where(rows.start[0], 0.0, carried),
+        gamma,
+    )
+    stats = update_stats(stats, returns, rows.valid, psum)
+    scale = jax.lax.rsqrt(variance(stats) + EPSILON)
+    return jnp.clip(rows.reward * scale, -clip, clip), stats, carried
+
+
+def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
+    """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
+
+    Args:
+        advantage: [M, B, (L)].
+        valid: bool [M, B, (L)].
+        psum: sum over shards.
+        axis: 1 for each minibatch by itself, None for the whole batch.
+    """
+    axes = None if axis is None else tuple(range(axis, advantage.ndim))
+
+    def total(x):
+        return jnp.sum(x, axes, where=valid, keepdims=True)
+
+    count = psum(total(jnp.ones_like(advantage)))
+    mean = psum(total(advantage)) / jnp.maximum(count, 1.0)
+    centred = advantage - mean
+    std = jnp.sqrt(psum(total(jnp.square(centred))) / jnp.maximum(count - 1.0, 1.0))
+    return centred / (std + 1e-8)
+
+
+NORMALIZATIONS: dict[str, Callable[[Callable], Callable[[Any, Any], Any]]] = {
+    "minibatch": lambda psum: partial(normalize_advantages, psum=psum, axis=1),
+    "batch": lambda psum: partial(normalize_advantages, psum=psum, axis=None),
+    "none": lambda psum: lambda advantage, valid: advantage,
+}
+"""psum -> (advantage, valid) [M, B, (L)] -> advantage, by `ppo.advantage_normalization`."""

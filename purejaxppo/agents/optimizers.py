@@ -5,7 +5,7 @@ needs the parameters' own shapes is given them by `on_tree`.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,8 @@ from jax.flatten_util import ravel_pytree
 
 from purejaxppo.config import PPOConfig
 
+LANES = 64
+"""Lengths of vectors are rounded up to a multiple of this."""
 FASTER, SLOWER = 1.5, 1 / 1.5
 """What the adaptive rate is multiplied by, and its limits as factors of the rate."""
 LIMITS = (1e-2, 1e2)
@@ -45,17 +47,22 @@ PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
 """What works on each number alone, and therefore on the vector as it is."""
 
 
-def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTransformation:
-    """The optimiser that a config names, over vectors [P].
+class Optimizer(NamedTuple):
+    """An optimiser over all parameters as one vector [P]."""
 
-    Its `update` takes `kl` and `first` besides: the divergence from the policy that acted, before
-    the step, and whether the step is the first that a rollout makes (bool []).
+    init: Callable[[jax.Array], Any]
+    """parameters [P] -> state."""
+    update: Callable[..., tuple[jax.Array, Any]]
+    """(gradient [P], state, parameters [P], kl=, first=) -> (updates, state): kl is the divergence
+    from the policy that acted, before the step, and first whether the step is the first that a
+    rollout makes (bool [])."""
+    unravel: Callable[[jax.Array], Any]
+    """parameters [P] -> the tree."""
 
-    Args:
-        config: name, weight decay, adaptive rate.
-        params: the parameters as a tree.
-        unravel: a vector [P] -> the tree.
-    """
+
+def make(config: PPOConfig, params: Any) -> Optimizer:
+    """The optimiser that a config names, with its weight decay and adaptive rate, for `params`."""
+    _, unravel = flatten(params)
     if config.optimizer == "muon":
         parts = [on_tree(muon(config), unravel)]
     else:
@@ -64,7 +71,41 @@ def make(config: PPOConfig, params: Any, unravel: Callable) -> optax.GradientTra
         parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
     if config.kl_rate:
         parts.append(adaptive_rate(config.target_kl))
-    return optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
+    chain = optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
+    return Optimizer(chain.init, chain.update, unravel)
+
+
+def init_state(config: PPOConfig, params: Any) -> Any:
+    """The state of the config's optimiser, over the parameters as one vector."""
+    return make(config, params).init(flatten(params)[0])
+
+
+def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    """All parameters as one vector [P], and the way back; P is rounded up to whole SIMD rows.
+
+    One vector makes one reduction over the devices and one loop of Adam. XLA's CPU code for such
+    a loop is scalar, and many times slower, where the length is odd.
+    """
+    flat, unravel = ravel_pytree(params)
+    padded = jnp.pad(flat, (0, -flat.size % LANES))
+    return padded, lambda padded: unravel(padded[: flat.size])
+
+
+def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
+    """A function of the flat parameters that puts those with limits, by name, back within them."""
+    ranges, start = [], 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = getattr(path[-1], "key", None)
+        if name in limits:
+            ranges.append((slice(start, start + leaf.size), limits[name]))
+        start += leaf.size
+
+    def project(flat):
+        for where, (low, high) in ranges:
+            flat = flat.at[where].set(jnp.clip(flat[where], low, high))
+        return flat
+
+    return project
 
 
 def figures(config: PPOConfig) -> tuple[str, ...]:

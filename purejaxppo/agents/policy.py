@@ -10,7 +10,7 @@ from purejaxppo.agents.networks import make_networks, zeros
 from purejaxppo.config import Config
 from purejaxppo.precision import at_matmul_precision
 from purejaxppo.spaces import MASK
-from purejaxppo.types import AgentState, RunningStats
+from purejaxppo.types import AgentState, Outputs, PolicyStep, RunningStats
 
 
 class Policy:
@@ -67,40 +67,47 @@ class Policy:
             [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
         )
 
-    def decide(self, agent: AgentState, carry, obs, start):
-        """-> (carry, the distribution's parameters [N, P])."""
-        obs = self.normalize_obs(agent.obs_stats, obs)
-        return self.network.apply(agent.params, carry, obs, start)[:2]
+    def apply(self, agent: AgentState, carry, obs, start) -> Outputs:
+        """The network's outputs for observations [N, ...]; carry [N, ...], start bool [N]."""
+        return self.network.apply(
+            agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
+        )
 
-    @at_matmul_precision
-    def act(self, agent: AgentState, key, carry, obs, start):
-        """Samples: -> (carry, action, log_prob, env_action), each [N, ...]."""
-        carry, params = self.decide(agent, carry, obs, start)
-        action = self.distribution.sample(params, key)
+    def unroll(self, agent: AgentState, carry, obs, start) -> Outputs:
+        """As `apply` step after step, for observations [T, N, ...]."""
+        return self.network.unroll(
+            agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
+        )
+
+    def choose(self, carry, params, action) -> PolicyStep:
+        """An action under distribution parameters [N, P], as a step of the policy."""
         log_prob = self.distribution.log_prob(params, action)
-        return carry, action, log_prob, self.distribution.to_env(action)
+        return PolicyStep(carry, action, log_prob, self.distribution.to_env(action))
 
     @at_matmul_precision
-    def act_apart(self, agent: AgentState, keys, carry, obs, start):
+    def act(self, agent: AgentState, key, carry, obs, start) -> PolicyStep:
+        """Samples actions [N, ...]."""
+        carry, params, _ = self.apply(agent, carry, obs, start)
+        return self.choose(carry, params, self.distribution.sample(params, key))
+
+    @at_matmul_precision
+    def act_apart(self, agent: AgentState, keys, carry, obs, start) -> PolicyStep:
         """As `act`, with a key for each of G equal groups of rows, keys [G]."""
-        carry, params = self.decide(agent, carry, obs, start)
+        carry, params, _ = self.apply(agent, carry, obs, start)
         groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
         action = jax.vmap(self.distribution.sample)(groups, keys)
         action = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), action)
-        log_prob = self.distribution.log_prob(params, action)
-        return carry, action, log_prob, self.distribution.to_env(action)
+        return self.choose(carry, params, action)
 
     @at_matmul_precision
-    def act_deterministically(self, agent: AgentState, key, carry, obs, start):
-        """The distribution's mode: -> (carry, action, log_prob, env_action)."""
+    def act_deterministically(self, agent: AgentState, key, carry, obs, start) -> PolicyStep:
+        """Takes the distribution's mode."""
         del key
-        carry, params = self.decide(agent, carry, obs, start)
-        action = self.distribution.mode(params)
-        log_prob = self.distribution.log_prob(params, action)
-        return carry, action, log_prob, self.distribution.to_env(action)
+        carry, params, _ = self.apply(agent, carry, obs, start)
+        return self.choose(carry, params, self.distribution.mode(params))
 
     @at_matmul_precision
-    def mode(self, agent: AgentState, carry, obs, start):
+    def mode(self, agent: AgentState, carry, obs, start) -> tuple[Any, Any]:
         """As `act_deterministically`, without the log-probability: -> (carry, env_action)."""
-        carry, params = self.decide(agent, carry, obs, start)
+        carry, params, _ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))

@@ -8,6 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from purejaxppo.config import Config, PPOConfig
+from purejaxppo.types import Hyperparams
+
 LAST = 0.01
 """What part of its value an exponential schedule ends at."""
 
@@ -56,3 +59,22 @@ def factor(name: str, progress, warmup: float = 0.0, stride=0.0):
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
     value = SCHEDULES[name](progress)
     return value * jnp.minimum(1.0, (progress + stride) / warmup) if warmup else value
+
+
+def make_hyperparams(config: Config) -> Hyperparams:
+    """The tunable floats of a run's config as arrays."""
+    values = [getattr(config.ppo, name) for name in Hyperparams._fields[:-1]]
+    return Hyperparams._make(jnp.asarray(x, jnp.float32) for x in (*values, config.num_updates))
+
+
+def scheduled(hp: Hyperparams, config: PPOConfig, update) -> Hyperparams:
+    """Hyperparameters at an update, of total_updates: each by its schedule."""
+    progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
+    warmup = config.learning_rate_warmup
+    rate = factor(config.learning_rate_schedule, progress, warmup, stride)
+    return hp._replace(
+        learning_rate=hp.learning_rate * rate,
+        clip_eps=hp.clip_eps * factor(config.clip_schedule, progress),
+        ent_coef=hp.ent_coef * factor(config.ent_schedule, progress),
+        intrinsic_coef=hp.intrinsic_coef * factor(config.intrinsic_schedule, progress),
+    )

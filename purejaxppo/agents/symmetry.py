@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents.distributions import Distribution
-from purejaxppo.agents.ppo import Batch, unchanged_rows
+from purejaxppo.agents.ppo import Batch, unchanged
 from purejaxppo.config import Config
-from purejaxppo.memory import Raw, Whole, Windows
 from purejaxppo.spaces import Box, Discrete, Space
 from purejaxppo.types import Hyperparams
 
@@ -28,20 +27,18 @@ Penalty = Callable[[Callable, Batch, Any, Hyperparams], Any]
 class Symmetry(NamedTuple):
     """How an update uses a mirror."""
 
-    memory: Callable[[Whole | Windows], Whole | Windows]
-    """What keeps observations, from what would keep them without a mirror."""
     augment: Callable[[Batch], Batch]
     """The rows of a minibatch -> those that a gradient step sees."""
     penalty: Penalty
     """(forward, rows, distribution parameters of rows, hp) -> what the loss adds, [B, (L)], where
-    forward(carry, obs, start) -> (distribution parameters, ...)."""
+    forward(carry, obs, start) -> Outputs."""
 
 
 class Mirror(NamedTuple):
     """What a task looks like in a mirror; doing it twice changes nothing."""
 
     obs: Callable[[Any], Any]
-    """Observations [..., n] as they are kept, not normalised."""
+    """Observations [..., n], not normalised."""
     action: Callable[[Any], Any]
     """Actions as the policy stores them."""
     choice: Callable[[Any], Any]
@@ -130,9 +127,7 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
     """Rows -> these and their mirror images, [2B, (L)]."""
 
     def augment(rows: Batch) -> Batch:
-        own, other = (x._replace(shared=()) for x in (rows, mirrored(mirror, rows)))
-        both = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), own, other)
-        return both._replace(shared=rows.shared)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, mirrored(mirror, rows))
 
     return augment
 
@@ -142,7 +137,7 @@ def asymmetry(mirror: Mirror) -> Penalty:
 
     def penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
         image = mirrored(mirror, rows)
-        other = mirror.choice(forward(image.carry, image.obs, image.start)[0])
+        other = mirror.choice(forward(image.carry, image.obs, image.start).dist_params)
         own = mirror.mirrored_choice(mirror.choice(dist_params))
         return hp.symmetry_coef * jnp.sum(jnp.square(other - own), axis=-1)
 
@@ -153,20 +148,6 @@ def no_penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
     """Nothing, for a policy that need not be symmetric."""
     del forward, rows, dist_params, hp
     return 0.0
-
-
-def raw(memory: Whole | Windows) -> Whole:
-    """A memory that keeps observations as they came.
-
-    Raises:
-        ValueError: it keeps a series in place of its windows.
-    """
-    if isinstance(memory, Windows):
-        raise ValueError(
-            "ppo.symmetry mirrors observations, and those of this task are kept as a series: "
-            "env.reset = every_step keeps them one by one"
-        )
-    return Raw()
 
 
 def make(config: Config, spec: Any, dist: Distribution) -> Symmetry:
@@ -181,8 +162,8 @@ def make(config: Config, spec: Any, dist: Distribution) -> Symmetry:
         ValueError: see `make_mirror`.
     """
     if config.ppo.symmetry == "none":
-        return Symmetry(lambda memory: memory, unchanged_rows, no_penalty)
+        return Symmetry(unchanged, no_penalty)
     mirror = make_mirror(config, spec.observation, spec.action, dist)
     if config.ppo.symmetry == "augment":
-        return Symmetry(raw, doubled(mirror), no_penalty)
-    return Symmetry(raw, unchanged_rows, asymmetry(mirror))
+        return Symmetry(doubled(mirror), no_penalty)
+    return Symmetry(unchanged, asymmetry(mirror))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from purejaxppo.agents import critics, ppo
-from purejaxppo.config import PPOConfig
+from purejaxppo.agents import critics, normalize, schedules
+from purejaxppo.config import Config, PPOConfig
 from purejaxppo.types import RunningStats, ValueStats
 
-NEW = critics.init_stats()
+NEW = normalize.init_value_stats()
 
 
 def stats(mean, std, count=10.0):
@@ -19,7 +19,7 @@ def stats(mean, std, count=10.0):
 
 
 def hp(**settings):
-    return ppo.make_hyperparams(PPOConfig(**settings), 1)
+    return schedules.make_hyperparams(Config(ppo=PPOConfig(**settings)))
 
 
 @pytest.mark.toy
@@ -167,7 +167,7 @@ def test_bootstrapped_values_are_clipped_as_asked():
         ({"clip_bootstrap": "fixed", "bootstrap_limit": 2.0}, [-2.0, 0.5, 2.0]),
         ({"clip_bootstrap": "observed"}, [-1.0, 0.5, 5.0]),
     ]:
-        clip = critics.bootstrap_clip(PPOConfig(**settings))
+        clip = critics.make(PPOConfig(**settings)).clip_bootstrap
         np.testing.assert_allclose(clip(value, stats(0.0, 1.0)), expected)
-    clip = critics.bootstrap_clip(PPOConfig(clip_bootstrap="observed"))
+    clip = critics.make(PPOConfig(clip_bootstrap="observed")).clip_bootstrap
     np.testing.assert_allclose(clip(value, NEW), value)  # nothing was seen yet

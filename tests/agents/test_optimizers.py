@@ -1,5 +1,6 @@
 """Optimisers over one vector, schedules, and what the divergence decides."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -8,8 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from purejaxppo.agents import optimizers, ppo, schedules
-from purejaxppo.config import PPOConfig
+from purejaxppo.agents import epochs, optimizers, schedules
+from purejaxppo.config import Config, PPOConfig
 from purejaxppo.types import Losses
 
 
@@ -22,14 +23,14 @@ def params(key):
 def step(params, gradient, steps=2, kl=0.0, first=False, **config):
     """What an optimiser of ours makes of gradients as trees."""
     config = PPOConfig(**config)
-    flat, unravel = ppo.flatten(params)
-    optimizer = optimizers.make(config, params, unravel)
+    flat, _ = optimizers.flatten(params)
+    optimizer = optimizers.make(config, params)
     state = optimizer.init(flat)
     for _ in range(steps):
         updates, state = optimizer.update(
-            ppo.flatten(gradient)[0], state, flat, kl=kl, first=jnp.asarray(first)
+            optimizers.flatten(gradient)[0], state, flat, kl=kl, first=jnp.asarray(first)
         )
-    return unravel(updates)
+    return optimizer.unravel(updates)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +101,11 @@ def test_no_epoch_follows_one_that_went_too_far():
         parts = Losses._make([jnp.ones(2)] * len(Losses._fields))
         return state + 1, parts._replace(approx_kl=jnp.full(2, divergence[state]))
 
-    run = partial(ppo.until_kl(0.02), epoch, jnp.int32(0))
+    run = partial(epochs.until_kl(0.02), epoch, jnp.int32(0))
     state, parts = jax.jit(run)(jax.random.split(jax.random.key(0), 4))
     assert state == 2
     np.testing.assert_array_equal(parts.epochs, [[1, 1], [1, 1], [0, 0], [0, 0]])
-    state, parts = ppo.every_epoch(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
+    state, parts = epochs.every_epoch(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
     assert state == 4
 
 
@@ -132,6 +133,7 @@ def test_the_first_update_of_a_warm_up_has_its_share_of_the_rate():
     config = PPOConfig(
         learning_rate=0.1, learning_rate_schedule="constant", learning_rate_warmup=0.4
     )
-    hp = ppo.make_hyperparams(config, 10)
-    rates = [ppo.scheduled(hp, config, update).learning_rate for update in range(6)]
+    run = Config(ppo=config)
+    hp = schedules.make_hyperparams(replace(run, total_timesteps=10 * run.steps_per_update))
+    rates = [schedules.scheduled(hp, config, update).learning_rate for update in range(6)]
     np.testing.assert_allclose(rates, [0.025, 0.05, 0.075, 0.1, 0.1, 0.1], rtol=1e-5)

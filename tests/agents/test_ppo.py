@@ -1,4 +1,4 @@
-"""The update's parts: dealing minibatches, normalising advantages, schedules, one loss by hand."""
+"""The update's parts: minibatches, normalised advantages, schedules, one loss by hand."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.agents import optimizers, ppo
-from purejaxppo.config import PPOConfig
+from purejaxppo.agents import normalize, objectives, optimizers, ppo, schedules, sequences
+from purejaxppo.config import Config, PPOConfig
 
 LENGTH, NUM_ENVS = 6, 8
 
@@ -18,12 +18,18 @@ def identity(x):
     return x
 
 
+def hyperparams(config, updates=1):
+    """The tunable floats of a run of so many updates."""
+    run = Config(ppo=config)
+    return schedules.make_hyperparams(replace(run, total_timesteps=updates * run.steps_per_update))
+
+
 @pytest.mark.toy
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
 @pytest.mark.parametrize("num_minibatches", [1, 2, 4])
 def test_an_epoch_sees_each_row_exactly_once(shuffle, num_minibatches, key):
     config = PPOConfig(shuffle=shuffle, num_minibatches=num_minibatches)
-    index = ppo.deal(key, config, LENGTH, NUM_ENVS)
+    index = sequences.minibatch_indices(key, config, LENGTH, NUM_ENVS)
     assert index.shape == (num_minibatches, LENGTH * NUM_ENVS // num_minibatches)
     np.testing.assert_array_equal(np.sort(index.ravel()), np.arange(LENGTH * NUM_ENVS))
 
@@ -31,20 +37,20 @@ def test_an_epoch_sees_each_row_exactly_once(shuffle, num_minibatches, key):
 @pytest.mark.toy
 def test_trajectories_keep_whole_environments_together_in_time_order(key):
     config = PPOConfig(shuffle="trajectories", num_minibatches=4)
-    index = np.asarray(ppo.deal(key, config, LENGTH, NUM_ENVS))
+    index = np.asarray(sequences.minibatch_indices(key, config, LENGTH, NUM_ENVS))
     time, env = np.divmod(index.reshape(4, LENGTH, 2), NUM_ENVS)
     np.testing.assert_array_equal(time, np.broadcast_to(np.arange(LENGTH)[:, None], time.shape))
     np.testing.assert_array_equal(env, np.broadcast_to(env[:, :1], env.shape))
 
 
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
-def test_the_deal_differs_from_key_to_key_and_is_fair(shuffle):
+def test_minibatches_differ_from_key_to_key_and_are_fair(shuffle):
     config = PPOConfig(shuffle=shuffle, num_minibatches=2)
-    deals = jax.vmap(lambda key: ppo.deal(key, config, LENGTH, NUM_ENVS))(
+    indices = jax.vmap(lambda key: sequences.minibatch_indices(key, config, LENGTH, NUM_ENVS))(
         jax.random.split(jax.random.key(0), 2000)
     )
     first_half = np.zeros((2000, LENGTH * NUM_ENVS))
-    np.put_along_axis(first_half, np.asarray(deals[:, 0]), 1.0, axis=1)
+    np.put_along_axis(first_half, np.asarray(indices[:, 0]), 1.0, axis=1)
     # Each row is in the first minibatch half of the time; five standard errors of 2000 coins.
     assert np.all(np.abs(first_half.mean(0) - 0.5) < 5 * 0.5 / np.sqrt(2000))
 
@@ -53,7 +59,7 @@ def test_the_deal_differs_from_key_to_key_and_is_fair(shuffle):
 def test_advantages_by_hand_with_rows_that_are_not_valid():
     advantage = jnp.array([[1.0, 2.0, 3.0, 99.0], [5.0, -99.0, 5.0, 11.0]])
     valid = jnp.array([[True, True, True, False], [True, False, True, True]])
-    out = np.asarray(ppo.normalize_advantages(advantage, valid, identity, axis=1))
+    out = np.asarray(normalize.normalize_advantages(advantage, valid, identity, axis=1))
     # 1 2 3: mean 2, sample deviation 1. 5 5 11: mean 7, sample deviation sqrt(24 / 2).
     np.testing.assert_allclose(out[0, :3], [-1, 0, 1], atol=1e-6)
     np.testing.assert_allclose(out[1, [0, 2, 3]], np.array([-2, -2, 4]) / np.sqrt(12), rtol=1e-6)
@@ -62,7 +68,9 @@ def test_advantages_by_hand_with_rows_that_are_not_valid():
 def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
     rng = np.random.default_rng(0)
     advantage, valid = rng.normal(3, 2, size=(4, 10)), rng.random((4, 10)) < 0.8
-    out = ppo.normalize_advantages(jnp.asarray(advantage), jnp.asarray(valid), identity, axis=None)
+    out = normalize.normalize_advantages(
+        jnp.asarray(advantage), jnp.asarray(valid), identity, axis=None
+    )
     seen = advantage[valid]
     np.testing.assert_allclose(
         np.asarray(out)[valid], (seen - seen.mean()) / seen.std(ddof=1), rtol=1e-4, atol=1e-5
@@ -73,7 +81,7 @@ def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
 def test_a_minibatch_with_one_valid_row_or_none_stays_finite():
     advantage = jnp.array([[4.0, 1.0], [4.0, 1.0]])
     valid = jnp.array([[True, False], [False, False]])
-    out = ppo.normalize_advantages(advantage, valid, identity, axis=1)
+    out = normalize.normalize_advantages(advantage, valid, identity, axis=1)
     assert np.all(np.isfinite(out)) and out[0, 0] == 0
 
 
@@ -82,15 +90,15 @@ def test_linear_schedules_fall_to_zero_and_constant_ones_stay():
     config = PPOConfig(
         learning_rate=0.1, clip_eps=0.2, ent_coef=0.3, learning_rate_schedule="linear"
     )
-    hp = ppo.make_hyperparams(config, 10)
+    hp = hyperparams(config, 10)
     for update, expected in [(0, 0.1), (5, 0.05), (10, 0.0), (12, 0.0)]:
-        now = ppo.scheduled(hp, config, update)
+        now = schedules.scheduled(hp, config, update)
         np.testing.assert_allclose(now.learning_rate, expected, rtol=1e-6)
         np.testing.assert_allclose([now.clip_eps, now.ent_coef], [0.2, 0.3], rtol=1e-6)
     config = replace(
         config, learning_rate_schedule="constant", clip_schedule="linear", ent_schedule="linear"
     )
-    now = ppo.scheduled(hp, config, 5)
+    now = schedules.scheduled(hp, config, 5)
     np.testing.assert_allclose(
         [now.learning_rate, now.clip_eps, now.ent_coef], [0.1, 0.1, 0.15], rtol=1e-6
     )
@@ -120,8 +128,8 @@ def three_rows():
 
 @pytest.mark.toy
 def test_the_loss_and_its_parts_by_hand(three_rows):
-    hp = ppo.make_hyperparams(PPOConfig(clip_eps=0.2, vf_coef=0.5, ent_coef=0.1), 1)
-    total, parts = ppo.ppo_loss(*three_rows, hp, objective="clip")
+    hp = hyperparams(PPOConfig(clip_eps=0.2, vf_coef=0.5, ent_coef=0.1))
+    total, parts = ppo.ppo_loss(*three_rows, hp, objective=objectives.OBJECTIVES["clip"])
     # Policy: ratio 2 clipped to 1.2, times 2; ratio 1, times -1. Value: 2² / 2 and 0.5² / 2.
     np.testing.assert_allclose(parts.policy_loss, -2.4 + 1.0, rtol=1e-6)
     np.testing.assert_allclose(parts.value_loss, 2.0 + 0.125, rtol=1e-6)
@@ -155,6 +163,12 @@ def line():
     return evaluate, batch
 
 
+def make_loss(evaluate, config):
+    """PPO's loss of what `evaluate` says, as `ppo.Update` takes it."""
+    hp, objective = hyperparams(config), objectives.OBJECTIVES[config.objective]
+    return lambda params, rows: ppo.ppo_loss(evaluate(params, rows), rows, hp, objective=objective)
+
+
 def improve(line, key, **overrides):
     evaluate, batch = line
     config = PPOConfig(
@@ -168,12 +182,12 @@ def improve(line, key, **overrides):
         }
     )
     params = {"w": jnp.zeros(())}
-    return ppo.improve(
-        ppo.Update(evaluate, identity),
+    return ppo.update_epochs(
+        ppo.Update(make_loss(evaluate, config), identity),
         params,
-        ppo.init_opt_state(config, params),
+        optimizers.init_state(config, params),
         batch,
-        ppo.make_hyperparams(config, 1),
+        hyperparams(config),
         key,
         config=config,
         num_envs=2,
@@ -245,12 +259,12 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
     params = {"w": jnp.zeros(())}
 
     def shard(rows):
-        return ppo.improve(
-            ppo.Update(evaluate, lambda x: jax.lax.psum(x, "shard")),
+        return ppo.update_epochs(
+            ppo.Update(make_loss(evaluate, config), lambda x: jax.lax.psum(x, "shard")),
             params,
-            ppo.init_opt_state(config, params),
+            optimizers.init_state(config, params),
             rows,
-            ppo.make_hyperparams(config, 1),
+            hyperparams(config),
             key,
             config=config,
             num_envs=1,
@@ -265,9 +279,9 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
 @pytest.mark.parametrize("size", [1, 63, 64, 65])
 def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
     params = {"b": jnp.arange(float(size)), "w": -jnp.arange(6.0).reshape(2, 3)}
-    flat, unflatten = ppo.flatten(params)
-    assert flat.size % ppo.LANES == 0
-    assert size + 6 <= flat.size < size + 6 + ppo.LANES
+    flat, unflatten = optimizers.flatten(params)
+    assert flat.size % optimizers.LANES == 0
+    assert size + 6 <= flat.size < size + 6 + optimizers.LANES
     chex.assert_trees_all_equal(unflatten(flat), params)
 
 
@@ -285,16 +299,16 @@ def test_parameters_with_limits_are_put_back_and_no_others():
         "a": {"log_std": jnp.array([-9.0, 0.5, 9.0]), "bias": jnp.full((2, 2), 9.0)},
         "b": {"log_std": jnp.array([-2.0]), "z": jnp.array([-9.0])},
     }
-    flat, unravel = ppo.flatten(params)
-    project = ppo.projection(params, {"log_std": (-1.0, 2.0)})
+    flat, unravel = optimizers.flatten(params)
+    project = optimizers.projection(params, {"log_std": (-1.0, 2.0)})
     projected = unravel(jax.jit(project)(flat))
     np.testing.assert_array_equal(projected["a"]["log_std"], [-1.0, 0.5, 2.0])
     np.testing.assert_array_equal(projected["b"]["log_std"], [-1.0])
     for name, part in [("a", "bias"), ("b", "z")]:
         np.testing.assert_array_equal(projected[name][part], params[name][part])
     without = {"bias": jnp.zeros(70)}
-    program = jax.make_jaxpr(ppo.projection(without, {"log_std": (-1.0, 2.0)}))
-    assert not program(ppo.flatten(without)[0]).eqns
+    program = jax.make_jaxpr(optimizers.projection(without, {"log_std": (-1.0, 2.0)}))
+    assert not program(optimizers.flatten(without)[0]).eqns
 
 
 def test_every_gradient_step_ends_within_the_limits(line, key):
@@ -304,12 +318,13 @@ def test_every_gradient_step_ends_within_the_limits(line, key):
         learning_rate=0.1, num_minibatches=1, num_epochs=6, vf_coef=1.0, max_grad_norm=0.0
     )
     params = {"w": jnp.zeros(())}
-    params, _, _ = ppo.improve(
-        ppo.Update(evaluate, identity, project=ppo.projection(params, {"w": (-1.0, 0.25)})),
+    project = optimizers.projection(params, {"w": (-1.0, 0.25)})
+    params, _, _ = ppo.update_epochs(
+        ppo.Update(make_loss(evaluate, config), identity, project=project),
         params,
-        ppo.init_opt_state(config, params),
+        optimizers.init_state(config, params),
         batch,
-        ppo.make_hyperparams(config, 1),
+        hyperparams(config),
         key,
         config=config,
         num_envs=2,

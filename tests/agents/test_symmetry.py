@@ -1,15 +1,18 @@
 """Mirrors: gradients of both halves, losses of symmetric policies, and raw observations."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo import train
-from purejaxppo.agents import distributions, ppo, symmetry
-from purejaxppo.learner import Learner
-from purejaxppo.memory import Windows
+from purejaxppo import learner, load_config, train
+from purejaxppo.agents import distributions, normalize, optimizers, ppo, symmetry
+from purejaxppo.agents.obs_storage import FullObs, WindowedObs
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import RunningStats
 
@@ -32,78 +35,89 @@ PLAIN = {
 }
 
 
-def experience_of(learner, key):
-    """A state with lopsided statistics, a rollout, and its batch."""
-    state = jax.jit(learner.init_shard)(key, 0)
-    size = learner.env.spec.observation.shape
-    stats = RunningStats(
-        jnp.float32(10), [jnp.arange(1.0, 1 + size[0]) / 10], [jnp.arange(2.0, 2 + size[0])]
-    )
-    agent = state.agent.replace(obs_stats=stats)
-    experience = jax.jit(learner.collect)(agent, state.rollout, key)
-    hp, rows = learner.hyperparams(), experience.transitions
-    batch = jax.jit(learner.estimate)(
-        agent, experience.rollout, rows, rows.reward, hp, state.value_stats
-    )
-    return agent, experience, batch, hp
+def experience_of(parts, key, stats=None):
+    """An agent (with other observation statistics), a rollout of it, its batch; hyperparameters."""
+    state = jax.jit(partial(learner.init_state, parts))(key, 0)
+    agent = state.agent if stats is None else state.agent.replace(obs_stats=stats)
+    rollout = jax.jit(partial(learner.collect, parts))(agent, state.rollout, key, 0.0)
+    hp, reward = make_hyperparams(parts.config), rollout.transitions.reward
+    make_batch = jax.jit(partial(learner.make_batch, parts))
+    return agent, rollout, make_batch(agent, rollout, reward, hp, state.value_stats), hp
 
 
-def step(learner, agent, batch, hp, key):
+def lopsided(size):
+    """Statistics of vectors [size], by which a mirrored one is not the mirror of one."""
+    return RunningStats(
+        jnp.float32(10), [jnp.arange(1.0, 1 + size) / 10], [jnp.arange(2.0, 2 + size)]
+    )
+
+
+def of_minibatch(function, parts, agent, hp):
+    """(params, rows) -> what `function` of the learner says of a minibatch."""
+    return partial(function, parts, agent.obs_stats, normalize.init_value_stats(), hp)
+
+
+def step(parts, agent, rollout, batch, hp, key):
     """The parameters' change by one gradient step, flat."""
-    params, _, losses = ppo.improve(
-        ppo.Update(learner.evaluate_rows(hp), lambda x: x, augment=learner.symmetry.augment),
+    params, _, losses = ppo.update_epochs(
+        ppo.Update(
+            loss=of_minibatch(learner.minibatch_loss, parts, agent, hp),
+            psum=lambda x: x,
+            prepare=partial(learner.read_minibatch, parts, rollout.stored),
+        ),
         agent.params,
-        ppo.init_opt_state(learner.config.ppo, agent.params),
+        optimizers.init_state(parts.config.ppo, agent.params),
         batch,
         hp,
         key,
-        config=learner.config.ppo,
-        num_envs=learner.num_envs,
+        config=parts.config.ppo,
+        num_envs=parts.env.spec.num_envs,
     )
     return ravel_pytree(jax.tree.map(jnp.subtract, agent.params, params))[0], losses
 
 
 def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
-    learner = Learner(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
-    plain = Learner(make_config(env=CARTPOLE, ppo=PLAIN))
-    agent, experience, batch, hp = experience_of(learner, key)
-    got, _ = jax.jit(lambda: step(learner, agent, batch, hp, key))()
+    parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
+    plain = make_parts(make_config(env=CARTPOLE, ppo=PLAIN))
+    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    got, _ = jax.jit(lambda: step(parts, agent, rollout, batch, hp, key))()
 
-    # By hand, and by a learner without mirrors: raw observations are negated, then normalised.
-    rows = experience.transitions
+    # By hand, and by an update without mirrors: raw observations are negated, then normalised.
+    rows = rollout.transitions
 
     def loss(params, sign):
-        obs = plain.policy.normalize_obs(agent.obs_stats, sign * rows.obs.reshape(-1, 4))
-        action = rows.action.reshape(-1)
+        obs, action = sign * rows.obs.reshape(-1, 4), rows.action.reshape(-1)
         half = batch._replace(obs=obs, action=action if sign > 0 else 1 - action)
-        evaluation = plain.evaluate_rows(hp)(params, half)
-        return ppo.ppo_loss(evaluation, half, hp, objective="clip")[0] / half.valid.sum()
+        total, _ = of_minibatch(learner.minibatch_loss, plain, agent, hp)(params, half)
+        return total / half.valid.sum()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
     own, other = (ravel_pytree(gradient(agent.params, sign))[0] for sign in (1.0, -1.0))
     assert float(jnp.abs(own - other).max()) > 1e-3  # an untrained policy is not symmetric
     np.testing.assert_allclose(got, (own + other) / 2, atol=2e-6)
-    plain_batch = experience_of(plain, key)[2]
-    alone, _ = jax.jit(lambda: step(plain, agent, plain_batch, hp, key))()
+    _, rollout, batch, _ = experience_of(plain, key, lopsided(4))
+    alone, _ = jax.jit(lambda: step(plain, agent, rollout, batch, hp, key))()
     np.testing.assert_allclose(alone, own, atol=2e-6)
 
 
 def test_a_penalty_is_added_with_its_weight(make_config, key):
-    learner = Learner(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "loss"}))
-    agent, experience, batch, hp = experience_of(learner, key)
-    rows = experience.transitions
+    parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "loss"}))
+    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    rows = rollout.transitions
 
     def by_hand(params):
         def probabilities(obs):
-            seen = learner.policy.normalize_obs(agent.obs_stats, obs)
-            logits = learner.policy.network.apply(params, (), seen, jnp.ones(len(obs), bool))[1]
+            seen = parts.policy.normalize_obs(agent.obs_stats, obs)
+            out = parts.policy.network.apply(params, (), seen, jnp.ones(len(obs), bool))
+            logits = out.dist_params
             return jnp.exp(logits) / jnp.exp(logits).sum(-1, keepdims=True)
 
         obs = rows.obs.reshape(-1, 4)
         difference = probabilities(-obs)[:, ::-1] - probabilities(obs)
         return jnp.square(difference).sum(-1)
 
-    got = jax.jit(learner.evaluate_rows(hp))(agent.params, batch).penalty
+    evaluate = jax.jit(of_minibatch(learner.evaluate_minibatch, parts, agent, hp))
+    got = evaluate(agent.params, batch).penalty
     np.testing.assert_allclose(got, jax.jit(by_hand)(agent.params), rtol=1e-4, atol=1e-9)
 
     def mean(params):
@@ -111,7 +125,7 @@ def test_a_penalty_is_added_with_its_weight(make_config, key):
 
     @jax.jit
     def gradient(coef):
-        return step(learner, agent, batch, hp._replace(symmetry_coef=coef), key)[0]
+        return step(parts, agent, rollout, batch, hp._replace(symmetry_coef=coef), key)[0]
 
     gradients = [gradient(jnp.float32(c)) for c in (0.0, 3.0)]
     expected = 3 * ravel_pytree(jax.jit(jax.grad(mean))(agent.params))[0]
@@ -145,9 +159,9 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
     config = make_config(
         env=env, network=network, ppo={**PLAIN, "symmetry": "loss", "normalize_obs": False}
     )
-    learner = Learner(config)
-    _, _, batch, hp = experience_of_without_stats(learner, key)
-    params = jax.jit(learner.policy.init)(jax.random.key(1)).params
+    parts = make_parts(config)
+    agent, _, batch, hp = experience_of(parts, key)
+    params = jax.jit(parts.policy.init)(jax.random.key(1)).params
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(key, x.shape), params)
     symmetric = odd(params)
     if distribution == "categorical":
@@ -156,20 +170,9 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
     if distribution == "beta":  # swaps its two concentrations with the sign of the action
         kernel = symmetric["actor"]["kernel"]
         symmetric["actor"]["kernel"] = jnp.concatenate([kernel[:, :6], -kernel[:, :6]], -1)
-    evaluate = jax.jit(learner.evaluate_rows(hp))
+    evaluate = jax.jit(of_minibatch(learner.evaluate_minibatch, parts, agent, hp))
     np.testing.assert_allclose(evaluate(symmetric, batch).penalty, 0.0, atol=1e-11)
     assert float(evaluate(params, batch).penalty.mean()) > 1e-3
-
-
-def experience_of_without_stats(learner, key):
-    """As `experience_of`, of a learner that does not normalise."""
-    state = jax.jit(learner.init_shard)(key, 0)
-    experience = jax.jit(learner.collect)(state.agent, state.rollout, key)
-    hp, rows = learner.hyperparams(), experience.transitions
-    batch = jax.jit(learner.estimate)(
-        state.agent, experience.rollout, rows, rows.reward, hp, state.value_stats
-    )
-    return state.agent, experience, batch, hp
 
 
 def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
@@ -178,21 +181,55 @@ def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
         network={"hidden": (8,), "memory": "gru", "memory_size": 8},
         ppo={**PLAIN, "symmetry": "augment", "bptt_length": 4},
     )
-    learner = Learner(config)
-    agent, _, batch, hp = experience_of(learner, key)
-    rows = learner.symmetry.augment(batch)
+    parts = make_parts(config)
+    agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
+    rows = learner.read_minibatch(parts, rollout.stored, batch)
     assert rows.obs.shape == (24, 4, 4)
     assert rows.log_prob.shape == (24, 4)
-    evaluation = jax.jit(learner.evaluate_rows(hp))(agent.params, rows)
-    unroll = jax.jit(learner.policy.network.unroll)
+    evaluate = jax.jit(of_minibatch(learner.evaluate_minibatch, parts, agent, hp))
+    evaluation = evaluate(agent.params, rows)
+    unroll = jax.jit(parts.policy.network.unroll)
     for unit in (0, 5, 11):
-        obs = learner.policy.normalize_obs(agent.obs_stats, -batch.obs[unit])[:, None]
-        start, carry = batch.start[unit][:, None], learner.policy.network.initial_carry((1,))
-        logits = unroll(agent.params, carry, obs, start)[1][:, 0]
+        obs = parts.policy.normalize_obs(agent.obs_stats, -batch.obs[unit])[:, None]
+        start, carry = batch.start[unit][:, None], parts.policy.network.initial_carry((1,))
+        logits = unroll(agent.params, carry, obs, start).dist_params[:, 0]
         expected = jax.nn.log_softmax(logits)[jnp.arange(4), 1 - batch.action[unit]]
         np.testing.assert_allclose(evaluation.log_prob[12 + unit], expected, rtol=1e-5)
     np.testing.assert_array_equal(rows.log_prob[12:], batch.log_prob)
     np.testing.assert_array_equal(rows.advantage[12:], batch.advantage)
+
+
+@pytest.mark.parametrize("kind", ["augment", pytest.param("loss", marks=pytest.mark.full)])
+def test_a_step_on_windows_stored_as_series_is_that_on_whole_windows(key, kind):
+    small = {
+        "env.num_envs": 4,
+        "env.options": {"num_neurons": 20, "history": 10, "warmup": 10},
+        "env.max_episode_steps": 7,
+        "env.mirror_obs": tuple(range(-1, -11, -1)),
+        "env.mirror_action": (-1,),
+        "ppo.symmetry": kind,
+        "ppo.normalize_obs": True,  # without, a policy is symmetric until it has learned
+        "ppo.normalize_reward": False,
+        **{f"ppo.{name}": value for name, value in PLAIN.items()},
+    }
+    parts = make_parts(load_config("oscillator.yaml", small))
+    whole = parts._replace(storage=FullObs())
+    one_sided = parts._replace(symmetry=symmetry.Symmetry(ppo.unchanged, symmetry.no_penalty))
+    assert isinstance(parts.storage, WindowedObs)
+    agent, rollout, batch, hp = experience_of(parts, key, lopsided(10))
+    hp = hp._replace(symmetry_coef=jnp.float32(1))
+    windows = parts.storage.read(rollout.stored, batch.obs)
+    in_full = rollout._replace(stored=()), batch._replace(obs=windows)
+    changes, seen = [], []
+    for given in [(parts, rollout, batch), (whole, *in_full), (one_sided, rollout, batch)]:
+        change, _ = jax.jit(lambda given=given: step(given[0], agent, *given[1:], hp, key))()
+        changes.append(change)
+        seen.append(learner.read_minibatch(given[0], given[1].stored, given[2]).obs)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    if kind == "augment":
+        np.testing.assert_array_equal(seen[0], np.concatenate([seen[2], -seen[2]]))
+    np.testing.assert_allclose(changes[0], changes[1], rtol=1e-5, atol=2e-6)
+    assert float(jnp.abs(changes[0] - changes[2]).max()) > 1e-3
 
 
 def mirror_of(make_config, observation, action, obs, act, distribution="gaussian"):
@@ -235,16 +272,14 @@ def test_mirrors_by_hand(make_config):
 def test_what_is_no_mirror_is_refused(make_config, obs, action, message):
     env = {**CARTPOLE, "mirror_obs": obs, "mirror_action": action}
     with pytest.raises(ValueError, match="mirror_") as error:
-        Learner(make_config(env=env, ppo={"symmetry": "loss"}))
+        make_parts(make_config(env=env, ppo={"symmetry": "loss"}))
     assert message in str(error.value)
 
 
 def test_observations_without_a_mirror_are_refused(make_config):
     env = {"name": "dummy/pixels", "mirror_obs": (1,), "mirror_action": (1,)}
     with pytest.raises(ValueError, match=r"ppo\.symmetry needs observations of one vector"):
-        Learner(make_config(env=env, ppo={"symmetry": "augment"}))
-    with pytest.raises(ValueError, match=r"env\.reset = every_step"):
-        symmetry.raw(Windows(4, 1, lambda state: state))
+        make_parts(make_config(env=env, ppo={"symmetry": "augment"}))
 
 
 def test_a_run_from_the_command_line(tmp_path):

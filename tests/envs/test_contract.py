@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.advantages import gae
+from purejaxppo.agents.advantages import gae
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import select
 from purejaxppo.envs.worlds import WorldsState
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.types import PolicyStep
 
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
@@ -211,20 +212,20 @@ class Recording:
 
         def act(key, carry, obs, start):
             action = random_action(self.spec.action, key, NUM_ENVS)
-            return carry, action, jnp.zeros(NUM_ENVS), action
+            return PolicyStep(carry, action, jnp.zeros(NUM_ENVS), action)
 
         def run(key, disturb):
             env_key, act_key = jax.random.split(key)
             state = init_rollout(self.env, lambda batch: (), env_key)
-            return collect(Disturbed(self.env, disturb), act, state, act_key, LENGTH)
+            rollout = collect(Disturbed(self.env, disturb), act, state, act_key, LENGTH)
+            return rollout.end.obs, rollout.transitions, rollout.episodes
 
         if registry.on_host(EnvConfig(name=name)):
             twins = self.one_after_another(run, lambda: make(name, backend, limit))
         else:
             twins = jax.jit(jax.vmap(run, (None, 0)))(jax.random.key(3), jnp.array([False, True]))
         (end, self.rows, self.episodes), self.twin = (
-            jax.tree.map(lambda x, i=i: np.asarray(x[i]), (twins[0].obs, *twins[1:]))
-            for i in range(2)
+            jax.tree.map(lambda x, i=i: np.asarray(x[i]), twins) for i in range(2)
         )
         self.obs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), self.rows.obs, end)
         self.done = self.rows.terminated | self.rows.truncated
@@ -395,13 +396,8 @@ def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(record
     gamma, value = 0.75, np.full((LENGTH, NUM_ENVS), 4.0, np.float32)  # 4 = 1 / (1 - gamma)
     reward = np.where(rows.valid, np.float32(1), rows.reward)
     flags = (rows.terminated, recording.done, rows.valid)
-    advantage = np.asarray(
-        gae(
-            *map(jnp.asarray, (reward, value, value, *flags)),
-            gamma=gamma,
-            gae_lambda=1.0,
-        )
-    )
+    arrays = map(jnp.asarray, (reward, value, value, *flags))
+    advantage = np.asarray(gae(*arrays, gamma=gamma, gae_lambda=1.0)[0])
     # k steps before a termination the advantage is gamma^k (1 - V); everywhere else exactly 0.
     expected = np.zeros((LENGTH + 1, NUM_ENVS), np.float32)
     for t in reversed(range(LENGTH)):

@@ -1,16 +1,20 @@
 """Curricula: parameters as functions of a run's progress."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo import learner
 from purejaxppo import train as train_module
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import EnvConfig
 from purejaxppo.configio import from_dict, to_yaml
 from purejaxppo.envs import curriculum, registry
 from purejaxppo.envs.curriculum import CurriculumEnv
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
 PENDULUM = {"name": "gymnax/Pendulum-v1", "max_episode_steps": 7}
 
@@ -63,15 +67,14 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
         env={**PENDULUM, "curriculum": {"g": "10 to 0"}, "randomize": randomize},
         total_timesteps=5 * 48,
     )
-    learner = Learner(config)
-    hp, chunk = learner.hyperparams(), jax.jit(learner.train_chunk)
-    collect = jax.jit(learner.collect)
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
+    parts = make_parts(config)
+    hp, chunk = make_hyperparams(config), jax.jit(train_program(parts))
+    collect = jax.jit(partial(learner.collect, parts))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
     for update in range(5):
         # What the update's own rollout does is done again here, from the same state.
         rollout, key = jax.tree.map(lambda x: x[0], (state.rollout, state.key))
-        env = learner.env_at(rollout.env, state.update / hp.total_updates)
-        rows = collect(state.agent, rollout.replace(env=env), key).transitions
+        rows = collect(state.agent, rollout, key, state.update / hp.total_updates).transitions
         obs, went_on = np.asarray(rows.obs), np.asarray(rows.valid)[:-1]
         torque = 2.0 * np.clip(np.asarray(rows.action)[..., 0], -1, 1)
         expected = speeds(obs, torque, 10.0 - 2.0 * update)[:-1]
@@ -87,12 +90,12 @@ def test_a_resumed_run_goes_on_exactly(make_config):
         env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},
         total_timesteps=5 * 48,
     )
-    learner = Learner(config)
-    chunk = jax.jit(learner.train_chunk)
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
-    whole, _ = chunk(state, learner.hyperparams(), jnp.int32(5))
-    saved = jax.device_get(chunk(state, learner.hyperparams(), jnp.int32(2))[0])
-    resumed, _ = chunk(saved, learner.hyperparams(), jnp.int32(3))
+    parts, hp = make_parts(config), make_hyperparams(config)
+    chunk = jax.jit(train_program(parts))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    whole, _ = chunk(state, hp, jnp.int32(5))
+    saved = jax.device_get(chunk(state, hp, jnp.int32(2))[0])
+    resumed, _ = chunk(saved, hp, jnp.int32(3))
     jax.tree.map(np.testing.assert_array_equal, whole.agent, resumed.agent)
     np.testing.assert_allclose(whole.rollout.env.values["m"], [1.0])
 

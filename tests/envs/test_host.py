@@ -27,7 +27,7 @@ from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run
 from purejaxppo.reporting import read_csv
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.types import AgentState
+from purejaxppo.types import AgentState, PolicyStep
 
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
@@ -141,7 +141,7 @@ def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
     actions = rng.integers(0, 4, (steps, num_envs)).astype(np.int32)
 
     def act(key, carry, obs, start):
-        return carry, None, jnp.zeros(num_envs), None
+        return PolicyStep(carry, None, jnp.zeros(num_envs), None)
 
     def run(key):
         state = init_rollout(env, lambda batch: (), key)
@@ -149,8 +149,9 @@ def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
         state = state.replace(env=(state.env, jnp.zeros((), jnp.int32)))
         return collect(scripted, act, state, key, steps)
 
-    _, rows, episodes = jax.device_get(jax.jit(run)(jax.random.key(0)))
+    rollout = jax.device_get(jax.jit(run)(jax.random.key(0)))
     env.close()
+    rows, episodes = rollout.transitions, rollout.episodes
     done = rows.terminated | rows.truncated
     assert done.sum() > episodes.count > 0  # lives end episodes of training, not games
     np.testing.assert_array_equal(rows.valid[1:], ~done[:-1])
@@ -234,7 +235,7 @@ def test_an_evaluation_without_a_time_limit_ends_at_its_own():
 
     def act(key, carry, obs, start):
         action = jnp.zeros(2, jnp.int32)
-        return carry, action, jnp.zeros(2), action
+        return PolicyStep(carry, action, jnp.zeros(2), action)
 
     def run(key):
         return run_episodes(env, env.reset(key), act, lambda batch: (), key[None], max_steps=8)
@@ -420,7 +421,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
 
     def act(agent, key, carry, obs, start):  # moves, and never serves
         action = 2 + jax.random.randint(key[0], start.shape, 0, 2)
-        return carry, action, jnp.zeros(start.shape), action
+        return PolicyStep(carry, action, jnp.zeros(start.shape), action)
 
     evaluator.act = act
     _, lengths = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.variation import Randomized
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
@@ -211,10 +212,10 @@ def test_a_run_of_random_pendulums_resumes_exactly(make_config):
     config = make_config(
         env={"name": PENDULUM, "randomize": {"m": 0.3, "l": 0.2}, "max_episode_steps": 7}
     )
-    learner = Learner(config)
-    chunk = jax.jit(learner.train_chunk)
-    state = jax.jit(learner.init)(jax.random.key(0), learner.shard_ids())
-    whole, _ = chunk(state, learner.hyperparams(), jnp.int32(4))
-    saved = jax.device_get(chunk(state, learner.hyperparams(), jnp.int32(2))[0])
-    resumed, _ = chunk(saved, learner.hyperparams(), jnp.int32(2))
+    parts, hp = make_parts(config), make_hyperparams(config)
+    chunk = jax.jit(train_program(parts))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    whole, _ = chunk(state, hp, jnp.int32(4))
+    saved = jax.device_get(chunk(state, hp, jnp.int32(2))[0])
+    resumed, _ = chunk(saved, hp, jnp.int32(2))
     jax.tree.map(np.testing.assert_array_equal, whole.agent, resumed.agent)

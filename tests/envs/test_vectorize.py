@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.advantages import gae
+from purejaxppo.agents.advantages import gae
 from purejaxppo.agents.normalize import discounted_returns
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv, bounded, stride
 from purejaxppo.envs.wrappers import TimeLimit
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import LARGEST, Box, Discrete
+from purejaxppo.types import PolicyStep
 
 STAY, END, NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD = range(7)
 
@@ -172,13 +173,14 @@ def test_short_episodes_have_their_exact_share(fresh_every_step):
 
     def act(key, carry, obs, start):
         action = jnp.zeros(64, jnp.int32)
-        return carry, action, jnp.zeros(64), action
+        return PolicyStep(carry, action, jnp.zeros(64), action)
 
     def run(key):
         def rollout(state, key):
-            state, rows, episodes = collect(env, act, state, key, 128)
+            out = collect(env, act, state, key, 128)
+            rows = out.transitions
             long = jnp.sum(rows.valid & (rows.obs == 50))
-            return state, jnp.stack([long, jnp.sum(rows.valid), *episodes[:2]])
+            return out.end, jnp.stack([long, jnp.sum(rows.valid), *out.episodes[:2]])
 
         state = init_rollout(env, lambda batch: (), key)
         return jax.lax.scan(rollout, state, jax.random.split(key, 10))[1].sum(0)
@@ -229,10 +231,11 @@ def test_diverged_episodes_are_counted_in_the_rollout():
 
     def act(key, carry, obs, start):
         action = jnp.where(obs[:, 1] == jnp.array([99.0, 1.0, 2.0]), NAN_OBS, STAY)
-        return carry, action, jnp.zeros(3), action
+        return PolicyStep(carry, action, jnp.zeros(3), action)
 
     state = init_rollout(env, lambda batch: (), jax.random.key(0))
-    _, rows, episodes = collect(env, act, state, jax.random.key(1), 6)
+    rollout = collect(env, act, state, jax.random.key(1), 6)
+    rows, episodes = rollout.transitions, rollout.episodes
     # The second environment breaks on steps 2, 4 and 6, the third on steps 3 and 6.
     assert episodes.diverged == 5
     assert episodes.count == episodes.return_sum == episodes.length_sum == 0
@@ -247,7 +250,7 @@ def test_the_step_before_a_divergence_bootstraps_from_the_last_finite_observatio
     np.testing.assert_array_equal(value[:, 0], [0, 1, 2, 0, 1, 2])
     ends = rows.terminated, rows.terminated | rows.truncated, rows.valid
     decay = {"gamma": 0.5, "gae_lambda": 0.5}
-    advantage = gae(rows.reward, value[:-1], value[1:], *ends, **decay)
+    advantage, _ = gae(rows.reward, value[:-1], value[1:], *ends, **decay)
     # 2 + 2 / 2 - 1 before it, 1 + 1 / 2 - 0 + 2 / 4 before that, and nothing for the break.
     np.testing.assert_array_equal(advantage[:, 0], [2.0, 2.0, 0.0, 1.75, 1.0])
 

@@ -1,21 +1,23 @@
 """Windows put together from their series are the windows that would have been kept."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import memory
+from purejaxppo.agents import obs_storage
 from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import TimeLimit
-from purejaxppo.learner import Learner
+from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
 from purejaxppo.rollout import collect, init_rollout
-from purejaxppo.sharding import Shards
 from purejaxppo.spaces import Box, Dict, Discrete
+from purejaxppo.types import PolicyStep
 
 NUM_ENVS, NUM_STARTS, LENGTH = 5, 8, 40
 FULL = pytest.mark.full
@@ -50,18 +52,18 @@ def recording(window, slide, shape=(), seed=0):
     return np.stack(obs), np.stack(start), fresh, np.stack(place)
 
 
-def remember(window, slide, obs, start, fresh, place):
-    """Row by row, as a rollout does: (windows, series, rows [T + 1, N])."""
-    windows = memory.Windows(window, slide, lambda place: (jnp.asarray(fresh), place))
+def store(window, slide, obs, start, fresh, place):
+    """Row by row, as a rollout does: (storage, series, rows [T + 1, N])."""
+    storage = obs_storage.WindowedObs(window, slide, lambda place: (jnp.asarray(fresh), place))
 
-    def keep(series, row):
-        return windows.keep(series, *row)
+    def append(series, row):
+        return storage.append(series, *row)
 
     @jax.jit
     def run(rows):
-        return jax.lax.scan(keep, windows.begin(rows[0][0], len(obs) - 1, place[0]), rows)
+        return jax.lax.scan(append, storage.init(rows[0][0], len(obs) - 1, place[0]), rows)
 
-    return windows, *run((obs, start, place))
+    return storage, *run((obs, start, place))
 
 
 SIZES = [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)]
@@ -77,24 +79,24 @@ SIZES = [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)]
 )
 def test_gathered_windows_are_the_windows(window, slide, shape):
     obs, *starts = recording(window, slide, shape)
-    windows, series, rows = remember(window, slide, obs, *starts)
+    storage, series, rows = store(window, slide, obs, *starts)
     assert series.values.shape == (NUM_ENVS, window + LENGTH * slide, *shape)
-    np.testing.assert_array_equal(windows.look(series, rows), obs)
+    np.testing.assert_array_equal(storage.read(series, rows), obs)
     # Any rows in any order, as minibatches take them.
     index = np.random.default_rng(1).permutation(obs.shape[0] * NUM_ENVS)[:30]
     flat = jax.tree.map(lambda x: x.reshape(-1)[index], rows)
     expected = obs.reshape(-1, *obs.shape[2:])[index]
-    np.testing.assert_array_equal(windows.look(series, flat), expected)
+    np.testing.assert_array_equal(storage.read(series, flat), expected)
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 3 * NUM_ENVS, 10_000])
 def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypatch):
-    monkeypatch.setattr(memory, "ROWS", rows_at_a_time)
+    monkeypatch.setattr(obs_storage, "ROWS", rows_at_a_time)
     obs, start, *starts = recording(7, 1)
-    windows, series, rows = remember(7, 1, obs, start, *starts)
-    means = windows.over(lambda obs, start: obs.mean(-1) + start, series, rows, start)
+    storage, series, rows = store(7, 1, obs, start, *starts)
+    means = storage.map_rows(lambda obs, start: obs.mean(-1) + start, series, rows, start)
     np.testing.assert_allclose(means, obs.mean(-1) + start, rtol=1e-5, atol=1e-6)
-    sums = windows.total(lambda obs, on: jnp.sum(obs, 0, where=on[:, None]), series, rows, start)
+    sums = storage.sum_rows(lambda obs, on: jnp.sum(obs, 0, where=on[:, None]), series, rows, start)
     np.testing.assert_allclose(sums, obs[start].sum(0), rtol=1e-5, atol=1e-5)
 
 
@@ -102,15 +104,15 @@ def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypa
 @pytest.mark.parametrize(
     ("space", "known", "kind"),
     [
-        (Box((250,), slide=1), True, memory.Windows),
-        (Box((250,), slide=1), False, memory.Whole),
-        (Box((250,)), True, memory.Whole),
-        (Dict.of({"a": Box((250,), slide=1)}), True, memory.Whole),
-        (Discrete(3), True, memory.Whole),
+        (Box((250,), slide=1), True, obs_storage.WindowedObs),
+        (Box((250,), slide=1), False, obs_storage.FullObs),
+        (Box((250,)), True, obs_storage.FullObs),
+        (Dict.of({"a": Box((250,), slide=1)}), True, obs_storage.FullObs),
+        (Discrete(3), True, obs_storage.FullObs),
     ],
 )
-def test_only_windows_with_known_starts_are_kept_as_series(space, known, kind):
-    assert type(memory.choose(space, (lambda state: state) if known else None)) is kind
+def test_only_windows_with_known_starts_are_stored_as_series(space, known, kind):
+    assert type(obs_storage.make(space, (lambda state: state) if known else None)) is kind
 
 
 @dataclass(frozen=True)
@@ -135,15 +137,19 @@ class Walk:
         return state, TaskStep(state, -jnp.abs(place), place < -1.8, jnp.array(False))
 
 
-class WalkLearner(Learner):
-    """A learner of walks that keeps their series, or else their windows."""
-
-    def __init__(self, config, series, devices=None):
-        super().__init__(config, Shards(config.num_shards, devices))
-        task = TimeLimit(Walk(), 17)
-        self.env = VectorEnv(task, self.num_envs, fresh_every_step=False)
-        self.policy = self.actor = Policy(self.config, task)
-        self.memory = memory.choose(Walk.observation if series else Box((9,)), self.env.starts)
+def walk_parts(config, series):
+    """The parts of a training on walks, which stores their series, or else their windows."""
+    parts = make_parts(config)
+    task = TimeLimit(Walk(), 17)
+    env = VectorEnv(task, parts.env.spec.num_envs, fresh_every_step=False)
+    policy = Policy(parts.config, task)
+    return parts._replace(
+        env=env,
+        policy=policy,
+        act=policy.act,
+        start=rollout_start(parts.config, env, parts.initial_carry),
+        storage=obs_storage.make(Walk.observation if series else Box((9,)), env.starts),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -156,17 +162,24 @@ def config(make_config):
 
 @pytest.fixture(scope="module")
 def series(config):
-    """A learner that keeps windows as series."""
-    return WalkLearner(config, series=True)
+    """Of a training that stores windows as series: parts, and compiled programs."""
+    return compiled(config, series=True)
 
 
-def train(learner, chunks, state=None):
+def compiled(config, series):
+    """(parts, program that begins, program that trains)."""
+    parts = walk_parts(config, series)
+    return parts, jax.jit(init_program(parts)), jax.jit(train_program(parts))
+
+
+def train(programs, chunks, state=None):
     """(state, metrics) after so many chunks of updates."""
+    parts, init, chunk = programs
     if state is None:
-        state = jax.jit(learner.init)(jax.random.key(1), learner.shard_ids())
-    chunk = jax.jit(learner.train_chunk)
+        state = init(jax.random.key(1), shard_ids(parts))
+    hp = make_hyperparams(parts.config)
     for updates in chunks:
-        state, metrics = chunk(state, learner.hyperparams(), jnp.int32(updates))
+        state, metrics = chunk(state, hp, jnp.int32(updates))
     return state, metrics
 
 
@@ -185,10 +198,9 @@ def assert_close(a, b, tolerance):
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=FULL)])
 def test_training_on_the_series_is_training_on_the_windows(config, series, shards):
     config = replace(config, num_shards=shards)
-    series = series if shards == 1 else WalkLearner(config, series=True)
-    whole = WalkLearner(config, series=False)
+    series = series if shards == 1 else compiled(config, series=True)
     one, metrics = train(series, [6])
-    other, expected = train(whole, [6])
+    other, expected = train(compiled(config, series=False), [6])
     # Walks were cut, ended and broke within rollouts, and went on from one to the next.
     assert metrics.episodes.diverged > 5
     assert metrics.episodes.count > 20
@@ -200,27 +212,22 @@ def test_training_on_the_series_is_training_on_the_windows(config, series, shard
 
 @pytest.mark.optimized
 def test_an_update_sees_the_same_windows_bit_for_bit(config):
-    series, whole = (WalkLearner(config, series) for series in (True, False))
-    broke = 0
+    both = [walk_parts(config, series) for series in (True, False)]
+    assert type(both[0].storage) is not type(both[1].storage)
+
+    def act(key, carry, obs, start):
+        action = jax.random.uniform(key, (8, 1), minval=-1.0)
+        return PolicyStep(carry, action, jnp.zeros(8), action)
+
+    def run(parts, state):
+        rollout = collect(parts.env, act, state, jax.random.key(7), 24, storage=parts.storage)
+        obs = parts.storage.read(rollout.stored, rollout.transitions.obs)
+        return rollout.end, obs, rollout.episodes
+
+    runs, broke = [jax.jit(partial(run, parts)) for parts in both], 0
     for seed in range(3):
-        state = init_rollout(series.env, lambda batch: (), jax.random.key(seed))
-
-        def act(key, carry, obs, start):
-            action = jax.random.uniform(key, (8, 1), minval=-1.0)
-            return carry, action, jnp.zeros(8), action
-
-        seen = []
-        for learner in (series, whole):
-
-            @jax.jit
-            def run(state, learner=learner):
-                key = jax.random.key(7)
-                last, rows, episodes = collect(
-                    learner.env, act, state, key, 24, memory=learner.memory
-                )
-                return last, learner.memory.look(rows.memory, rows.obs), episodes
-
-            seen.append(run(state))
+        state = init_rollout(both[0].env, lambda batch: (), jax.random.key(seed))
+        seen = [run(state) for run in runs]
         broke += int(seen[0][2].diverged)
         for x, y in zip(*map(numbers, seen), strict=True):
             np.testing.assert_array_equal(x, y)

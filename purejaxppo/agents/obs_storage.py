@@ -1,11 +1,11 @@
-"""What a rollout keeps of its observations: all of them or, of sliding windows, the series.
+"""Observation storage: every observation, or only the time series behind sliding windows.
 
-Consecutive windows of a series share all but a few values. Keeping the values instead of the
-windows takes T + H numbers per environment instead of T x H, and `look` puts together the windows
+Consecutive windows of a series share all but a few values. Storing the values instead of the
+windows takes T + H numbers per environment instead of T x H, and `read` puts together the windows
 that are asked for. The numbers are the same, bit for bit.
 
-All kinds of memory have the same functions, so that rollout and learner need not know which
-one they use.
+Both kinds have the same functions, so that rollout and learner need not know which one they use.
+Observations are stored as the environment returned them; the policy normalises what it reads.
 """
 
 from collections.abc import Callable
@@ -17,51 +17,42 @@ import jax.numpy as jnp
 from purejaxppo.spaces import Box, Space
 
 ROWS = 4096
-"""Windows that `Windows.over` puts together at a time."""
+"""Windows that `WindowedObs.map_rows` puts together at a time."""
 IMAGES = 512
-"""Images that `Whole.over` hands on at a time: convolutions need many times an image's memory."""
+"""Images that `FullObs.map_rows` hands on at a time: convolutions need many times the bytes."""
 
 
-class Whole:
-    """Keeps every observation; rows are the observations themselves, and there is nothing else."""
+class FullObs:
+    """Stores every observation; rows are the observations themselves, and there is nothing else."""
 
-    def begin(self, obs, length: int, env_state):
-        """What is kept besides rows, before a rollout from `obs` [N, ...]."""
+    def init(self, obs, length: int, env_state):
+        """Storage besides rows, before a rollout of `length` steps from `obs` [N, ...]."""
         del obs, length, env_state
         return ()
 
-    def keep(self, memory, obs, start, env_state):
-        """What is kept of one row.
+    def append(self, stored, obs, start, env_state):
+        """Stores one row.
 
         Args:
-            memory: what is kept so far.
+            stored: of the rows so far.
             obs: [N, ...].
             start: whether it is an episode's first, bool [N].
-            env_state: of the environments, when they have shown it.
+            env_state: of the environments, when they have returned it.
 
         Returns:
-            (memory, row [N]).
+            (stored, row [N]).
         """
         del start, env_state
-        return memory, obs
+        return stored, obs
 
-    def before(self, function: Callable, rows):
-        """Where a function of single observations is applied: once to all, here, or ..."""
-        return function(rows)
-
-    def after(self, function: Callable, obs):
-        """... each time that some are looked at."""
-        del function
-        return obs
-
-    def look(self, memory, rows):
+    def read(self, stored, rows):
         """The observations [*B, ...] of rows [*B]."""
-        del memory
+        del stored
         return rows
 
-    def over(self, function: Callable, memory, rows, *others):
+    def map_rows(self, function: Callable, stored, rows, *others):
         """`function`(observations [T, N, ...], *others) of all rows [T, N]; images in parts."""
-        del memory
+        del stored
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
         length, num_envs = others[0].shape
@@ -71,23 +62,10 @@ class Whole:
         out = jax.lax.map(lambda part: function(*part), parts)
         return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
 
-    def total(self, function: Callable, memory, rows, *others):
+    def sum_rows(self, function: Callable, stored, rows, *others):
         """`function`, which sums over all rows it is given, of all of them."""
-        del memory
+        del stored
         return function(rows, *others)
-
-
-class Raw(Whole):
-    """Keeps every observation as it came, for what has to see it before any function does."""
-
-    def before(self, function: Callable, rows):
-        """As `Whole.before`: not here."""
-        del function
-        return rows
-
-    def after(self, function: Callable, obs):
-        """As `Whole.after`."""
-        return function(obs)
 
 
 class Series(NamedTuple):
@@ -108,8 +86,8 @@ class Row(NamedTuple):
     age: jax.Array  # [N] int32: all but the last `age` values are of that start
 
 
-class Windows:
-    """Keeps the series behind observations that are the last H values of it.
+class WindowedObs:
+    """Stores the series behind observations that are the last H values of it.
 
     Exact if every row's window is the one before, `slide` values later, or a new episode's first;
     and if those first windows are among some that are known before the rollout.
@@ -126,7 +104,7 @@ class Windows:
         """Sizes, and where starts are known from."""
         self.window, self.slide, self.starts = window, slide, starts
 
-    def begin(self, obs, length: int, env_state) -> Series:
+    def init(self, obs, length: int, env_state) -> Series:
         """The first windows, and room for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
         room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
@@ -137,20 +115,20 @@ class Windows:
             time=jnp.zeros((), jnp.int32),
         )
 
-    def keep(self, memory: Series, obs, start, env_state) -> tuple[Series, Row]:
-        """As `Whole.keep`; the row says where its window is."""
+    def append(self, stored: Series, obs, start, env_state) -> tuple[Series, Row]:
+        """As `FullObs.append`; the row says where its window is."""
         num_envs = len(obs)
-        first = memory.time * self.slide
+        first = stored.time * self.slide
         new = obs[:, -self.slide :]
-        begins = start & (memory.time > 0)
-        older = jnp.minimum(memory.age + self.slide, self.window)
+        begins = start & (stored.time > 0)
+        older = jnp.minimum(stored.age + self.slide, self.window)
         age = jnp.where(begins, 0, older)
-        memory = memory._replace(
+        stored = stored._replace(
             values=jax.lax.dynamic_update_slice_in_dim(
-                memory.values, new, first + self.window - self.slide, axis=1
+                stored.values, new, first + self.window - self.slide, axis=1
             ),
             age=age,
-            time=memory.time + 1,
+            time=stored.time + 1,
         )
         row = Row(
             env=jnp.arange(num_envs, dtype=jnp.int32),
@@ -158,50 +136,44 @@ class Windows:
             origin=self.starts(env_state)[1],
             age=age,
         )
-        return memory, row
+        return stored, row
 
-    def before(self, function: Callable, rows: Row) -> Row:
-        """As `Whole.before`: not here, where there are no observations yet."""
-        del function
-        return rows
-
-    def after(self, function: Callable, obs):
-        """As `Whole.after`."""
-        return function(obs)
-
-    def look(self, memory: Series, rows: Row):
-        """As `Whole.look`: whole stretches of the series, which cost what stored windows would."""
-        values = _stretches(memory.values, rows.env, rows.first, self.window)
-        padded = jnp.concatenate([memory.starts, jnp.zeros_like(memory.starts)], axis=1)
+    def read(self, stored: Series, rows: Row):
+        """As `FullObs.read`: stretches of the series, which cost what stored windows would."""
+        values = _stretches(stored.values, rows.env, rows.first, self.window)
+        padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         return jnp.where(_expand(old, values), start, values)
 
-    def over(self, function: Callable, memory: Series, rows: Row, *others):
-        """As `Whole.over`, some rows of time after another, so that few windows exist at once."""
+    def map_rows(self, function: Callable, stored: Series, rows: Row, *others):
+        """As `FullObs.map_rows`, some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
         return jax.lax.map(
-            lambda part: function(self.look(memory, part[0]), *part[1:]),
+            lambda part: function(self.read(stored, part[0]), *part[1:]),
             (rows, *others),
             batch_size=max(1, ROWS // num_envs),
         )
 
-    def total(self, function: Callable, memory: Series, rows: Row, *others):
-        """As `Whole.total`."""
-        parts = self.over(function, memory, rows, *others)
+    def sum_rows(self, function: Callable, stored: Series, rows: Row, *others):
+        """As `FullObs.sum_rows`."""
+        parts = self.map_rows(function, stored, rows, *others)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 
 
-def choose(space: Space, starts: Callable | None) -> Whole | Windows:
-    """The memory for observations of `space`; windows with unknown starts are kept whole.
+ObsStorage = FullObs | WindowedObs
+
+
+def make(space: Space, starts: Callable | None) -> ObsStorage:
+    """The storage for observations of `space`; windows with unknown starts are stored in full.
 
     Args:
         space: of an observation.
-        starts: as of `Windows`; None if starts are not known before a rollout.
+        starts: as of `WindowedObs`; None if starts are not known before a rollout.
     """
     if isinstance(space, Box) and space.slide and starts is not None:
-        return Windows(space.shape[0], space.slide, starts)
-    return Whole()
+        return WindowedObs(space.shape[0], space.slide, starts)
+    return FullObs()
 
 
 def _stretches(x, env, first, length: int):

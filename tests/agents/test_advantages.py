@@ -1,10 +1,16 @@
 """Generalised advantage estimation: by hand, at its limits, and against a plain loop."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.advantages import gae, vtrace
+from purejaxppo.agents.advantages import gae, off_policy
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config import Config
+from purejaxppo.types import Transition
 
 pytestmark = pytest.mark.toy
 
@@ -27,17 +33,35 @@ def arguments(reward, value, terminated, truncated, valid):
 
 
 def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
-    """`gae` as an array."""
+    """Advantages by `gae`, as an array."""
     rows = arguments(reward, value, terminated, truncated, valid)
-    return np.asarray(gae(*rows, gamma=gamma, gae_lambda=gae_lambda))
+    return np.asarray(gae(*rows, gamma=gamma, gae_lambda=gae_lambda)[0])
 
 
 def run_vtrace(ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda):
-    """`vtrace` of probability ratios, as two arrays."""
+    """Advantages and targets of `off_policy` as two arrays; ratios are current / behaviour."""
     rows = arguments(reward, value, terminated, truncated, valid)
-    log_ratio = jnp.log(jnp.asarray(np.asarray(ratio, np.float32).reshape(rows[0].shape)))
-    advantage, correction = vtrace(*rows, log_ratio=log_ratio, gamma=gamma, gae_lambda=gae_lambda)
-    return np.asarray(advantage), np.asarray(correction)
+    reward, value, next_value, terminated, done, valid = rows
+    log_ratio = jnp.log(jnp.asarray(np.asarray(ratio, np.float32).reshape(reward.shape)))
+    transitions = Transition(
+        obs=None,
+        action=None,
+        log_prob=jnp.full_like(reward, -1.0),
+        reward=reward,
+        terminated=terminated,
+        truncated=done & ~terminated,
+        valid=valid,
+        start=~valid,
+    )
+    distribution: Any = SimpleNamespace(log_prob=lambda params, action: params)
+    hp = make_hyperparams(Config())._replace(gamma=gamma, gae_lambda=gae_lambda)
+    out = off_policy(distribution)(transitions, reward, value, next_value, log_ratio - 1.0, hp)
+    return tuple(map(np.asarray, out))
+
+
+def targets(value, correction):
+    """What values [T + 1, N] and what is added to them make, in float32."""
+    return np.asarray(value, np.float32)[:-1] + np.asarray(correction, np.float32)
 
 
 def auto_reset_rows(rng, length, num_envs, p_terminated=0.1, p_truncated=0.1):
@@ -148,24 +172,30 @@ def test_nan_rewards_and_values_of_reset_rows_do_not_spread():
     assert np.all(np.isfinite(out))
 
 
+def test_targets_are_values_with_advantages(random_rows):
+    advantage, target = gae(*arguments(*random_rows), gamma=0.97, gae_lambda=0.9)
+    np.testing.assert_array_equal(target, targets(random_rows[1], advantage))
+
+
 def test_vtrace_of_three_steps_by_hand():
     # delta = 1 in every row, as above; decay 0.25; rho = 0.5, 1 (2 is cut), 0.25.
     rows = [1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1]
-    advantage, correction = run_vtrace([0.5, 2, 0.25], *rows, 0.5, 0.5)
+    advantage, target = run_vtrace([0.5, 2, 0.25], *rows, 0.5, 0.5)
     np.testing.assert_allclose(advantage[:, 0], [1 + 0.25 * 1.0625, 1 + 0.25 * 0.25, 1], rtol=1e-6)
-    np.testing.assert_allclose(correction[:, 0], [0.5 * 1.265625, 1.0625, 0.25], rtol=1e-6)
+    expected = [2 + 0.5 * 1.265625, 4 + 1.0625, 6 + 0.25]
+    np.testing.assert_allclose(target[:, 0], expected, rtol=1e-6)
 
 
 def test_vtrace_of_the_acting_policy_is_gae(random_rows):
-    advantage, correction = run_vtrace(np.ones(random_rows[0].shape), *random_rows, 0.97, 0.9)
+    advantage, target = run_vtrace(np.ones(random_rows[0].shape), *random_rows, 0.97, 0.9)
     expected = run(*random_rows, 0.97, 0.9)
     np.testing.assert_array_equal(advantage, expected)
-    np.testing.assert_array_equal(correction, expected)
+    np.testing.assert_array_equal(target, targets(random_rows[1], expected))
 
 
 def test_vtrace_cuts_ratios_above_one(random_rows):
     ratio = np.random.default_rng(1).uniform(1, 5, random_rows[0].shape)
-    expected = run(*random_rows, 0.97, 0.9)
+    expected = targets(random_rows[1], run(*random_rows, 0.97, 0.9))
     np.testing.assert_array_equal(run_vtrace(ratio, *random_rows, 0.97, 0.9)[1], expected)
 
 
@@ -185,20 +215,21 @@ def test_vtrace_targets_are_the_papers_sum(random_rows):
                 weight *= gamma * gae_lambda * rho[s, n]
                 if terminated[s, n] or truncated[s, n]:
                     break
-    _, correction = run_vtrace(ratio, *random_rows, gamma, gae_lambda)
-    np.testing.assert_allclose(correction, expected, rtol=1e-4, atol=1e-5)
+    _, target = run_vtrace(ratio, *random_rows, gamma, gae_lambda)
+    np.testing.assert_allclose(target - value[:-1], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_vtrace_gives_nothing_to_rows_that_are_not_valid():
     rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
-    for out in run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9):
-        assert np.all(np.isfinite(out)) and out[2, 0] == 0
+    advantage, target = run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9)
+    assert np.all(np.isfinite(advantage)) and advantage[2, 0] == 0
+    assert np.all(np.isfinite(target)) and target[2, 0] == 1  # its value
 
 
 def test_vtrace_forgets_what_the_policy_would_not_do():
     # Row 0's action is impossible by now: its value's target stays, and its advantage does not
     # depend on that.
     rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
-    advantage, correction = run_vtrace([1e-30, 1], *rows, 0.5, 0.5)
-    np.testing.assert_allclose(correction[:, 0], [0, 0], atol=1e-6)
+    advantage, target = run_vtrace([1e-30, 1], *rows, 0.5, 0.5)
+    np.testing.assert_allclose(target[:, 0], [2, 2], atol=1e-6)
     np.testing.assert_allclose(advantage[:, 0], [4, 0], rtol=1e-6)

@@ -1,0 +1,95 @@
+"""Advantages with exact time limits: generalised estimates, and V-trace for older policies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.distributions import Distribution
+from purejaxppo.types import Hyperparams, Transition
+
+Advantages = Callable[[Transition, Any, Any, Any, Any, Hyperparams], tuple[Any, Any]]
+"""(transitions, reward, value, next value, distribution parameters, hp) -> (advantage, target)."""
+
+
+def gae(reward, value, next_value, terminated, done, valid, *, gamma, gae_lambda, rho=1.0):
+    """Generalised advantage estimates, and the value targets that go with them.
+
+    With δₜ = rₜ + γ(1 - terminatedₜ) vₜ₊₁ - vₜ,
+
+        Âₜ = δₜ + γλ(1 - doneₜ) ρₜ₊₁ Âₜ₊₁        target = vₜ + ρₜ Âₜ
+
+    A truncated step bootstraps, a terminated one does not; both cut the trace. Rows that are not
+    valid get an advantage of 0. With ρ = 1 this is GAE. With ρₜ = min(1, π(aₜ|oₜ) / μ(aₜ|oₜ)), of
+    the current policy π and an older one μ that acted, it is V-trace; its advantage is not yet
+    weighed, since PPO's surrogate has the ratio.
+
+    Args:
+        reward: float [T, N].
+        value: v(oₜ), float [T, N].
+        next_value: v(oₜ₊₁), float [T, N]; on a row that ends an episode oₜ₊₁ is its last
+            observation.
+        terminated: bool [T, N].
+        done: terminated or truncated, bool [T, N].
+        valid: bool [T, N].
+        gamma: discount.
+        gae_lambda: trace decay.
+        rho: importance weights, float [T, N], or 1.
+
+    Returns:
+        (advantage, target), each float [T, N].
+
+    Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16; time limits as in Pardo et al.
+    2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
+    https://arxiv.org/abs/1802.01561, eq. 1 with both limits 1 and λ as in their remark 2; the
+    advantage bootstraps from as much of the next row's correction as the target does.
+    """
+    rho = jnp.where(valid, rho, 1.0)
+    next_rho = jnp.concatenate([rho[1:], jnp.ones_like(rho[:1])])
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    decay = gamma * gae_lambda * (1.0 - done) * next_rho
+
+    def backwards(later, row):
+        delta, decay, valid = row
+        advantage = jnp.where(valid, delta + decay * later, 0.0)
+        return advantage, advantage
+
+    _, advantage = jax.lax.scan(
+        backwards, jnp.zeros_like(delta[0]), (delta, decay, valid), reverse=True
+    )
+    return advantage, value + rho * advantage
+
+
+def of_rollout(
+    transitions: Transition, reward, value, next_value, hp: Hyperparams, rho: Any = 1.0
+) -> tuple[Any, Any]:
+    """`gae` of a rollout's rows [T, N]: (advantage, target)."""
+    return gae(
+        reward,
+        value,
+        next_value,
+        transitions.terminated,
+        transitions.terminated | transitions.truncated,
+        transitions.valid,
+        gamma=hp.gamma,
+        gae_lambda=hp.gae_lambda,
+        rho=rho,
+    )
+
+
+def on_policy(transitions: Transition, reward, value, next_value, dist_params, hp: Hyperparams):
+    """GAE under the policy that acted: (advantage, target) [T, N]."""
+    del dist_params
+    return of_rollout(transitions, reward, value, next_value, hp)
+
+
+def off_policy(distribution: Distribution) -> Advantages:
+    """V-trace under the policy with parameters [T, N, P]: see `on_policy`."""
+
+    def advantages(transitions: Transition, reward, value, next_value, dist_params, hp):
+        log_ratio = distribution.log_prob(dist_params, transitions.action) - transitions.log_prob
+        rho = jnp.exp(jnp.minimum(log_ratio, 0.0))
+        return of_rollout(transitions, reward, value, next_value, hp, rho)
+
+    return advantages

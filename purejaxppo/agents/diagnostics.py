@@ -1,0 +1,98 @@
+"""Metrics of an update, reduced over its rows and over all shards."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.ppo import Batch
+from purejaxppo.spaces import LARGEST
+from purejaxppo.types import AgentState, Episodes, Losses, Metrics, Rollout
+
+ROUNDING = 1e-5
+"""Value targets whose standard deviation is below this share of their mean do not vary."""
+
+
+def zero_metrics(figures: Sequence[str]) -> Metrics:
+    """Sums of nothing; `figures` names the extras."""
+    i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
+    extras = dict.fromkeys(figures, f)
+    losses = Losses._make([f] * len(Losses._fields))
+    return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
+
+
+def summarise(
+    agent: AgentState, rollout: Rollout, batch: Batch, losses: Losses, psum: Callable
+) -> Metrics:
+    """The numbers of one update, over all shards.
+
+    Args:
+        agent: after the update.
+        rollout: before it.
+        batch: with advantages and targets.
+        losses: of its gradient steps.
+        psum: sum over shards.
+    """
+    steps = jnp.sum(rollout.transitions.valid, dtype=jnp.int32)
+    broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
+    rows = jnp.stack([batch.target, batch.target - batch.value])
+    sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
+    steps, episodes, (broken, *sums) = psum((steps, rollout.episodes, jnp.stack([broken, *sums])))
+    mean = jnp.stack(sums) / jnp.maximum(steps, 1)
+    explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
+    return Metrics(
+        updates=jnp.ones((), jnp.int32),
+        env_steps=steps,
+        episodes=episodes,
+        losses=losses,
+        explained=explained,
+        explained_variance=variance,
+        finite=(broken == 0).astype(jnp.int32) * is_finite(agent),
+        learned=has_learned(losses),
+        extras={},
+    )
+
+
+def has_learned(losses: Losses):
+    """Whether not all of an update's gradient steps were skipped, int32 []."""
+    return ((losses.skipped == 0) | jnp.isfinite(losses.grad_norm)).astype(jnp.int32)
+
+
+def mean_of_targets(
+    figures: Mapping[str, Callable], batch: Batch, psum: Callable
+) -> dict[str, jax.Array]:
+    """Means over all shards' valid value targets, [] each, of functions of targets by name."""
+    if not figures:
+        return {}
+
+    def total(x):
+        return jnp.sum(x, where=batch.valid, dtype=jnp.float32)
+
+    sums = {name: total(function(batch.target)) for name, function in figures.items()}
+    sums, count = psum((sums, total(batch.valid)))
+    return {name: x / jnp.maximum(count, 1.0) for name, x in sums.items()}
+
+
+def explained_variance(rows, mean, valid, count, psum: Callable):
+    """(whether the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
+
+    Args:
+        rows: targets and errors, [2, *B] of this shard.
+        mean: of each over all shards, [2].
+        valid: bool [*B].
+        count: valid rows of all shards.
+        psum: sum over shards.
+    """
+    centred = rows - mean.reshape(2, *[1] * valid.ndim)
+    squares = jnp.sum(jnp.square(centred), axis=tuple(range(1, rows.ndim)), where=valid)
+    target, error = psum(squares) / jnp.maximum(count, 1)
+    varies = target > jnp.square(ROUNDING * mean[0])
+    unexplained = error / jnp.where(varies, target, 1.0)
+    return varies.astype(jnp.int32), jnp.where(varies, 1.0 - unexplained, 0.0)
+
+
+def is_finite(agent: AgentState):
+    """Whether an agent's numbers are finite, and no parameter is beyond ±LARGEST, bool []."""
+    params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
+    stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
+    return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))

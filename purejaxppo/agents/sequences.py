@@ -1,0 +1,130 @@
+"""Layout of an update's rows: single steps or, for recurrent networks, sequences of steps.
+
+Both layouts have the same functions, so that the learner need not know which one it uses. `unroll`
+is (carry [N, ...], obs [T, N, ...], start [T, N]) -> `Outputs` with arrays [T, N, ...].
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.obs_storage import ObsStorage
+from purejaxppo.config import PPOConfig
+from purejaxppo.types import Outputs, Rollout
+
+
+class RolloutOutputs(NamedTuple):
+    """A network's outputs for a whole rollout."""
+
+    carries: Any  # [B, ...] before each unit, () for feed-forward networks
+    carry: Any  # [N, ...] after the rollout
+    dist_params: Any  # [T, N, P]
+    critic: Any  # [T, N, K]
+
+
+class SingleSteps:
+    """Every step is a unit of its own; networks have no carry."""
+
+    def evaluate_rollout(
+        self, unroll: Callable, rollout: Rollout, storage: ObsStorage
+    ) -> RolloutOutputs:
+        """A network's outputs for a whole rollout.
+
+        Args:
+            unroll: see the module's docstring.
+            rollout: of T steps.
+            storage: of its observations.
+        """
+
+        def function(obs, start):
+            return unroll((), obs, start)[1:]
+
+        rows = rollout.transitions
+        outputs = storage.map_rows(function, rollout.stored, rows.obs, rows.start)
+        return RolloutOutputs((), rollout.carry, *outputs)
+
+    def split(self, rows):
+        """A tree of arrays [T, N, ...] as units [B, ...]."""
+        return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+
+    def evaluate_units(self, unroll: Callable, carry, obs, start) -> Outputs:
+        """A network's outputs for units' observations [B, ...]."""
+        return unroll(carry, obs, start)
+
+
+class Sequences:
+    """Units are `length` steps of one environment; a gradient reaches back to its unit's start.
+
+    Truncated back-propagation through time, Williams & Peng 1990. The carry before a unit is the
+    newest parameters' for all that was before it in the rollout.
+    """
+
+    def __init__(self, length: int) -> None:
+        """Sizes only."""
+        self.length = length
+
+    def evaluate_rollout(
+        self, unroll: Callable, rollout: Rollout, storage: ObsStorage
+    ) -> RolloutOutputs:
+        """As `SingleSteps.evaluate_rollout`, one sequence after another."""
+        rows = rollout.transitions.obs, rollout.transitions.start
+        parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
+
+        def sequence(carry, part):
+            rows, start = part
+            out = unroll(carry, storage.read(rollout.stored, rows), start)
+            return out.carry, (carry, out.dist_params, out.critic)
+
+        after, outs = jax.lax.scan(sequence, rollout.carry, parts)
+        joined = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), outs)
+        carries, dist_params, critic = joined
+        return RolloutOutputs(carries, after, dist_params, critic)
+
+    def split(self, rows):
+        """A tree of arrays [T, N, ...] as units [B, L, ...], of which N are of one time."""
+
+        def split(x):
+            sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
+            return sequences.reshape((-1, self.length, *x.shape[2:]))
+
+        return jax.tree.map(split, rows)
+
+    def evaluate_units(self, unroll: Callable, carry, obs, start) -> Outputs:
+        """A network's outputs for units' observations [B, L, ...]: arrays [B, L, ...]."""
+        obs, start = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start))
+        out = unroll(carry, obs, start)
+        return out._replace(
+            **{
+                name: jax.tree.map(lambda x: x.swapaxes(0, 1), getattr(out, name))
+                for name in ("dist_params", "critic")
+            }
+        )
+
+
+Layout = SingleSteps | Sequences
+
+
+def make(recurrent: bool, length: int) -> Layout:
+    """Units of `length` steps for recurrent networks, single steps for others."""
+    return Sequences(length) if recurrent else SingleSteps()
+
+
+def minibatch_indices(key, config: PPOConfig, length: int, num_envs: int):
+    """Indices of a rollout's units, flattened from [T, N], by minibatch, int32 [M, B].
+
+    `shuffle` decides whether single units or whole environments are shuffled.
+    """
+    m = config.num_minibatches
+    if m == 1:
+        return jnp.arange(length * num_envs)[None]
+    if config.shuffle == "trajectories":
+        envs = shuffled(key, num_envs).reshape(m, 1, num_envs // m)
+        return (jnp.arange(length)[None, :, None] * num_envs + envs).reshape(m, -1)
+    return shuffled(key, length * num_envs).reshape(m, -1)
+
+
+def shuffled(key, n: int):
+    """A random order of 0..n-1: one sort by random bits (ties are as good as never)."""
+    return jnp.argsort(jax.random.bits(key, (n,)))
