@@ -1,5 +1,6 @@
 """The parts that a config names: environments, networks, estimators, put together once."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -113,6 +114,7 @@ def map_over_shards(
 ) -> Callable:
     """`function`(parts, ...) for all shards and members (`Shards.map`), at the run's precision."""
 
+    @functools.wraps(function)
     def traced(*args):
         with jax.default_matmul_precision(parts.config.matmul_precision):
             return function(parts, *args)
