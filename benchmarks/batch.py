@@ -98,7 +98,7 @@ def train(config: Any, rates: list[float], seeds: int) -> list[dict[str, Any]]:
     """All rates x seeds of one structure in one program; a row of each."""
     import jax
 
-    from purejaxppo.members import MemberPrograms
+    from purejaxppo.runs.members import MemberPrograms
 
     base = config.ppo.learning_rate
     pairs = [(rate, seed) for rate in rates for seed in range(seeds)]
@@ -167,7 +167,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Returns over environments by way, and over learning rates by structure."""
     from matplotlib.figure import Figure
 
-    from purejaxppo.reporting import confidence
+    from purejaxppo.runs.reporting import confidence
 
     last = rows[-1]
     rows = [r for r in rows if (r["task"], r["device"]) == (last["task"], last["device"])]

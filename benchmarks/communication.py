@@ -56,7 +56,7 @@ def main() -> None:
     args = parser.parse_args()
 
     from purejaxppo import load_config
-    from purejaxppo.sharding import use_cpu_cores
+    from purejaxppo.parallel.shards import use_cpu_cores
 
     use_cpu_cores(2)
     rows = []
@@ -101,8 +101,8 @@ def shard_sums(config: Any) -> list[Sum]:
 
     from purejaxppo import learner
     from purejaxppo.agents.schedules import make_hyperparams
+    from purejaxppo.parallel.shards import Shards
     from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
-    from purejaxppo.sharding import Shards
 
     parts = make_parts(replace(config, num_shards=2), Shards(2, jax.devices()[:2]))
     axes = (STATE_AXES, None)

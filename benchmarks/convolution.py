@@ -101,7 +101,7 @@ def our_steps(name: str, encoder: str, batch: int) -> dict[str, Callable[[], Tim
 
     from purejaxppo import spaces
     from purejaxppo.agents import convolutions, networks
-    from purejaxppo.config import NetworkConfig
+    from purejaxppo.config.schema import NetworkConfig
 
     form = {
         "ours": convolutions.BATCH_LAST,

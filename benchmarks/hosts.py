@@ -78,7 +78,7 @@ def main() -> None:
 
 def work(contender: Contender, index: int, port: int, seconds: float) -> None:
     """Worker: process `index` of a contender; the first starts the second, and waits for turns."""
-    from purejaxppo import hosts
+    from purejaxppo.parallel import processes as hosts
 
     place = hosts.place_of(
         hosts.ALONE,
@@ -105,8 +105,8 @@ def train(index: int, seconds: float) -> None:
     """The compiled programs of `python -m purejaxppo.train`; process 0 says how far they run."""
     import numpy as np
 
-    from purejaxppo import hosts
-    from purejaxppo.loop import Programs
+    from purejaxppo.parallel import processes as hosts
+    from purejaxppo.runs.loop import Programs
 
     devices = [device for own in hosts.devices() for device in own]
     config = ours.config_of(SIZES)

@@ -55,7 +55,7 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
     code = (
         "import sys, json; from purejaxppo import restore, evaluate\n"
         "run, n = sys.argv[1], int(sys.argv[2])\n"
-        "from purejaxppo.sharding import use_cpu_cores, use_compilation_cache\n"
+        "from purejaxppo.parallel.shards import use_cpu_cores, use_compilation_cache\n"
         "use_cpu_cores(0); use_compilation_cache()\n"
         "out = {}\n"
         "for which in ('best', 'last'):\n"

@@ -31,9 +31,9 @@ TASKS: dict[str, tuple[str, int]] = {
 """Task -> config, and seeds in one program (0: one agent)."""
 PROGRAM = """
 import sys, time, jax, jax.numpy as jnp
-from purejaxppo.sharding import Shards, use_cpu_cores, use_compilation_cache
+from purejaxppo.parallel.shards import Shards, use_cpu_cores, use_compilation_cache
 use_compilation_cache(); use_cpu_cores(0)
-from purejaxppo.configio import load_config
+from purejaxppo.config.files import load_config
 config, seeds = sys.argv[1], int(sys.argv[2])
 host = load_config(config).env.name.partition("/")[0] in ("envpool", "gymnasium")
 devices = jax.devices()[:1] if host else jax.devices()

@@ -42,7 +42,7 @@ def main() -> None:
         learned = [learn(seed) for seed in range(args.learn)]
         machine.write_rows(machine.RESULTS / "oscillator_learning.jsonl", learned)
         return
-    from purejaxppo.sharding import use_cpu_cores
+    from purejaxppo.parallel.shards import use_cpu_cores
 
     use_cpu_cores(0)
     rows = []
@@ -130,9 +130,9 @@ def env_only(ensembles: int, neurons: int, seconds: float, repeats: int) -> floa
     import jax
     import jax.numpy as jnp
 
-    from purejaxppo.config import EnvConfig
+    from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
-    from purejaxppo.sharding import Shards
+    from purejaxppo.parallel.shards import Shards
 
     shards = Shards(len(jax.devices()), jax.devices())
     config = EnvConfig(name="oscillator/bvdp", options={"num_neurons": neurons})
@@ -166,7 +166,7 @@ def training(seconds: float, repeats: int) -> float:
     import numpy as np
 
     from purejaxppo import load_config
-    from purejaxppo.loop import Programs, resolve_shards
+    from purejaxppo.runs.loop import Programs, resolve_shards
 
     config = resolve_shards(load_config("oscillator.yaml"), len(jax.devices()))
     programs = Programs(config, jax.devices())

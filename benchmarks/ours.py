@@ -20,7 +20,7 @@ def start(devices: int = 0, *, cache: bool = True) -> None:
     """
     import jax
 
-    from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+    from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 
     use_compilation_cache()
     jax.config.update("jax_enable_compilation_cache", cache)
@@ -31,8 +31,8 @@ def config_of(sizes: Sizes) -> Any:
     """The Config of a run that has these sizes, on this machine's devices."""
     import jax
 
-    from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
-    from purejaxppo.loop import resolve_shards
+    from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
+    from purejaxppo.runs.loop import resolve_shards
 
     def part(kind: Any) -> Any:
         return kind(**{f.name: sizes[f.name] for f in fields(kind) if f.name in sizes})
@@ -119,7 +119,7 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
     import numpy as np
 
     from purejaxppo.envs import registry
-    from purejaxppo.sharding import Shards
+    from purejaxppo.parallel.shards import Shards
     from purejaxppo.spaces import Discrete
 
     config = config_of(sizes)

@@ -88,7 +88,7 @@ def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bo
 
     from purejaxppo.agents.distributions import CONTINUOUS
     from purejaxppo.agents.schedules import make_hyperparams
-    from purejaxppo.configio import apply_overrides, from_dict
+    from purejaxppo.config.files import apply_overrides, from_dict
     from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
     chosen = {**SMALL, "network.memory": memory, **settings}

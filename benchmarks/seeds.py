@@ -152,7 +152,7 @@ def plain(count: int, steps: int) -> Any:
     from jax.sharding import NamedSharding, PartitionSpec
     from plain import make_train
 
-    from purejaxppo.sharding import largest_divisor
+    from purejaxppo.parallel.shards import largest_divisor
 
     per_update = SIZES["num_envs"] * SIZES["rollout_length"]
     updates = -(-steps // per_update)

@@ -139,9 +139,10 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
     """Worker: the loop of `python -m purejaxppo.train`, without its logs and saves."""
     import jax
 
-    from purejaxppo import load_config, reporting
-    from purejaxppo.loop import Interrupt, resolve_shards
-    from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+    from purejaxppo import load_config
+    from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
+    from purejaxppo.runs import reporting
+    from purejaxppo.runs.loop import Interrupt, resolve_shards
     from purejaxppo.train import programs_of
 
     use_compilation_cache()

@@ -1,4 +1,4 @@
-"""Writes docs/config.md from the docstrings of the fields in purejaxppo/config.py.
+"""Writes docs/config.md from the docstrings of the fields in purejaxppo/config/schema.py.
 
 With --check it writes nothing, and fails if the file is not up to date. The source is parsed and
 not imported, so that this needs no installed package.
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "purejaxppo" / "config.py"
+SOURCE = ROOT / "purejaxppo" / "config" / "schema.py"
 TARGET = ROOT / "docs" / "config.md"
 HEAD = """# Config reference
 
-Every field of a config, generated from `purejaxppo/config.py` by `docs/make_config_reference.py`.
-In YAML, sections are nested mappings; on the command line a field is a flag, such as
+Every field of a config, generated from `purejaxppo/config/schema.py` by
+`docs/make_config_reference.py`. In YAML, sections are nested mappings; on the command line a field is a flag, such as
 `--ppo.learning_rate 1e-3`. Fields marked * are numbers that may change when a run resumes, and over
 which one can `vmap`.
 """

@@ -13,11 +13,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from purejaxppo.checkpoint import restore
-    from purejaxppo.config import Config
-    from purejaxppo.configio import load_config
+    from purejaxppo.config.files import load_config
+    from purejaxppo.config.schema import Config
     from purejaxppo.evaluation import Agent, Evaluation, evaluate
-    from purejaxppo.pure import Curves, TrainResult, hyperparams, make_train
+    from purejaxppo.pure_training import Curves, TrainResult, hyperparams, make_train
+    from purejaxppo.runs.checkpoint import restore
 
 __version__ = "0.1.0"
 
@@ -36,15 +36,15 @@ __all__ = [
 
 _MODULES = {
     "Agent": "evaluation",
-    "Config": "config",
-    "Curves": "pure",
+    "Config": "config.schema",
+    "Curves": "pure_training",
     "Evaluation": "evaluation",
-    "TrainResult": "pure",
+    "TrainResult": "pure_training",
     "evaluate": "evaluation",
-    "hyperparams": "pure",
-    "load_config": "configio",
-    "make_train": "pure",
-    "restore": "checkpoint",
+    "hyperparams": "pure_training",
+    "load_config": "config.files",
+    "make_train": "pure_training",
+    "restore": "runs.checkpoint",
 }
 
 

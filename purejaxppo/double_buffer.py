@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import ObsStorage
-from purejaxppo.envs.halves import HalvedEnv, join
+from purejaxppo.envs.host.split import HalvedEnv, join
 from purejaxppo.rollout import FULL_OBS, record
 from purejaxppo.types import PolicyStep, Rollout, RolloutState
 

@@ -9,12 +9,13 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from purejaxppo import cli, rendering
-from purejaxppo.checkpoint import restore
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Agent, Evaluation, evaluate, record_states
-from purejaxppo.runfolder import imports
-from purejaxppo.sharding import use_compilation_cache, use_cpu_cores
+from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
+from purejaxppo.pictures import video
+from purejaxppo.runs import cli
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import imports
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
 
@@ -54,7 +55,7 @@ def run(command: Command) -> int:
     if not command.run:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
     if command.render:
-        rendering.check_target(command.render)
+        video.check_target(command.render)
     if command.stochastic and command.deterministic:
         raise ValueError("--stochastic and --deterministic: only one of them can be")
     if command.episodes < 1:
@@ -82,7 +83,7 @@ def run(command: Command) -> int:
             agent, seed=command.seed, deterministic=not how.stochastic
         )
         title = agent.config.env.name
-        path = rendering.record(task, states, command.render, title=title, rewards=rewards)
+        path = video.record(task, states, command.render, title=title, rewards=rewards)
         print(f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}")
     return 0
 

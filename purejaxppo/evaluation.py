@@ -7,17 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import hosts, streams
+from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
-from purejaxppo.agents.policy import Policy
-from purejaxppo.config import Config, EvalConfig
+from purejaxppo.agents.policy import Policy, at_matmul_precision
+from purejaxppo.config.schema import Config, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.host import HostEnv, named_failures
+from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.precision import at_matmul_precision
-from purejaxppo.sharding import Shards
+from purejaxppo.parallel import processes
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.types import AgentState, PolicyStep
 
 MAX_PARALLEL = 256
@@ -234,7 +234,7 @@ class Evaluator:
         config, shards = self.config.env, self.shards.num_shards
         if registry.on_host(config):
             local = -(-self.episodes // shards)
-            first = hosts.index() * local
+            first = processes.index() * local
             return registry.make(config, local, seed=seed, first=first, evaluation=True)
         one = registry.make(config, 1, evaluation=True)
         count = -(-self.episodes // one.spec.num_agents)
@@ -287,10 +287,10 @@ def evaluation_shards(
 
     With several processes over all, in any case: each of them has to take part.
     """
-    if registry.on_host(config.env) and not hosts.several():
+    if registry.on_host(config.env) and not processes.several():
         return Shards(1, num_members=num_members)
     left = len(devices) // Shards(1, devices, num_members).num_devices
-    enough = episodes >= left or hosts.several()
+    enough = episodes >= left or processes.several()
     return Shards(left if enough else 1, devices, num_members)
 
 

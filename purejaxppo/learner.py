@@ -22,10 +22,10 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import scheduled
 from purejaxppo.agents.sequences import Layout
 from purejaxppo.agents.symmetry import Symmetry
-from purejaxppo.config import Config
+from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import init_rollout
-from purejaxppo.sharding import Shards
 from purejaxppo.streams import CURIOUS_NETWORKS, Keys, split_keys, stream
 from purejaxppo.types import (
     AgentState,

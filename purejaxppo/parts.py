@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import double_buffer, hosts, learner, rollout
+from purejaxppo import double_buffer, learner, rollout
 from purejaxppo.agents import (
     advantages,
     critics,
@@ -20,12 +20,13 @@ from purejaxppo.agents import (
     symmetry,
 )
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import Config, EnvConfig
+from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import curriculum, registry
 from purejaxppo.envs.base import Env
 from purejaxppo.learner import Parts
+from purejaxppo.parallel import processes
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import init_rollout
-from purejaxppo.sharding import Shards
 from purejaxppo.streams import NEW_EPISODES, stream
 from purejaxppo.types import Metrics, RolloutState, TrainState, state_axes
 
@@ -89,7 +90,7 @@ def make_env(config: Config) -> Env:
         )
     num_envs = env.num_envs // config.num_shards
     make: Any = registry.make_halves if env.double_buffer else registry.make
-    return make(env, num_envs, seed=config.seed, first=hosts.index() * num_envs)
+    return make(env, num_envs, seed=config.seed, first=processes.index() * num_envs)
 
 
 def rollout_start(

@@ -22,17 +22,19 @@ from typing import Any
 import jax
 import tyro
 
-from purejaxppo import cli, configio, hosts, imitation, reporting
 from purejaxppo.agents import schedules
-from purejaxppo.asynchronous import AsynchronousPrograms, AsynchronousRun
-from purejaxppo.config import Config
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.envs.host import SimulatorError
+from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
-from purejaxppo.loop import Programs, Run, resolve_shards
-from purejaxppo.members import MemberPrograms, MembersRun, seeds_of
-from purejaxppo.runfolder import CONFIG, imports, record_run, run_folder
-from purejaxppo.sharding import cpu_cores, use_compilation_cache, use_cpu_cores
+from purejaxppo.parallel import processes
+from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu_cores
+from purejaxppo.runs import cli, imitation, reporting
+from purejaxppo.runs.asynchronous import AsynchronousPrograms, AsynchronousRun
+from purejaxppo.runs.folder import CONFIG, imports, record_run, run_folder
+from purejaxppo.runs.loop import Programs, Run, resolve_shards
+from purejaxppo.runs.members import MemberPrograms, MembersRun, seeds_of
 from purejaxppo.types import TrainState
 
 DESCRIPTION = """Train PPO.
@@ -93,22 +95,22 @@ def main(args: Sequence[str] | None = None) -> int:
         if command.list_configs:
             return list_configs()
         code = train(command, place)
-    except hosts.Agreed as error:
+    except processes.Agreed as error:
         code = 2 if error.quiet else reporting.fail(error)
     except (ValueError, OSError, SimulatorError, reporting.Stopped) as error:
-        return hosts.leave(reporting.fail(error))
+        return processes.leave(reporting.fail(error))
     except KeyboardInterrupt:
-        return hosts.leave(reporting.fail(INTERRUPTED, code=130))
+        return processes.leave(reporting.fail(INTERRUPTED, code=130))
     except Exception:
-        if not hosts.several():
+        if not processes.several():
             raise
         traceback.print_exc()
-        hosts.leave(1)
-    hosts.finish()
+        processes.leave(1)
+    processes.finish()
     return code
 
 
-def start(words: Sequence[str]) -> tuple[hosts.Place, Command]:
+def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
     """Reads the command line, and meets the other processes if there are any."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     kinds = {"coordinator": str, "num_processes": int, "process_id": int, "wait_seconds": float}
@@ -120,13 +122,15 @@ def start(words: Sequence[str]) -> tuple[hosts.Place, Command]:
     except argparse.ArgumentError:  # `parse` says it better
         flags = peek.parse_args([])
 
-    def find(place: hosts.Place) -> hosts.Place:
-        return hosts.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
+    def find(place: processes.Place) -> processes.Place:
+        return processes.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
 
     def prepare() -> Command:
         return dataclasses.replace(parse(words), process_id=-1)
 
-    return hosts.start(hosts.launched(os.environ), find, prepare, seconds=flags.wait_seconds)
+    return processes.start(
+        processes.launched(os.environ), find, prepare, seconds=flags.wait_seconds
+    )
 
 
 def list_envs() -> int:
@@ -147,14 +151,14 @@ def list_configs() -> int:
     return 0
 
 
-def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
+def train(command: Command, place: processes.Place = processes.ALONE) -> int:
     """Trains what `command` says, in its run folder, from scratch or from the last save."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
     run_dir = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
     notes: list[str] = []
-    with hosts.together():
+    with processes.together():
         if not command.clobber:
             config, notes = continue_config(config, run_dir)
             for line in imports(run_dir) * (place.index == 0):
@@ -167,7 +171,7 @@ def train(command: Command, place: hosts.Place = hosts.ALONE) -> int:
     with writing(config, run_dir, programs.members, clobber=command.clobber):
         steps = config.num_updates * programs.steps_per_update
         # mpirun hands its processes terminals, even if its own output goes to a file.
-        console = reporting.Console(steps, quiet=not hosts.is_main(), lines=hosts.several())
+        console = reporting.Console(steps, quiet=not processes.is_main(), lines=processes.several())
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):
             run.checkpoints.close()
@@ -185,7 +189,7 @@ def run_name(name: str, config: Config) -> str:
 
 def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
     """The devices that seeds and shards are divided over: of every process equally many."""
-    return hosts.spread(devices, config.num_seeds * config.num_shards)
+    return processes.spread(devices, config.num_seeds * config.num_shards)
 
 
 @contextlib.contextmanager
@@ -198,12 +202,12 @@ def writing(
         ValueError: as `run_folder`, or a process does not see it.
     """
     with contextlib.ExitStack() as stack:
-        with hosts.together():
-            if hosts.is_main():
+        with processes.together():
+            if processes.is_main():
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
                     record_run(config, run_dir, members)  # before all else: so it is a run
-        with hosts.together():
+        with processes.together():
             if not (run_dir / CONFIG).is_file():
                 raise ValueError(f"{run_dir} must be in a file system that all processes share")
         yield
@@ -281,7 +285,7 @@ def _show(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def start_jax(config: Config, place: hosts.Place = hosts.ALONE) -> list[jax.Device]:
+def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[jax.Device]:
     """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
@@ -289,9 +293,9 @@ def start_jax(config: Config, place: hosts.Place = hosts.ALONE) -> list[jax.Devi
     """
     use_compilation_cache()
     # One process alone may pretend to have more cores than it has.
-    most = config.devices if place == hosts.ALONE else min(config.devices, cpu_cores())
+    most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
     use_cpu_cores(most or place.cores)
-    devices = hosts.devices()
+    devices = processes.devices()
     if config.devices > len(devices[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices[0])}")
     return [device for own in devices for device in own[: config.devices or None]]
@@ -320,7 +324,7 @@ def execute(run: Run) -> int:
     members = len(run.programs.members)
     agents = f"{members} agents of " if members else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
-    apart = f" in {jax.process_count()} processes" * hosts.several()
+    apart = f" in {jax.process_count()} processes" * processes.several()
     console.say(
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
@@ -354,7 +358,7 @@ def prepare(run: Run) -> TrainState:
         run.programs.parts.env.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
-        with hosts.together():
+        with processes.together():
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
@@ -366,7 +370,7 @@ def prepare(run: Run) -> TrainState:
     if config.imitate.teacher and not resumes:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
-    if hosts.is_main():
+    if processes.is_main():
         # The save fits it: only now may it replace what is there.
         record_run(config, run.run_dir, run.programs.members)
     init_seconds = time.perf_counter() - started
@@ -394,22 +398,22 @@ def all_present(run: Run) -> Iterator[None]:
     """Among several processes, one that fails inside says why and ends: all else would wait."""
     try:
         yield
-    except hosts.Agreed:
+    except processes.Agreed:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if not hosts.several():
+        if not processes.several():
             raise
         run.console.stop()
         if isinstance(error, KeyboardInterrupt):
             code = reporting.fail(INTERRUPTED, code=130)
-        elif hosts.is_loss(error):
+        elif processes.is_loss(error):
             code = reporting.fail(loss(run, error))
         elif isinstance(error, ValueError | OSError):
             code = reporting.fail(f"process {jax.process_index()}: {error}")
         else:
             traceback.print_exc()
             code = 1
-        hosts.leave(code)
+        processes.leave(code)
 
 
 def loss(run: Run, error: Exception) -> str:
@@ -422,7 +426,7 @@ def loss(run: Run, error: Exception) -> str:
     )
     return (
         f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
-        f"{run.progress.env_steps:,} steps into {run.run_dir} ({hosts.reason(error)}): {state}"
+        f"{run.progress.env_steps:,} steps into {run.run_dir} ({processes.reason(error)}): {state}"
     )
 
 
@@ -453,7 +457,7 @@ def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
 
 def set_up_log(config: Config, run_dir: Path) -> logging.Handler | None:
     """Sends debug detail to the log file, if one is asked for and this process writes."""
-    if not config.logging.log_file or not hosts.is_main():
+    if not config.logging.log_file or not processes.is_main():
         return None
     path = run_dir / config.logging.log_file
     path.parent.mkdir(parents=True, exist_ok=True)

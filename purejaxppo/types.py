@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 from flax import struct
 
-from purejaxppo.config import TUNABLE, PPOConfig
+from purejaxppo.config.schema import TUNABLE, PPOConfig
 
 Obs = Any
 """An observation: one array [N, ...], or a dict of them for `Dict` spaces."""

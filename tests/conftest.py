@@ -32,7 +32,7 @@ jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back 
 
 from support.optimizations import optimized
 
-from purejaxppo.config import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
+from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
 
 pytest_plugins = ["support.runs"]
 

@@ -16,10 +16,10 @@ from support.optimizations import optimized
 import purejaxppo.train as train_command
 from purejaxppo import learner, load_config, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.asynchronous import AsynchronousPrograms
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.reporting import read_csv
+from purejaxppo.runs.asynchronous import AsynchronousPrograms
+from purejaxppo.runs.reporting import read_csv
 from purejaxppo.streams import split_keys
 
 # EnvPool's bounds are of another type than its numbers.

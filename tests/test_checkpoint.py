@@ -18,10 +18,11 @@ import pytest
 from support.runs import error_of, final_state, start, train, wait_for
 
 import purejaxppo.evaluate as evaluate_command
-from purejaxppo import configio, restore
-from purejaxppo.checkpoint import Checkpoints, Progress
+from purejaxppo import restore
+from purejaxppo.config import files as configio
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.reporting import read_csv
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.reporting import read_csv
 
 WATCHED = []
 """Who wants to know before a file is made, renamed or deleted."""

@@ -4,9 +4,9 @@ import pytest
 from support.runs import refusal
 
 import purejaxppo.train as train_command
-from purejaxppo import cli
-from purejaxppo.envs.host import SimulatorError
-from purejaxppo.reporting import Stopped
+from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs import cli
+from purejaxppo.runs.reporting import Stopped
 
 pytestmark = pytest.mark.toy
 

@@ -12,8 +12,8 @@ import pytest
 from purejaxppo import learner
 from purejaxppo.agents.optimizers import LANES
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
-from purejaxppo.sharding import Shards
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.runs import refusal
 
-from purejaxppo import configio
+from purejaxppo.config import files as configio
 
 pytestmark = pytest.mark.toy
 

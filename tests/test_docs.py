@@ -1,4 +1,4 @@
-"""The config reference follows the docstrings in purejaxppo/config.py."""
+"""The config reference follows the docstrings in purejaxppo/config/schema.py."""
 
 import dataclasses
 import importlib.util
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from purejaxppo.config import TUNABLE, Config
+from purejaxppo.config.schema import TUNABLE, Config
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "docs" / "make_config_reference.py"

@@ -10,7 +10,7 @@ import pytest
 
 from purejaxppo import learner, make_train
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.parts import make_parts
 from purejaxppo.streams import split_keys

@@ -10,9 +10,9 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.evaluation import Agent, Evaluation, Evaluator, evaluate, run_episodes
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.reporting import eval_row
-from purejaxppo.sharding import Shards
+from purejaxppo.runs.reporting import eval_row
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import PolicyStep
 

@@ -12,13 +12,17 @@ from jax import lax
 
 import purejaxppo.export as export_command
 import purejaxppo.train as train_command
-from purejaxppo import export, player, restore, rewrites, spaces, tracing
+from purejaxppo import restore, spaces
 from purejaxppo.agents import convolutions
 from purejaxppo.agents.networks import ACTIVATIONS
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import NetworkConfig
+from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Agent
+from purejaxppo.export import files as export
+from purejaxppo.export import player
+from purejaxppo.export import rewrite as rewrites
+from purejaxppo.export import trace as tracing
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.types import AgentState, RunningStats
 

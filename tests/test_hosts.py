@@ -18,10 +18,11 @@ import pytest
 from support.runs import error_of
 
 import purejaxppo.train as train_command
-from purejaxppo import hosts, restore
+from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
-from purejaxppo.loop import resolve_shards
-from purejaxppo.reporting import read_csv
+from purejaxppo.parallel import processes as hosts
+from purejaxppo.runs.loop import resolve_shards
+from purejaxppo.runs.reporting import read_csv
 
 toy = pytest.mark.toy
 pytestmark = pytest.mark.xdist_group("processes")

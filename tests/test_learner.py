@@ -11,10 +11,10 @@ from support.trees import assert_same, plain
 from purejaxppo import learner, streams
 from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import IntrinsicConfig
+from purejaxppo.config.schema import IntrinsicConfig
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.reporting import metrics_row
-from purejaxppo.sharding import Shards
+from purejaxppo.runs.reporting import metrics_row
 
 LIMIT, NUM_ENVS, LENGTH = 7, 4, 12
 RND = IntrinsicConfig("rnd", hidden=(4,), features=2)

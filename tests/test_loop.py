@@ -20,12 +20,13 @@ from support.runs import (
 )
 
 import purejaxppo.train as train_command
-from purejaxppo import configio, reporting
 from purejaxppo.agents import optimizers
-from purejaxppo.checkpoint import Progress
-from purejaxppo.envs.host import SimulatorError
-from purejaxppo.loop import NotFiniteError, Programs, Run
-from purejaxppo.reporting import read_csv
+from purejaxppo.config import files as configio
+from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs import reporting
+from purejaxppo.runs.checkpoint import Progress
+from purejaxppo.runs.loop import NotFiniteError, Programs, Run
+from purejaxppo.runs.reporting import read_csv
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
 EXTRAS = """

@@ -17,14 +17,15 @@ from support.runs import forget_last_save, refusal, train
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
-from purejaxppo import configio, restore
-from purejaxppo.config import EvalConfig
+from purejaxppo import restore
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import EvalConfig
 from purejaxppo.evaluation import evaluate
-from purejaxppo.loop import Programs
-from purejaxppo.members import MemberPrograms, keep_better, seeds_of
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
-from purejaxppo.reporting import confidence, member_curves, read_csv
-from purejaxppo.sharding import Shards
+from purejaxppo.runs.loop import Programs
+from purejaxppo.runs.members import MemberPrograms, keep_better, seeds_of
+from purejaxppo.runs.reporting import confidence, member_curves, read_csv
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -139,7 +140,7 @@ import sys
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 4)
 from purejaxppo import load_config
-from purejaxppo.members import MemberPrograms, seeds_of
+from purejaxppo.runs.members import MemberPrograms, seeds_of
 name, width = sys.argv[1], sys.argv[2]
 config = load_config(width, {"env.name": name})
 def params(count):
@@ -203,7 +204,7 @@ HUNDRED_STARTS = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 from purejaxppo import load_config
-from purejaxppo.members import MemberPrograms, seeds_of
+from purejaxppo.runs.members import MemberPrograms, seeds_of
 from purejaxppo.parts import STATE_AXES, init_program, shard_ids
 config = load_config("cartpole.yaml", {"num_seeds": 32, "num_shards": 1, "env.num_envs": 4})
 programs = MemberPrograms(config, jax.devices(), seeds_of(config))

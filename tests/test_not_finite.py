@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from support import runs
 
-from purejaxppo import batches, restore, searches, sweepreport
+from purejaxppo import restore
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.checkpoint import Checkpoints, Progress
-from purejaxppo.loop import NotFiniteError, beats
-from purejaxppo.members import MembersRun
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.population import select
-from purejaxppo.reporting import metrics_row, read_csv
-from purejaxppo.runfolder import record_run
-from purejaxppo.settings import Uniform
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.folder import record_run
+from purejaxppo.runs.loop import NotFiniteError, beats
+from purejaxppo.runs.members import MembersRun
+from purejaxppo.runs.population import select
+from purejaxppo.runs.reporting import metrics_row, read_csv
+from purejaxppo.sweep import packing, report
+from purejaxppo.sweep import search as searches
+from purejaxppo.sweep.search_space import Uniform
 
 CONFIG = """
 env: {name: gymnax/Pendulum-v1, num_envs: 4, max_episode_steps: 20}
@@ -41,26 +43,25 @@ def test_nan_never_beats_and_the_latest_of_equals_does():
 def test_an_agent_that_broke_or_diverged_has_no_score():
     fine, nan = {"charts/finite": 1.0}, float("nan")
     broke = [fine | {"eval/return_mean": -59.0}, {"charts/finite": 0.0}]
-    assert np.isnan(sweepreport.value(broke, "last"))
-    assert np.isnan(sweepreport.value(broke, "mean"))
-    assert sweepreport.value(broke, "best") == -59.0  # which was saved
+    assert np.isnan(report.value(broke, "last"))
+    assert np.isnan(report.value(broke, "mean"))
+    assert report.value(broke, "best") == -59.0  # which was saved
     diverged = [{"eval/return_mean": x} for x in (nan, -59.0, nan)]
-    assert np.isnan(sweepreport.value(diverged, "last"))
-    assert np.isnan(sweepreport.value(diverged, "mean"))
-    assert sweepreport.value(diverged, "best") == -59.0
-    assert np.isnan(sweepreport.value(diverged[:1], "best"))
+    assert np.isnan(report.value(diverged, "last"))
+    assert np.isnan(report.value(diverged, "mean"))
+    assert report.value(diverged, "best") == -59.0
+    assert np.isnan(report.value(diverged[:1], "best"))
     trained = [fine | {"charts/episodic_return": 9.0}, {"charts/finite": 0.0}]
     for objective in ("last", "best", "mean"):
-        assert np.isnan(sweepreport.value(trained, objective))
+        assert np.isnan(report.value(trained, objective))
 
 
 def test_a_sweep_without_a_score_names_no_best(tmp_path, make_config, capsys):
     place = (("run", 0),)
     results = [
-        sweepreport.Result({"ppo.gamma": x}, make_config(), (float("nan"),), place)
-        for x in (0.9, 0.99)
+        report.Result({"ppo.gamma": x}, make_config(), (float("nan"),), place) for x in (0.9, 0.99)
     ]
-    sweepreport.report(tmp_path, results, make_config(), "last")
+    report.report(tmp_path, results, make_config(), "last")
     assert (tmp_path / "results.csv").is_file() and not (tmp_path / "best.yaml").exists()
     assert "no setting has a score" in capsys.readouterr().out
 
@@ -143,8 +144,8 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
     def execute(run):
         raise NotFiniteError("gone")
 
-    monkeypatch.setattr(batches.train, "execute", execute)
-    assert batches.train_batch(tmp_path / "run", [make_config()], jax.devices()[:1]) == 0
+    monkeypatch.setattr(packing.train, "execute", execute)
+    assert packing.train_batch(tmp_path / "run", [make_config()], jax.devices()[:1]) == 0
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from scipy.optimize import brentq
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import Agent, load_config, make_train
-from purejaxppo.config import EnvConfig
-from purejaxppo.envs import oscillator, registry
-from purejaxppo.envs import oscillator_report as osc_report
-from purejaxppo.envs.oscillator import MODELS, runge_kutta
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.oscillator import report as osc_report
+from purejaxppo.envs.oscillator import task as oscillator
+from purejaxppo.envs.oscillator.task import MODELS, runge_kutta
 
 FULL = pytest.mark.full
 

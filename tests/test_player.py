@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from purejaxppo import onnxfile, player, rewrites
-from purejaxppo.player import Equation, Port, Program
+from purejaxppo.export import onnx_file, player, rewrite
+from purejaxppo.export.player import Equation, Port, Program
 
 pytestmark = pytest.mark.toy
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +85,7 @@ def test_nothing_but_numpy_is_imported(double, tmp_path, alone):
         shutil.copy(player.__file__, folder / "player.py")
     script = (
         f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-        f"from {'player' if alone else 'purejaxppo.player'} import load\n"
+        f"from {'player' if alone else 'purejaxppo.export.player'} import load\n"
         f"policy = load({str(double)!r})\n"
         "print(policy([[1.0, 2.0]], policy.initial_carry(), True)[0])\n"
         "for name in ('jax', 'flax', 'onnx', 'scipy', 'orbax'):\n"
@@ -97,8 +97,8 @@ def test_nothing_but_numpy_is_imported(double, tmp_path, alone):
 
 
 def test_every_operation_has_its_nodes_in_onnx():
-    assert set(player.OPERATIONS) == set(onnxfile.NODES)
-    assert set(rewrites.PARAMETERS) <= set(player.OPERATIONS)
+    assert set(player.OPERATIONS) == set(onnx_file.NODES)
+    assert set(rewrite.PARAMETERS) <= set(player.OPERATIONS)
 
 
 @pytest.mark.parametrize(

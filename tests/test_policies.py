@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from support.trees import assert_same
 
-from purejaxppo import imitation, learner, load_config, spaces
+from purejaxppo import learner, load_config, spaces
 from purejaxppo.agents import distributions
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import ImitateConfig, IntrinsicConfig
+from purejaxppo.config.schema import ImitateConfig, IntrinsicConfig
 from purejaxppo.evaluation import Agent, run_episodes
-from purejaxppo.loop import Programs
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
-from purejaxppo.sharding import Shards
+from purejaxppo.runs import imitation
+from purejaxppo.runs.loop import Programs
 from purejaxppo.types import TrainState
 
 MEMORIES = ("none", "gru", "lstm", "mingru")

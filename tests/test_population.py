@@ -19,9 +19,10 @@ from support.trees import assert_same, filled
 import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import Config, IntrinsicConfig, PPOConfig
+from purejaxppo.config.schema import Config, IntrinsicConfig, PPOConfig
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.population import (
+from purejaxppo.runs.population import (
     Population,
     PopulationPrograms,
     Rules,
@@ -32,9 +33,8 @@ from purejaxppo.population import (
     select,
     short_interval,
 )
-from purejaxppo.reporting import read_csv
-from purejaxppo.settings import Choice, LogUniform, Uniform
-from purejaxppo.sharding import Shards
+from purejaxppo.runs.reporting import read_csv
+from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform
 from purejaxppo.types import TrainState
 
 RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)

@@ -11,12 +11,12 @@ from purejaxppo import spaces
 from purejaxppo.agents import networks
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import NetworkConfig
-from purejaxppo.configio import compare
+from purejaxppo.config.files import compare
+from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Evaluator
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.pure import make_train
+from purejaxppo.pure_training import make_train
 
 IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")

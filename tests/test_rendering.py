@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import rendering
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
+from purejaxppo.pictures import video
 
 pytest.importorskip("PIL")
 
@@ -63,7 +63,7 @@ def test_gif_has_the_thinned_frames_and_they_differ(cartpole, tmp_path):
     from PIL import Image, ImageSequence
 
     task, states = cartpole
-    path = rendering.record(task, states, tmp_path / "film.gif", title="cartpole")
+    path = video.record(task, states, tmp_path / "film.gif", title="cartpole")
     with Image.open(path) as image:
         film = [np.asarray(f.convert("RGB")) for f in ImageSequence.Iterator(image)]
         assert image.info["duration"] == 40  # 50 states a second, every second one drawn
@@ -74,27 +74,27 @@ def test_gif_has_the_thinned_frames_and_they_differ(cartpole, tmp_path):
 def test_mp4_decodes_with_every_frame_at_real_time(cartpole, tmp_path):
     ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
     task, states = cartpole
-    path = rendering.record(task, states, tmp_path / "film.mp4")
+    path = video.record(task, states, tmp_path / "film.mp4")
     command = [ffmpeg, "-i", path, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
     assert re.search(rb"yuv420p.* 640x480.* 50 fps", done.stderr)
     film = np.frombuffer(done.stdout, np.uint8).reshape(-1, 480, 640, 3)
     assert len(film) == 21
-    drawn = rendering.frames(task, states)
+    drawn = video.frames(task, states)
     assert np.abs(film[20, 30:].astype(float) - drawn[20][30:]).mean() < 3
 
 
 def test_odd_sizes_are_padded_for_the_codec(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "odd.mp4"
-    rendering._write_mp4(path, [np.zeros((31, 33, 3), np.uint8)] * 3, 10.0, "")
+    video._write_mp4(path, [np.zeros((31, 33, 3), np.uint8)] * 3, 10.0, "")
     assert path.stat().st_size > 0
 
 
 def test_html_plays_without_a_network(cartpole, tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     task, states = cartpole
-    path = rendering.record(task, states, tmp_path / "film.html", title="a <b> title")
+    path = video.record(task, states, tmp_path / "film.html", title="a <b> title")
     page = path.read_text(encoding="utf-8")
     assert "a &lt;b&gt; title" in page
     assert "data:video/mp4;base64," in page
@@ -104,15 +104,15 @@ def test_html_plays_without_a_network(cartpole, tmp_path):
 
 @pytest.mark.toy
 def test_running_return_counts_the_rewards_before_each_state():
-    np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 4), [0, 1, 3, 6])
-    np.testing.assert_array_equal(rendering._returns([1.0, 2.0, 3.0], 3), [1, 3, 6])
-    assert rendering._returns([], 3) is None
+    np.testing.assert_array_equal(video._returns([1.0, 2.0, 3.0], 4), [0, 1, 3, 6])
+    np.testing.assert_array_equal(video._returns([1.0, 2.0, 3.0], 3), [1, 3, 6])
+    assert video._returns([], 3) is None
 
 
 @pytest.mark.toy
 def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
-    assert rendering._pace(125.0, 1000, gif=False) == (3, pytest.approx(41.667, abs=1e-3))
-    assert rendering._pace(20.0, 1000, gif=True) == (3, 8.0)
+    assert video._pace(125.0, 1000, gif=False) == (3, pytest.approx(41.667, abs=1e-3))
+    assert video._pace(20.0, 1000, gif=True) == (3, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
 def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
     if name.startswith("gymnax"):
         pytest.importorskip("gymnax")
-    film = rendering.frames(*episode(name, 2), height=120, width=160)
+    film = video.frames(*episode(name, 2), height=120, width=160)
     assert [(f.shape, f.dtype) for f in film] == 3 * [((120, 160, 3), np.uint8)]
     assert (film[0] != film[2]).any()
 
@@ -192,7 +192,7 @@ def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
     (state, elapsed), _ = jax.jit(task.reset)(jax.random.key(0))
     poses = [state.pipeline_state.replace(q=jnp.array(q)) for q in ([0.0, 0.0], [0.5, 0.6])]
     states = [(state.replace(pipeline_state=pose), elapsed) for pose in poses]
-    still, moved = rendering.frames(task, states, height=120, width=160)
+    still, moved = video.frames(task, states, height=120, width=160)
     assert (np.abs(still.astype(int) - moved).max(axis=-1) > 30).sum() > 100
 
 
@@ -207,11 +207,11 @@ def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
 )
 def test_bad_targets_are_refused_in_a_sentence(name, sentence, tmp_path):
     with pytest.raises(ValueError, match=sentence):
-        rendering.check_target(tmp_path / name)
+        video.check_target(tmp_path / name)
 
 
 @pytest.mark.toy
 def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr(rendering.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
-        rendering.check_target(tmp_path / "film.gif")
+        video.check_target(tmp_path / "film.gif")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from purejaxppo import reporting
-from purejaxppo.loop import Run
+from purejaxppo.runs import reporting
+from purejaxppo.runs.loop import Run
 
 
 class Wandb:

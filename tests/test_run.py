@@ -11,10 +11,11 @@ from support.runs import CARTPOLE, error_of, start, train, wait_for
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
-from purejaxppo import configio, restore
+from purejaxppo import restore
+from purejaxppo.config import files as configio
 from purejaxppo.evaluation import evaluate
-from purejaxppo.reporting import read_csv
-from purejaxppo.runfolder import run_folder
+from purejaxppo.runs.folder import run_folder
+from purejaxppo.runs.reporting import read_csv
 
 
 @pytest.mark.full

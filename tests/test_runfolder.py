@@ -7,9 +7,9 @@ import pytest
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.export as export_command
 import purejaxppo.train as train_command
-from purejaxppo import configio
-from purejaxppo.config import ImitateConfig
-from purejaxppo.imitation import load_teacher
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import ImitateConfig
+from purejaxppo.runs.imitation import load_teacher
 
 CODE = """
 env:

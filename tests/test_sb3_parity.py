@@ -37,19 +37,12 @@ from purejaxppo.agents import (
 )
 from purejaxppo.agents.advantages import gae
 from purejaxppo.agents.networks import make_network
-from purejaxppo.config import Config, EnvConfig, NetworkConfig, PPOConfig
+from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.parts import make_parts
 from purejaxppo.streams import split_keys
-from purejaxppo.types import (
-    AgentState,
-    Episodes,
-    Rollout,
-    RolloutState,
-    TrainState,
-    Transition,
-)
+from purejaxppo.types import AgentState, Episodes, Rollout, RolloutState, TrainState, Transition
 
 FOLDER = Path(__file__).parent / "reference"
 

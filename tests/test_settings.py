@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from purejaxppo.config import Config
-from purejaxppo.settings import (
+from purejaxppo.config.schema import Config
+from purejaxppo.sweep.search_space import (
     Choice,
     LogUniform,
     Uniform,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.sharding import Shards
+from purejaxppo.parallel.shards import Shards
 
 pytestmark = pytest.mark.toy
 

@@ -25,11 +25,14 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 import purejaxppo.sweep as sweep_command
-from purejaxppo import batches, configio, interrupts, restore, searches, sweepreport
-from purejaxppo.batches import Group, cut, group_up
+from purejaxppo import interrupts, restore
+from purejaxppo.config import files as configio
 from purejaxppo.evaluation import evaluate
-from purejaxppo.members import MembersRun
-from purejaxppo.settings import Choice, LogUniform, Uniform, apply
+from purejaxppo.runs.members import MembersRun
+from purejaxppo.sweep import packing, report
+from purejaxppo.sweep import search as searches
+from purejaxppo.sweep.packing import Group, cut, group_up
+from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform, apply
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -138,7 +141,7 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
     alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
     alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
     assert train(config_file, *alone) == 0
-    curve = sweepreport.reporting.read_csv(Path("alone/metrics.csv"))
+    curve = report.reporting.read_csv(Path("alone/metrics.csv"))
     assert float(row["returns"].split()[1]) == pytest.approx(
         [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
     )
@@ -157,7 +160,7 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
 @pytest.fixture
 def small_agents(monkeypatch):
     """Compiles no programs to measure them: an agent takes a megabyte."""
-    monkeypatch.setattr(batches, "measure", lambda members, size, devices: size * 1e6)
+    monkeypatch.setattr(packing, "measure", lambda members, size, devices: size * 1e6)
 
 
 @pytest.mark.full
@@ -192,8 +195,8 @@ def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
         for rate in (1e-3, 1e-2)
         for seed in (0, 1)
     ]
-    needed = batches.measure(members, 2, jax.devices())
-    assert needed < batches.measure(members, 4, jax.devices())
+    needed = packing.measure(members, 2, jax.devices())
+    assert needed < packing.measure(members, 4, jax.devices())
     assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
     assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2]
     assert same_results("cut", "all")
@@ -205,26 +208,26 @@ def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
 
 @pytest.mark.toy
 def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, monkeypatch):
-    monkeypatch.setattr(batches, "fitting", lambda group, *rest: int(group.memory))
+    monkeypatch.setattr(packing, "fitting", lambda group, *rest: int(group.memory))
     members = tuple(make_config(seed=i) for i in range(4))
     group = Group(str(tmp_path), members, memory=4)
-    assert [len(batch) for batch in batches.plan(group, [None])] == [4]
+    assert [len(batch) for batch in packing.plan(group, [None])] == [4]
     smaller = replace(group, memory=2)
-    assert [len(batch) for batch in batches.plan(smaller, [None])] == [2, 2]
+    assert [len(batch) for batch in packing.plan(smaller, [None])] == [2, 2]
     (tmp_path / "batch-000" / "checkpoints" / "128").mkdir(parents=True)
-    assert [len(batch) for batch in batches.plan(group, [None])] == [2, 2]
+    assert [len(batch) for batch in packing.plan(group, [None])] == [2, 2]
 
 
 @pytest.mark.toy
 def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("3000000\n")
     (tmp_path / "current").write_text("1000000\n")
-    whole = batches.free_memory(jax.devices())
+    whole = packing.free_memory(jax.devices())
     assert whole > 1e8
-    monkeypatch.setattr(batches, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
-    assert batches.free_memory(jax.devices()) == 2_000_000
+    monkeypatch.setattr(packing, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
+    assert packing.free_memory(jax.devices()) == 2_000_000
     (tmp_path / "max").write_text("max\n")
-    assert batches.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
+    assert packing.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
 
 
 @pytest.mark.full
@@ -372,18 +375,18 @@ def test_a_wrong_sweep_deletes_nothing(swept, config_file):
 @pytest.mark.toy
 def test_scores_are_the_last_the_best_and_the_mean_evaluation():
     rows = [{"eval/return_mean": x} for x in (1.0, 4.0, 3.0)] + [{"charts/episodic_return": 9.0}]
-    assert [sweepreport.value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
-    assert sweepreport.value(rows[3:], "last") == 9
-    assert np.isnan(sweepreport.value([], "last"))
+    assert [report.value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
+    assert report.value(rows[3:], "last") == 9
+    assert np.isnan(report.value([], "last"))
     lost = {"charts/episodic_return": -5.0, "charts/episodes": 10, "charts/diverged": 90}
-    assert np.isnan(sweepreport.value([lost], "last"))
-    assert sweepreport.value([lost | {"charts/episodes": 8910}], "last") == -5.0
-    assert sweepreport.value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
+    assert np.isnan(report.value([lost], "last"))
+    assert report.value([lost | {"charts/episodes": 8910}], "last") == -5.0
+    assert report.value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
 
 
 def results_of(settings, scores, make_config):
     return [
-        sweepreport.Result(setting, make_config(), tuple(score), (("run", i),) * len(score))
+        report.Result(setting, make_config(), tuple(score), (("run", i),) * len(score))
         for i, (setting, score) in enumerate(zip(settings, scores, strict=True))
     ]
 
@@ -392,7 +395,7 @@ def results_of(settings, scores, make_config):
 def test_settings_without_a_score_rank_last(make_config):
     settings = [{"ppo.gamma": x} for x in (0.1, 0.2, 0.3)]
     results = results_of(settings, [[1.0, 2.0], [np.nan, 5.0], [4.0, 4.0]], make_config)
-    ranked = sweepreport.rank(results)
+    ranked = report.rank(results)
     assert [r.setting["ppo.gamma"] for r in ranked] == [0.3, 0.1, 0.2]
 
 
@@ -408,7 +411,7 @@ def test_settings_without_a_score_rank_last(make_config):
 def test_every_kind_of_sweep_has_its_picture(tmp_path, make_config, settings):
     scores = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
     results = results_of(settings, scores, make_config)
-    sweepreport.plot(tmp_path / "x.png", results, list(settings[0]), "title")
+    report.plot(tmp_path / "x.png", results, list(settings[0]), "title")
     assert (tmp_path / "x.png").stat().st_size > 8_000
 
 
@@ -477,7 +480,7 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
-    from purejaxppo import launchers
+    from purejaxppo.sweep import launchers
 
     config = configio.load_config(config_file)
     marker = tmp_path / "died"
@@ -497,14 +500,14 @@ def dies_once(group):
     if not marker.exists():
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return batches.train_group(group)
+    return packing.train_group(group)
 
 
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
-    from purejaxppo import launchers
+    from purejaxppo.sweep import launchers
 
     config = configio.load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
     group = Group(str(tmp_path / "g"), (config,))
@@ -530,7 +533,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from purejaxppo import configio, launchers
-from purejaxppo.batches import Group
+from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = cluster.add_node(num_cpus=1)

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from support.trees import assert_same, filled
 
-from purejaxppo.checkpoint import Checkpoints, Progress
-from purejaxppo.config import IntrinsicConfig
+from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids
-from purejaxppo.population import PopulationState
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.population import PopulationState
 from purejaxppo.types import TrainState
 
 NAMES = [field.name for field in fields(TrainState)]

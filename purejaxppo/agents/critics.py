@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents import losses, normalize
-from purejaxppo.config import PPOConfig
+from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
 
 BINS = 101

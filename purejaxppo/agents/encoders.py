@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from purejaxppo import spaces
 from purejaxppo.agents import convolutions
-from purejaxppo.config import NetworkConfig
+from purejaxppo.config.schema import NetworkConfig
 
 ACTIVATIONS = {
     "tanh": nn.tanh,

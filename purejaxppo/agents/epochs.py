@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.config import PPOConfig
+from purejaxppo.config.schema import PPOConfig
 
 
 def every_epoch(epoch: Callable, state, keys):

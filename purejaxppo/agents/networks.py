@@ -17,7 +17,7 @@ from flax import linen as nn
 from purejaxppo import spaces
 from purejaxppo.agents import cells, distributions
 from purejaxppo.agents.encoders import ACTIVATIONS, Encoder, dense
-from purejaxppo.config import NetworkConfig
+from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.spaces import MASK
 from purejaxppo.types import Outputs
 

@@ -13,7 +13,7 @@ import optax
 import optax.contrib
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.config import PPOConfig
+from purejaxppo.config.schema import PPOConfig
 
 LANES = 64
 """Lengths of vectors are rounded up to a multiple of this."""

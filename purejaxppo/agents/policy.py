@@ -1,5 +1,7 @@
 """The static side of an agent: how parameters and observations become actions."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,10 +9,24 @@ import jax.numpy as jnp
 
 from purejaxppo.agents import critics, distributions, normalize
 from purejaxppo.agents.networks import make_networks, zeros
-from purejaxppo.config import Config
-from purejaxppo.precision import at_matmul_precision
+from purejaxppo.config.schema import Config
 from purejaxppo.spaces import MASK
 from purejaxppo.types import AgentState, Outputs, PolicyStep, RunningStats
+
+
+def at_matmul_precision(method: Callable) -> Callable:
+    """A method that is traced with products of its object's `config.matmul_precision`.
+
+    A product, and its gradient, keeps the precision that it was traced with. So the numbers follow
+    from the config and not from a back end's default: TF32 on NVIDIA's GPUs, bfloat16 on TPUs.
+    """
+
+    @functools.wraps(method)
+    def traced(self, *args, **kwargs):
+        with jax.default_matmul_precision(self.config.matmul_precision):
+            return method(self, *args, **kwargs)
+
+    return traced
 
 
 class Policy:

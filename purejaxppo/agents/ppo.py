@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from purejaxppo.agents import epochs, losses, normalize, optimizers, sequences
 from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.optimizers import LANES
-from purejaxppo.config import PPOConfig
+from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, Losses
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from purejaxppo.config import Config, PPOConfig
+from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
 
 LAST = 0.01

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import ObsStorage
-from purejaxppo.config import PPOConfig
+from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Outputs, Rollout
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.ppo import Batch, unchanged
-from purejaxppo.config import Config
+from purejaxppo.config.schema import Config
 from purejaxppo.spaces import Box, Discrete, Space
 from purejaxppo.types import Hyperparams
 

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.config import EnvConfig
-from purejaxppo.envs import mjx, variation
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box
 
@@ -81,8 +81,8 @@ class BraxTask:
     def adjusted(self, values) -> "BraxTask":
         """The same robot with parts of its system multiplied; see `variation`."""
         task = copy.copy(self)
-        system = variation.scaled(self.env.sys, FIELDS, values)
-        task.env = variation.OtherModel(self.env, "sys", system)
+        system = domain_randomization.scaled(self.env.sys, FIELDS, values)
+        task.env = domain_randomization.OtherModel(self.env, "sys", system)
         return task
 
     def reset(self, key):

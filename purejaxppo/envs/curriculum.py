@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.envs.base import EnvStep, Starts
-from purejaxppo.envs.makers import function_in_file
+from purejaxppo.envs.host.factory import function_in_file
 from purejaxppo.envs.vectorize import VectorEnv
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"

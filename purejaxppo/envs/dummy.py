@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 

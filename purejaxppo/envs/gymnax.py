@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo import spaces
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config import EnvConfig, Scalar
+from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import Box, Discrete, Space

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.config import EnvConfig
-from purejaxppo.envs import mjx, variation
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
@@ -113,8 +113,8 @@ class PlaygroundTask:
     def adjusted(self, values) -> "PlaygroundTask":
         """The same robot with parts of its model multiplied; see `variation`."""
         task = copy.copy(self)
-        model = variation.scaled(self.env.mjx_model, mjx.FIELDS, values)
-        task.env = variation.OtherModel(self.env, "_mjx_model", model)
+        model = domain_randomization.scaled(self.env.mjx_model, mjx.FIELDS, values)
+        task.env = domain_randomization.OtherModel(self.env, "_mjx_model", model)
         return task
 
     def reset(self, key):

@@ -5,11 +5,11 @@ import importlib
 import importlib.util
 from typing import Any, NamedTuple
 
-from purejaxppo.config import EnvConfig
-from purejaxppo.envs import curriculum, variation
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import curriculum, domain_randomization
 from purejaxppo.envs.curriculum import CurriculumEnv
-from purejaxppo.envs.halves import HalvedEnv
-from purejaxppo.envs.host import HostEnv
+from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions, Visible
@@ -35,10 +35,14 @@ FAMILIES = {
     ),
     "dummy": Family("purejaxppo.envs.dummy", "jax", "", "no simulation, to measure the rest"),
     "envpool": Family(
-        "purejaxppo.envs.envpool", "envpool", "envpool", "C++ on the host: Atari, MuJoCo, ...", True
+        "purejaxppo.envs.host.envpool",
+        "envpool",
+        "envpool",
+        "C++ on the host: Atari, MuJoCo, ...",
+        True,
     ),
     "gymnasium": Family(
-        "purejaxppo.envs.gymnasium",
+        "purejaxppo.envs.host.gymnasium",
         "gymnasium",
         "gymnasium",
         "any id, package:Id or file.py:Class, in worker processes",
@@ -48,13 +52,13 @@ FAMILIES = {
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
     "oscillator": Family(
-        "purejaxppo.envs.oscillator", "jax", "", "ensembles of neurons to desynchronise"
+        "purejaxppo.envs.oscillator.adapter", "jax", "", "ensembles of neurons to desynchronise"
     ),
     "particles": Family(
         "purejaxppo.envs.particles", "jax", "", "several agents each: discs in the plane"
     ),
     "pettingzoo": Family(
-        "purejaxppo.envs.pettingzoo",
+        "purejaxppo.envs.host.pettingzoo",
         "pettingzoo",
         "pettingzoo",
         "several agents: any module, package:Class or file.py:function, in worker processes",
@@ -134,13 +138,13 @@ def _adapted(config: EnvConfig) -> Any:
     """What the adapter makes, checked."""
     module, name = resolve(config)
     task = module.make(name, config)
-    variation.check(task, config)
+    domain_randomization.check(task, config)
     return task
 
 
 def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
     """An adapter's task with its parameters set, in its wrappers."""
-    task = variation.vary(task, config.randomize, values)
+    task = domain_randomization.vary(task, config.randomize, values)
     if config.visible:
         task = Visible(task, config.visible, config.full_state)
     task = TimeLimit(task, config.max_episode_steps or task.max_episode_steps)
@@ -246,5 +250,5 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
             f"env.visible is for simulators in JAX, and {config.name} is none: leave it empty, or "
             f"use one of Gymnasium's wrappers (env.options.wrappers)"
         )
-    variation.check_host(config)
+    domain_randomization.check_host(config)
     return module.make(name, config, num_envs, **settings)

@@ -11,15 +11,14 @@ world resets: one row that is not `valid` for each agent, with the next episode'
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import EnvStep, TaskStep
-from purejaxppo.envs.host import HostEnv
 from purejaxppo.envs.teams import (
     ALIVE,
     GLOBAL_STATE,
@@ -33,6 +32,9 @@ from purejaxppo.envs.teams import (
 from purejaxppo.envs.vectorize import VectorEnv, select
 from purejaxppo.envs.wrappers import Wrapper, flat_space, from_unit, unit_space
 from purejaxppo.spaces import MASK, example
+
+if TYPE_CHECKING:
+    from purejaxppo.envs.host.bridge import HostEnv
 
 
 def count_worlds(
@@ -176,7 +178,7 @@ class WorldsEnv:
         team: the agents of a world.
     """
 
-    def __init__(self, worlds: VectorEnv | HostEnv, team: Team) -> None:
+    def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
         """Takes the worlds over."""
         self.worlds = worlds
         self.team = team
@@ -207,8 +209,7 @@ class WorldsEnv:
 
     def picture(self, obs) -> Any:
         """How world 0 looks, of worlds on the host; see `HostEnv.picture`."""
-        assert isinstance(self.worlds, HostEnv)
-        return self.worlds.picture(obs)
+        return cast("HostEnv", self.worlds).picture(obs)
 
     def to_simulator(self, action):
         """The policy's actions [N, ...] as the agents take them."""

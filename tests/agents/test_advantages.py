@@ -9,7 +9,7 @@ import pytest
 
 from purejaxppo.agents.advantages import gae, off_policy
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import Config
+from purejaxppo.config.schema import Config
 from purejaxppo.types import Transition
 
 pytestmark = pytest.mark.toy

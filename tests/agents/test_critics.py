@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from purejaxppo.agents import critics, normalize, schedules
-from purejaxppo.config import Config, PPOConfig
+from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import RunningStats, ValueStats
 
 NEW = normalize.init_value_stats()

@@ -7,7 +7,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents import intrinsic
-from purejaxppo.config import Config, IntrinsicConfig
+from purejaxppo.config.schema import Config, IntrinsicConfig
 from purejaxppo.envs.base import EnvSpec
 
 T, N = 32, 8

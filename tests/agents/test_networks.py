@@ -7,7 +7,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents import convolutions, encoders, networks
-from purejaxppo.config import NetworkConfig
+from purejaxppo.config.schema import NetworkConfig
 
 CHOICE = spaces.Discrete(3)
 VECTOR = spaces.Box((5,))

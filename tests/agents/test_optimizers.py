@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from purejaxppo.agents import epochs, optimizers, schedules
-from purejaxppo.config import Config, PPOConfig
+from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Losses
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from purejaxppo.agents import normalize, objectives, optimizers, ppo, schedules, sequences
-from purejaxppo.config import Config, PPOConfig
+from purejaxppo.config.schema import Config, PPOConfig
 
 LENGTH, NUM_ENVS = 6, 8
 

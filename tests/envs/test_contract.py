@@ -10,7 +10,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents.advantages import gae
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import select
 from purejaxppo.envs.worlds import WorldsState

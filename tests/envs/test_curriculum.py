@@ -10,8 +10,8 @@ import pytest
 from purejaxppo import learner
 from purejaxppo import train as train_module
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import EnvConfig
-from purejaxppo.configio import from_dict, to_yaml
+from purejaxppo.config.files import from_dict, to_yaml
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, registry
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program

@@ -18,14 +18,15 @@ import pytest
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
-from purejaxppo import configio, load_config, make_train, restore
+from purejaxppo import load_config, make_train, restore
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import EnvConfig
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host import HostEnv, Rows
+from purejaxppo.envs.host.bridge import HostEnv, Rows
 from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run_episodes
-from purejaxppo.reporting import read_csv
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.reporting import read_csv
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import AgentState, PolicyStep
 
@@ -509,7 +510,7 @@ PIXELS = {
 
 LOOK = """
 import sys, json, jax, jax.numpy as jnp, numpy as np
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 env = registry.make(EnvConfig(name=sys.argv[1], options=json.loads(sys.argv[2])), 2)
 state, first = jax.jit(env.reset)(jax.random.key(0))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.particles import Spread, State, Tag, edge_cost, start
 from purejaxppo.spaces import Box, Discrete
@@ -189,7 +189,7 @@ def test_starts_lie_where_they_should():
 
 
 def test_worlds_are_drawn():
-    from purejaxppo.rendering import frames
+    from purejaxppo.pictures.video import frames
 
     task = registry.make_task(EnvConfig(name="particles/tag"))
     state, _ = jax.jit(task.reset)(jax.random.key(0))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import struct
 
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 
 playground = pytest.importorskip("mujoco_playground")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from purejaxppo import load_config, make_train
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host import SimulatorError, named_failures
+from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.evaluation import Agent, record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.variation import Randomized
+from purejaxppo.envs.domain_randomization import Randomized
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
 # Brax asks MJX for fields in the old way.

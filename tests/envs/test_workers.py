@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from purejaxppo.envs.makers import time_limit
-from purejaxppo.envs.workers import WorkerError, WorkerPool, make_one, make_spec
+from purejaxppo.envs.host.factory import time_limit
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -402,7 +402,7 @@ def test_workers_import_no_jax_and_print_nothing_on_stdout(capfd):
 
 def test_the_package_imports_no_jax_until_something_is_taken_from_it():
     code = (
-        "import sys, purejaxppo, purejaxppo.envs.workers\n"
+        "import sys, purejaxppo, purejaxppo.envs.host.workers\n"
         "assert not {'jax', 'gymnasium'} & set(sys.modules)\n"
         "from purejaxppo import *\n"
         "assert 'jax' in sys.modules and callable(make_train)\n"
@@ -450,7 +450,7 @@ def test_a_pool_made_in_a_thread_outlives_the_thread():
 PARENT = """
 import sys, threading
 import numpy as np
-from purejaxppo.envs.workers import WorkerPool, make_spec
+from purejaxppo.envs.host.workers import WorkerPool, make_spec
 
 def run():
     pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang}}}, 9), 2, num_workers=2)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from purejaxppo import load_config, make_train
-from purejaxppo.config import EnvConfig
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import MultiStep
-from purejaxppo.envs.host import SimulatorError, named_failures
+from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import purejaxppo.train as train_command
-from purejaxppo.checkpoint import Checkpoints
+from purejaxppo.runs.checkpoint import Checkpoints
 from support.trees import plain
 
 CARTPOLE = """

@@ -2,7 +2,7 @@
 
 from purejaxppo.agents.intrinsic import icm, rnd
 from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, none
-from purejaxppo.config import Config
+from purejaxppo.config.schema import Config
 
 __all__ = ["Intrinsic", "Rows", "make"]
 

@@ -9,7 +9,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from purejaxppo.agents import normalize
-from purejaxppo.config import IntrinsicConfig
+from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.types import RunningStats
 
 

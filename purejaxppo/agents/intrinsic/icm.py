@@ -17,7 +17,7 @@ from purejaxppo.agents import distributions
 from purejaxppo.agents.encoders import Encoder, dense
 from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, from_error
 from purejaxppo.agents.intrinsic.rnd import Features
-from purejaxppo.config import IntrinsicConfig, NetworkConfig
+from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 FORWARD = 0.2
 """Weight of the forward model's loss, β; the inverse model's is 1 - β."""

@@ -14,7 +14,7 @@ from flax import linen as nn
 from purejaxppo import spaces
 from purejaxppo.agents.encoders import Encoder, dense
 from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, from_error
-from purejaxppo.config import IntrinsicConfig, NetworkConfig
+from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 
 class Features(nn.Module):

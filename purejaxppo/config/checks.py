@@ -1,0 +1,190 @@
+"""What settings must be, by themselves and together: `Config` asks when it is made."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from purejaxppo.config.schema import Config
+
+
+def check(config: "Config") -> None:
+    """Checks fields against each other, before anything is compiled.
+
+    Raises:
+        ValueError: names the fields, the values found, and what would do.
+    """
+    check_ranges(config)
+    check_singles(config)
+    check_kinds(config)
+    check_products(config)
+
+
+def inside(path: str) -> bool:
+    """Whether a path stays in the folder that it is relative to."""
+    drives = (PurePosixPath(path), PureWindowsPath(path))
+    return not any(p.root or p.drive or ".." in p.parts for p in drives)
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """(dotted name, its `config.setting`, value) of every field; sections pass their use on."""
+    for field in fields(config):
+        value, own = getattr(config, field.name), dict(field.metadata)
+        if not is_dataclass(value):
+            yield f"{prefix}{field.name}", {"free": False, "swept": True, **own}, value
+            continue
+        for name, inner, x in settings(value, f"{prefix}{field.name}."):
+            use = {"free": inner["free"] or own["free"], "swept": inner["swept"] and own["swept"]}
+            yield name, inner | use, x
+
+
+def check_ranges(config: "Config") -> None:
+    """Numbers that are too small, too large, or none."""
+    for name, setting, value in settings(config):
+        low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
+        if isinstance(value, tuple):
+            if low is not None and any(width < low for width in value):
+                raise ValueError(f"{name} = {list(value)} has a width below {low}")
+            continue
+        if low is above is high is None:
+            continue
+        if not abs(value) < math.inf:
+            raise ValueError(f"{name} = {value} is not a finite number")
+        if above is not None and not value > above:
+            raise ValueError(f"{name} = {value} must be greater than {above}")
+        if high is not None and not low <= value <= high:
+            raise ValueError(f"{name} = {value} is not between {low} and {high}")
+        if low is not None and value < low:
+            raise ValueError(f"{name} = {value} is too small; it must be at least {low}")
+    if config.seed + config.num_seeds > 2**31:
+        raise ValueError(f"seed = {config.seed} is too large; it must be below {2**31}")
+
+
+def check_singles(config: "Config") -> None:
+    """Values, and pairs of them, that make no sense."""
+    if config.env.full_state and not config.env.visible:
+        raise ValueError("env.full_state goes with env.visible, which is empty")
+    if config.logging.log_file and not config.logging.log_file.endswith(".log"):
+        raise ValueError(f"logging.log_file = {config.logging.log_file!r} must end in .log")
+    if not inside(config.logging.log_file):
+        raise ValueError(
+            f"logging.log_file = {config.logging.log_file!r} lies outside of the run's folder; "
+            f"name it relative to that, as in debug.log"
+        )
+    if config.network.min_std > config.network.max_std:
+        raise ValueError(
+            f"network.min_std = {config.network.min_std} is above "
+            f"network.max_std = {config.network.max_std}"
+        )
+    if not config.network.min_std <= config.network.init_std <= config.network.max_std:
+        raise ValueError(
+            f"network.init_std = {config.network.init_std} is not between network.min_std = "
+            f"{config.network.min_std} and network.max_std = {config.network.max_std}"
+        )
+
+
+def check_kinds(config: "Config") -> None:
+    """Choices that do not go together."""
+    network, ppo = config.network, config.ppo
+    if not network.hidden and network.layers == "residual":
+        raise ValueError("network.layers = residual needs at least one width in network.hidden")
+    for name in ("hidden", "critic_hidden"):
+        widths = getattr(network, name)
+        if network.layers == "residual" and len(set(widths)) > 1:
+            raise ValueError(
+                f"network.layers = residual needs blocks of one width, and network.{name} = "
+                f"{list(widths)}"
+            )
+    if network.torso == "shared" and network.critic_keys:
+        raise ValueError(
+            "network.critic_keys gives the critic an observation of its own, which "
+            "network.torso = shared rules out: set it to separate"
+        )
+    if ppo.value_clipping and ppo.critic != "scalar":
+        raise ValueError(
+            f"ppo.value_clipping is for ppo.critic = scalar, and it is {ppo.critic}: leave it off"
+        )
+    if network.policies and ppo.critic == "popart":
+        raise ValueError(
+            "ppo.critic = popart is for one policy, and network.policies names more: use "
+            "scalar with ppo.normalize_reward"
+        )
+    if ppo.kl_rate and ppo.num_epochs * ppo.num_minibatches == 1:
+        raise ValueError(
+            "ppo.kl_rate reads the divergence before each gradient step, which is 0 before a "
+            "rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise "
+            "one of them, or leave kl_rate off"
+        )
+    if ppo.rollout_start == "reset" and config.env.curriculum:
+        raise ValueError(
+            "ppo.rollout_start = reset begins episodes with the parameters of the run's start, "
+            "and env.curriculum changes them: use continue"
+        )
+    if not config.intrinsic.hidden:
+        raise ValueError("intrinsic.hidden needs at least one width")
+
+
+def check_products(config: "Config") -> None:
+    """Sizes that must divide each other."""
+    shards = max(config.num_shards, 1)
+    if config.env.num_envs % shards:
+        raise ValueError(
+            f"env.num_envs = {config.env.num_envs} does not split into num_shards = {shards}; "
+            f"try {nearest_multiple(config.env.num_envs, shards)}"
+        )
+    local_envs = config.env.num_envs // shards
+    check_stretches(config, local_envs)
+    if config.env.double_buffer and local_envs % 2:
+        raise ValueError(
+            f"env.double_buffer divides the environments into two halves, and env.num_envs = "
+            f"{config.env.num_envs} does not split into 2 x num_shards = {2 * shards}; try "
+            f"env.num_envs = {nearest_multiple(config.env.num_envs, 2 * shards)}"
+        )
+    if config.ppo.shuffle == "trajectories":
+        if local_envs % config.ppo.num_minibatches:
+            raise ValueError(
+                f"ppo.shuffle = trajectories deals out whole environments, and env.num_envs = "
+                f"{config.env.num_envs} does not split into num_shards x ppo.num_minibatches = "
+                f"{shards * config.ppo.num_minibatches}; try env.num_envs = "
+                f"{nearest_multiple(config.env.num_envs, shards * config.ppo.num_minibatches)}"
+            )
+    elif local_envs * config.ppo.rollout_length % config.ppo.num_minibatches:
+        step = shards * config.ppo.num_minibatches
+        good = nearest_multiple(config.env.num_envs, step)
+        raise ValueError(
+            f"env.num_envs x ppo.rollout_length = "
+            f"{config.env.num_envs * config.ppo.rollout_length} does not split into "
+            f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
+            f"{config.ppo.num_minibatches}; try env.num_envs = {good}"
+        )
+
+
+def check_stretches(config: "Config", local_envs: int) -> None:
+    """What recurrent networks' stretches and curiosity's minibatches must divide."""
+    ppo, rows = config.ppo, local_envs * config.ppo.rollout_length
+    if config.network.memory != "none":
+        if ppo.rollout_length % ppo.stretch:
+            raise ValueError(
+                f"ppo.rollout_length = {ppo.rollout_length} does not split into stretches of "
+                f"ppo.bptt_length = {ppo.bptt_length}; try "
+                f"{nearest_multiple(ppo.rollout_length, ppo.bptt_length)}"
+            )
+        stretches = rows // ppo.stretch
+        if stretches % ppo.num_minibatches:
+            raise ValueError(
+                f"network.memory deals out stretches of {ppo.stretch} steps, and the {stretches} "
+                f"of a rollout (of a shard) do not split into ppo.num_minibatches = "
+                f"{ppo.num_minibatches}; shorten ppo.bptt_length, or change env.num_envs"
+            )
+    if config.intrinsic.kind != "none" and rows % config.intrinsic.num_minibatches:
+        raise ValueError(
+            f"the {rows} steps of a rollout (of a shard) do not split into "
+            f"intrinsic.num_minibatches = {config.intrinsic.num_minibatches}"
+        )
+
+
+def nearest_multiple(n: int, step: int) -> int:
+    """The positive multiple of `step` that is nearest to `n`."""
+    return max(step, round(n / step) * step)

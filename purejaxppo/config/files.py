@@ -1,0 +1,313 @@
+"""Configs from YAML and the command line, strictly: unknown keys and wrong types are refused."""
+
+import contextlib
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from purejaxppo import interrupts
+from purejaxppo.config import checks
+from purejaxppo.config.schema import TUNABLE, Config
+
+
+class Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: plain PyYAML reads `3e-4` as a string. And its unique keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping's values by its keys; PyYAML would keep a key's last value without a word."""
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value!r} is there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def config_dirs() -> list[Path]:
+    """Where configs are found by bare name: in the package (wheel) or beside it (checkout)."""
+    package = Path(__file__).resolve().parent.parent
+    return [path for path in (package / "configs", package.parent / "configs") if path.is_dir()]
+
+
+def list_configs() -> dict[str, str]:
+    """Bare names of the configs that come with the library, and each one's first comment."""
+    found: dict[str, str] = {}
+    for folder in config_dirs():
+        for path in sorted(folder.glob("*.yaml")):
+            first = path.read_text(encoding="utf-8").splitlines()[:1]
+            found.setdefault(path.stem, first[0].lstrip("# ") if first else "")
+    return found
+
+
+def find_config(name: str) -> Path:
+    """The file that a path or a bare name (with or without .yaml) means.
+
+    Raises:
+        ValueError: there is none; names the nearest.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if path.parent == Path():
+        for folder in config_dirs():
+            for candidate in (folder / name, folder / f"{name}.yaml"):
+                if candidate.is_file():
+                    return candidate
+    close = difflib.get_close_matches(path.stem, list_configs(), 1, 0.5)
+    hint = f"did you mean '{close[0]}.yaml'?" if close else "--list-configs prints what there is"
+    raise ValueError(f"--config {name}: no such file or config; {hint}")
+
+
+def load_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Reads a config.
+
+    Args:
+        name: a path, or the bare name of one of the library's own configs.
+        overrides: values to replace, by dotted name: {"ppo.learning_rate": 1e-3}.
+
+    Raises:
+        ValueError: one sentence with the file, the key, what was found and what would do.
+    """
+    path = find_config(str(name))
+    return from_dict(apply_overrides(read_yaml(path), overrides or {}), where=path.name)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping.
+
+    Raises:
+        ValueError: not readable, not YAML, or not a mapping.
+    """
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "a character that YAML does not allow"
+        raise ValueError(f"{path}: not valid YAML{place}: {problem}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: a config is a mapping of keys to values, not {_article(data)}")
+    return data
+
+
+def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested `data` with values replaced by dotted name."""
+    data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    for dotted, value in overrides.items():
+        section, _, key = dotted.rpartition(".")
+        target = data.setdefault(section, {}) if section else data
+        if not isinstance(target, dict):
+            raise ValueError(f"{section} is a section of keys, not {_article(target)}")
+        target[key] = value
+    return data
+
+
+def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
+    """A checked Config from nested mappings.
+
+    Raises:
+        ValueError: names the place, the key, what was found and what would do.
+    """
+    try:
+        return _build(Config, data, "")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{prefix[:-1]} is a section of keys, not {_article(data)}")
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise ValueError(f"{prefix}{key}: unknown key; {_did_you_mean(str(key), prefix)}")
+        hint = hints[key]
+        values[key] = (
+            _build(hint, value, f"{prefix}{key}.")
+            if dataclasses.is_dataclass(hint)
+            else convert(value, hint, f"{prefix}{key}")
+        )
+    return cls(**values)
+
+
+def _did_you_mean(key: str, prefix: str) -> str:
+    known = flatten(Config())
+    by_leaf: dict[str, str] = {}
+    for dotted in known:
+        by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
+    siblings = [d.removeprefix(prefix) for d in known if d.startswith(prefix)]
+    siblings = list(dict.fromkeys(s.partition(".")[0] for s in siblings))
+    close = difflib.get_close_matches(key, siblings, 1)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    close = difflib.get_close_matches(key, by_leaf, 1)
+    if close:
+        return f"did you mean '{by_leaf[close[0]]}'?"
+    return f"here are known {', '.join(siblings)}"
+
+
+def convert(value: Any, hint: Any, name: str) -> Any:
+    """`value` as a field's type, without guessing: only int -> float and list -> tuple."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value not in args:
+            raise ValueError(f"{name} = {value!r} is none of {', '.join(map(str, args))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} = {value!r} is not a list such as [64, 64]")
+        return tuple(convert(item, args[0], name) for item in value)
+    if origin is dict:
+        return _pairs(value, args[1], name)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {_NAMES[hint]}")
+    return value
+
+
+def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
+    """A mapping of names to values of one type, or of any that is no collection."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
+    for key, item in value.items():
+        if not isinstance(item, bool | int | float | str):
+            raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
+    if hint in _NAMES:
+        return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
+    return {str(key): item for key, item in value.items()}
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+
+
+def _article(value: Any) -> str:
+    for kind, name in (
+        (bool, "true or false"),
+        (int, "a whole number"),
+        (float, "a number"),
+        (str, "a word"),
+        (list, "a list"),
+        (Mapping, "a mapping"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """Every field by dotted name."""
+    return {name: value for name, _, value in checks.settings(config)}
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config, every field of it, as YAML that `load_config` reads back."""
+    return dump(dataclasses.asdict(config))
+
+
+def dump(data: Any) -> str:
+    """Plain data as YAML, tuples as lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+    return yaml.safe_dump(plain(data), sort_keys=False)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there whole or not at all, also if the process is killed."""
+    with named_when_done(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def named_when_done(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` if all goes well, and else is not there."""
+    partial = path.with_name(f".{path.name}")
+    interrupts.PARTIAL.add(partial)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+        interrupts.PARTIAL.discard(partial)
+
+
+def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
+    """Writes in what each of the agents that train side by side differs from `config`."""
+    common = flatten(dataclasses.replace(config, num_seeds=1))
+    differing = [
+        {key: value for key, value in flatten(member).items() if value != common[key]}
+        for member in members
+    ]
+    write_whole(path, dump(differing))
+
+
+def load_members(path: Path, config: Config) -> list[Config]:
+    """The configs of the agents that train side by side, [] where there is no such file.
+
+    Raises:
+        ValueError: the file was changed or damaged.
+    """
+    if not path.is_file():
+        return []
+    try:
+        listed = yaml.load(path.read_text(encoding="utf-8"), Loader)
+        plain = dataclasses.asdict(dataclasses.replace(config, num_seeds=1))
+        return [from_dict(apply_overrides(plain, overrides)) for overrides in listed]
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: was changed or damaged ({error})") from error
+
+
+def imported_files(config: Config) -> list[Path]:
+    """The Python files that a config names, and that its environments run when they are made."""
+    env = config.env
+    texts = [env.name.partition("/")[2], *map(str, env.options.values()), *env.curriculum.values()]
+    names = [name.strip() for text in texts for name in text.split(",")]
+    files = [name.rpartition(":")[0] for name in names]
+    found = [Path(file).expanduser().resolve() for file in files if file.endswith(".py")]
+    return list(dict.fromkeys(found))
+
+
+FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")
+"""Options of simulators on the host that say how fast they run, and not what they are."""
+
+
+def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
+    """What a resumed run would change: (structural fields, tunable fields), by dotted name."""
+    before, after = flatten(old), flatten(new)
+    for flat in (before, after):
+        options = flat["env.options"]
+        flat["env.options"] = {k: v for k, v in options.items() if k not in FREE_OPTIONS}
+    free = {name for name, about, _ in checks.settings(new) if about["free"]}
+    changed = [key for key in after if before[key] != after[key] and key not in free]
+    return (
+        [key for key in changed if key not in TUNABLE],
+        [key for key in changed if key in TUNABLE],
+    )

@@ -1,0 +1,400 @@
+"""Every setting of a run: frozen dataclasses, one docstring per field, checked together.
+
+The docstrings are the help of the command line and the reference in the docs. Sizes, counts and
+kinds are structure: they are fixed for the life of a run. Floats marked `tunable` are traced, may
+change when a run resumes, and can be vmapped over.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from purejaxppo.config import checks
+
+Scalar = bool | int | float | str
+
+Schedule = Literal["constant", "linear", "cosine", "exponential", "step"]
+
+
+def setting(
+    default: Any,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    tunable: bool = False,
+    free: bool = False,
+    swept: bool = True,
+) -> Any:
+    """A field with its range and its use; the docstring under it says what it is.
+
+    Args:
+        default: its value.
+        low: the smallest value; of a list, of each entry.
+        above: values are greater than this.
+        high: the largest value.
+        tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
+            a field of `types.Hyperparams`.
+        free: may change when a run resumes, since what is learned does not depend on it.
+        swept: whether a sweep may vary it.
+    """
+    range_ = {"low": low, "above": above, "high": high}
+    use = {"tunable": tunable, "free": free, "swept": swept}
+    return field(default=default, metadata=range_ | use)
+
+
+def section(kind: Any, *, free: bool = False, swept: bool = True) -> Any:
+    """A field that holds further fields, all `free` and `swept` as in `setting`."""
+    return field(default_factory=kind, metadata={"free": free, "swept": swept})
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The simulator."""
+
+    name: str = "brax/hopper"
+    """family/task; `--list-envs` prints them all."""
+    num_envs: int = setting(256, low=1)
+    """Environments that step in parallel; of a task with several agents, each agent counts."""
+    backend: str = ""
+    """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
+    Empty: the family's default."""
+    max_episode_steps: int = setting(0, low=0)
+    """Time limit in steps, a truncation; 0 keeps the task's own."""
+    reset: Literal["auto", "every_rollout", "every_step"] = "auto"
+    """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, and
+    all of these in turn by each as its episodes end (fast; exact while none begins more episodes
+    within a rollout than a shard has environments). every_step: a new one for every episode
+    (always exact). auto: every_step where a reset costs next to nothing."""
+    double_buffer: bool = setting(False, free=True)
+    """Step one half of the environments while the policy acts for the other: for slow simulators
+    on the host. The numbers stay the same."""
+    visible: tuple[int, ...] = ()
+    """Which numbers of a vector observation are seen, counted from 0; empty: all. What is left out
+    has to be remembered. For simulators in JAX."""
+    full_state: bool = False
+    """With `visible`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for a
+    critic that may see more (network.actor_keys, network.critic_keys)."""
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """Further options that the task itself takes, as name value pairs. Flags are added to the
+    config's; --env.options alone drops these."""
+    randomize: dict[str, float] = field(default_factory=dict)
+    """Parameters that every episode draws anew, as name value pairs: with x, between 1 - x and
+    1 + x times their value (Tobin et al. 2017). Also in evaluations."""
+    curriculum: dict[str, str] = field(default_factory=dict)
+    """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
+    until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
+    Evaluations have them as they are at the end."""
+    mirror_obs: tuple[int, ...] = ()
+    """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
+    of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
+    mirror_action: tuple[int, ...] = ()
+    """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Policy and value networks."""
+
+    hidden: tuple[int, ...] = setting((64, 64), low=1)
+    """Widths of the hidden layers."""
+    critic_hidden: tuple[int, ...] = setting((), low=1)
+    """Widths of the critic's hidden layers; empty: the same as `hidden`."""
+    activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
+    """Nonlinearity of the hidden layers."""
+    torso: Literal["separate", "shared"] = "separate"
+    """Whether policy and value have layers of their own or share them."""
+    layers: Literal["plain", "residual"] = "plain"
+    """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
+    normalisation (Lee et al. 2024, SimBa)."""
+    layer_norm: bool = False
+    """Layer normalisation after each hidden layer of plain ones."""
+    memory: Literal["none", "gru", "lstm", "mingru"] = "none"
+    """What remembers, behind the hidden layers. mingru is a parallel scan over time: faster where
+    stretches are long (Feng et al. 2024)."""
+    memory_size: int = setting(64, low=1)
+    """Width of the memory."""
+    memory_span: int = setting(100, low=0)
+    """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
+    2018); 0: about one."""
+    actor_keys: tuple[str, ...] = ()
+    """Parts of a Dict observation that the policy sees; empty: all."""
+    critic_keys: tuple[str, ...] = ()
+    """Parts of a Dict observation that the critic sees; empty: all. More than the policy's make
+    the critic a privileged one (Pinto et al. 2018)."""
+    policies: dict[str, Scalar] = field(default_factory=dict)
+    """With several agents, which of them share a policy: patterns of agents' names, and names of
+    policies. Empty: all share one. Each policy has a network of its own, critic included."""
+    part_hidden: tuple[int, ...] = setting((), low=1)
+    """Widths of layers of its own that each part of a Dict observation goes through before the
+    parts are joined; empty: none."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What encoder and hidden layers compute in. Under bfloat16 parameters, optimiser, the heads
+    (distribution parameters, values) and losses stay float32. Faster on accelerators with large
+    networks, slower on CPUs."""
+    encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
+    """What reads images: Mnih et al. 2015's three convolutions, the two narrower ones of their
+    network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
+    channels as in MinAtar. auto: by size, cnn_nature, cnn_small or mlp, which flattens them."""
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Where an image's channels are. auto: first if that axis is smaller than the last one."""
+    initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
+    """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
+    the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
+    distribution: Literal["gaussian", "tanh_gaussian", "beta"] = "gaussian"
+    """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
+    tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
+    std: Literal["independent", "dependent"] = "independent"
+    """Whether the standard deviation is a parameter or an output of the network."""
+    init_std: float = 1.0
+    """Standard deviation at the start."""
+    min_std: float = setting(1e-3, above=0)
+    """Lower limit of the standard deviation."""
+    max_std: float = 10.0
+    """Upper limit of the standard deviation."""
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    learning_rate: float = setting(3e-4, low=0, tunable=True)
+    """The optimiser's step size."""
+    learning_rate_schedule: Schedule = "linear"
+    """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
+    goes down to a tenth at the half and a hundredth at three quarters."""
+    learning_rate_warmup: float = setting(0.0, low=0, high=1)
+    """Part of the run in which the rate rises to its schedule, from the first update's share on."""
+    optimizer: Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] = (
+        "adam"
+    )
+    """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
+    takes steps of Adam's size."""
+    weight_decay: float = setting(0.0, low=0)
+    """Per unit of learning rate, of matrices alone."""
+    gamma: float = setting(0.99, low=0, high=1, tunable=True)
+    """Discount per step."""
+    gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
+    """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
+    advantage: Literal["gae", "vtrace"] = "gae"
+    """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
+    al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
+    clip_eps: float = setting(0.2, above=0, tunable=True)
+    """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
+    clip_schedule: Schedule = "constant"
+    """Of clip_eps, as for the learning rate."""
+    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] = "clip"
+    """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
+    penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
+    from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
+    kl_coef: float = setting(1.0, low=0, tunable=True)
+    """Weight of the divergence under the objectives kl and clip_kl."""
+    dual_clip: float = setting(3.0, above=1, tunable=True)
+    """Bound on the ratio of bad actions under dual_clip; above 1."""
+    target_kl: float = setting(0.02, above=0)
+    """Divergence from the old policy that kl_stop and kl_rate aim at."""
+    kl_stop: bool = False
+    """Make no further epoch after one whose mean divergence is above target_kl."""
+    kl_rate: bool = False
+    """Adapt the learning rate at every gradient step so that the divergence stays near target_kl
+    (Rudin et al. 2022); a rollout's first step, before which it is 0, makes it no faster."""
+    value_clipping: bool = False
+    """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
+    2021 found that it hurts)."""
+    vf_clip_eps: float = setting(0.2, above=0, tunable=True)
+    """Range of the value's change under value_clipping."""
+    critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
+    """What the critic puts out: the value; its symlog (Hafner et al. 2023), whose mean is not that
+    of returns that vary; a histogram over symlog values up to 160,000 (Farebrother et al. 2024),
+    whose mean is; the value in standard deviations of the targets so far (van Hasselt et al.
+    2016)."""
+    clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
+    """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
+    value targets so far."""
+    bootstrap_limit: float = setting(100.0, above=0)
+    """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
+    recompute_advantages: bool = False
+    """Compute advantages anew before each epoch, with the critic as it then is."""
+    vf_coef: float = setting(0.5, low=0, tunable=True)
+    """Weight of the value loss, which is half the mean squared error."""
+    ent_coef: float = setting(0.0, low=0, tunable=True)
+    """Weight of the entropy bonus."""
+    ent_schedule: Schedule = "constant"
+    """Of ent_coef, as for the learning rate."""
+    intrinsic_coef: float = setting(1.0, low=0, tunable=True)
+    """Weight of the intrinsic reward, in its standard deviations."""
+    intrinsic_schedule: Schedule = "constant"
+    """Of intrinsic_coef, as for the learning rate."""
+    symmetry: Literal["none", "augment", "loss"] = "none"
+    """What is made of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
+    2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
+    does otherwise in the mirror."""
+    symmetry_coef: float = setting(1.0, low=0, tunable=True)
+    """Weight of the squared difference under symmetry = loss."""
+    max_grad_norm: float = setting(0.5, low=0, tunable=True)
+    """Gradients are scaled down to this global norm; 0 leaves them as they are."""
+    adam_eps: float = setting(1e-5, above=0)
+    """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
+    rollout_length: int = setting(128, low=1)
+    """Steps of each environment between updates."""
+    rollout_start: Literal["continue", "reset"] = "continue"
+    """Whether episodes go on from one rollout to the next, or each rollout begins with new ones,
+    so that all are of one fixed length or shorter. For simulators in JAX."""
+    bptt_length: int = setting(0, low=0)
+    """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
+    num_minibatches: int = setting(4, low=1)
+    """Parts that one epoch's data is divided into."""
+    num_epochs: int = setting(4, low=1)
+    """Passes over the data of a rollout."""
+    shuffle: Literal["transitions", "trajectories"] = "transitions"
+    """What is dealt into minibatches: single steps, or whole environments' rollouts (faster)."""
+    advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
+    """Over what advantages get mean 0 and standard deviation 1."""
+    normalize_obs: bool = True
+    """Shift and scale observations by their running mean and standard deviation (not images)."""
+    clip_obs: float = setting(10.0, above=0)
+    """Normalised observations are clipped to this many standard deviations."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    clip_reward: float = setting(10.0, above=0)
+    """Normalised rewards are clipped to this magnitude."""
+
+    @property
+    def stretch(self) -> int:
+        """Steps of the stretches that recurrent networks learn from."""
+        return self.bptt_length or self.rollout_length
+
+
+@dataclass(frozen=True)
+class IntrinsicConfig:
+    """A reward for what is new; its weight is ppo.intrinsic_coef."""
+
+    kind: Literal["none", "icm", "rnd"] = "none"
+    """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
+    has not learned to imitate another on (Burda et al. 2018)."""
+    hidden: tuple[int, ...] = setting((64, 64), low=1)
+    """Widths of its networks' hidden layers."""
+    features: int = setting(32, low=1)
+    """Numbers that an observation is turned into."""
+    learning_rate: float = setting(1e-3, above=0)
+    """Adam's step size."""
+    num_minibatches: int = setting(4, low=1)
+    """Parts that one epoch's data is divided into."""
+    num_epochs: int = setting(1, low=1)
+    """Passes over the data of a rollout."""
+
+
+@dataclass(frozen=True)
+class ImitateConfig:
+    """A start from a teacher."""
+
+    teacher: str = ""
+    """Folder of a run whose best agent is imitated before PPO begins; empty: none."""
+    updates: int = setting(50, low=1)
+    """Rollouts of the teacher that are learned from."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training: own environments, whole episodes."""
+
+    num_episodes: int = setting(32, low=0)
+    """Episodes per evaluation; 0 switches evaluation off."""
+    interval: int = setting(0, low=0)
+    """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
+    stochastic: bool = False
+    """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+    max_steps: int = setting(1_000, low=1)
+    """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
+    count with what they have paid so far."""
+
+    @property
+    def policy(self) -> str:
+        """The kind of policy, in words."""
+        return "stochastic" if self.stochastic else "deterministic"
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept on disk."""
+
+    interval: int = setting(0, low=0)
+    """Steps of training between saves; 0: a tenth of total_timesteps. A save is also made at the
+    end, on Ctrl-C and on SIGTERM."""
+    max_seconds: float = setting(300.0, above=0)
+    """A save is made at the latest after this many seconds."""
+    keep: int = setting(2, low=1)
+    """How many of the last saves are kept, beside the best."""
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """What is reported, and where."""
+
+    interval: int = setting(0, low=0)
+    """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder."""
+    wandb_project: str = ""
+    """Weights & Biases project to log to (needs the wandb extra); empty: off. Rows get there once
+    a save covers them (checkpoint.interval), so that a run that was killed goes on at its step."""
+    log_file: str = ""
+    """A file for debug detail, inside the run folder; empty: none. Its name ends in .log."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One training run."""
+
+    env: EnvConfig = section(EnvConfig)
+    network: NetworkConfig = section(NetworkConfig)
+    ppo: PPOConfig = section(PPOConfig)
+    intrinsic: IntrinsicConfig = section(IntrinsicConfig)
+    imitate: ImitateConfig = section(ImitateConfig)
+    eval: EvalConfig = section(EvalConfig, free=True, swept=False)
+    checkpoint: CheckpointConfig = section(CheckpointConfig, free=True, swept=False)
+    logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
+    total_timesteps: int = setting(1_000_000, low=1, free=True)
+    """Environment steps to train for, rounded up to whole updates of env.num_envs x
+    ppo.rollout_length rows; rows that reset an environment are no steps, so that the count may end
+    a little below."""
+    seed: int = setting(0, low=0, swept=False)
+    """Seed of everything random."""
+    num_seeds: int = setting(1, low=1, swept=False)
+    """Agents that train side by side in one program: with seed, seed + 1 and so on."""
+    asynchronous: bool = setting(False, swept=False)
+    """Collect the next rollout while learning from the last one, with parameters that are one
+    update older: for slow simulators on the host. Changes the numbers a little."""
+    num_shards: int = setting(0, low=0, swept=False)
+    """Parts that the environments are divided into, each with its own keys; several may share a
+    device. Part of the run's identity, so that a run gives the same curve on one device as on
+    many. 0: one per device when the run starts."""
+    matmul_precision: Literal["highest", "high", "default"] = setting("highest", swept=False)
+    """Of float32 matrix products and convolutions, the simulator's too, in JAX's terms. highest:
+    float32. high: TF32 on NVIDIA GPUs, three passes of bfloat16 on TPUs. default: the fastest,
+    which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
+    devices: int = setting(0, low=0, free=True, swept=False)
+    """Devices to use; 0: all. On a CPU, cores are the devices."""
+    run_dir: str = setting("", free=True, swept=False)
+    """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several."""
+
+    def __post_init__(self) -> None:
+        """Checks fields against each other, before anything is compiled.
+
+        Raises:
+            ValueError: names the fields, the values found, and what would do.
+        """
+        checks.check(self)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps in one rollout of all environments."""
+        return self.env.num_envs * self.ppo.rollout_length
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that total_timesteps needs, rounded up."""
+        return -(-self.total_timesteps // self.steps_per_update)
+
+
+TUNABLE = tuple(f"ppo.{f.name}" for f in fields(PPOConfig) if f.metadata.get("tunable"))
+"""Dotted names of the floats that are traced; `types.Hyperparams` holds them."""

@@ -1,0 +1,182 @@
+"""Tasks whose parameters vary: drawn anew for each episode, or set while a run goes on.
+
+A task that can be varied says what its parameters are and makes itself with others:
+
+    parameters          name -> nominal value: a factor, 1, of a physical model's numbers, or the
+                        parameter itself, where a simulator has such
+    adjusted(values)    name -> [] array, traced or not -> the same task with these
+
+A task is adjusted once, from its nominal values, and what is drawn multiplies what is set.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+
+from purejaxppo import streams
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.wrappers import Wrapper
+
+
+class Randomized(Wrapper):
+    """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
+
+    The factors are part of the task's state, so that resets draw them and saves keep them.
+
+    Tobin et al. 2017, https://arxiv.org/abs/1703.06907; of dynamics, Peng et al. 2018,
+    https://arxiv.org/abs/1710.06537.
+
+    Args:
+        task: one that can be varied.
+        spread: x of each parameter that varies, at least 0 and below 1.
+        values: what parameters are set to, [] each; the nominal ones where it says nothing.
+    """
+
+    task: Any
+
+    def __init__(
+        self, task: Any, spread: Mapping[str, float], values: Mapping[str, Any] | None = None
+    ) -> None:
+        """Varies `task`."""
+        super().__init__(task)
+        self.spread = dict(spread)
+        self.values = dict(values or {})
+
+    def factors(self, key) -> dict[str, jax.Array]:
+        """One episode's factors, [] each."""
+        keys = jax.random.split(key, len(self.spread))
+        return {
+            name: 1.0 + x * jax.random.uniform(key, minval=-1.0, maxval=1.0)
+            for (name, x), key in zip(self.spread.items(), keys, strict=True)
+        }
+
+    def with_factors(self, factors) -> Any:
+        """The task as an episode with these factors has it."""
+        nominal = self.task.parameters
+        drawn = {
+            name: self.values.get(name, nominal[name]) * factor for name, factor in factors.items()
+        }
+        return self.task.adjusted({**self.values, **drawn})
+
+    def unwrap(self, state):
+        """The innermost task's state, without the factors."""
+        return super().unwrap(state[1])
+
+    def reset(self, key):
+        """(key) -> ((factors, state), obs)."""
+        factors = self.factors(streams.stream(key, streams.VARIATION))
+        state, obs = self.with_factors(factors).reset(key)
+        return (factors, state), obs
+
+    def step(self, key, state, action):
+        """As the task with the episode's factors."""
+        factors, state = state
+        state, out = self.with_factors(factors).step(key, state, action)
+        return (factors, state), out
+
+
+def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> Any:
+    """A task with parameters set and drawn: the task itself if neither is asked for.
+
+    Args:
+        task: an adapter's.
+        spread: see `Randomized`.
+        values: name -> [] array or number.
+    """
+    if spread:
+        return Randomized(task, spread, values)
+    return task.adjusted(values) if values else task
+
+
+def check(task: Any, config: EnvConfig) -> None:
+    """Refuses what cannot be varied, before anything is compiled.
+
+    Raises:
+        ValueError: an unknown parameter (with those that there are), a task without any, or a
+            spread that would make a parameter 0 or turn its sign.
+    """
+    known = getattr(task, "parameters", {})
+    for field in ("randomize", "curriculum"):
+        for name in getattr(config, field):
+            if not known:
+                raise ValueError(f"env.{field}: {config.name} has no parameters that can be varied")
+            if name not in known:
+                raise ValueError(
+                    f"env.{field}.{name}: {config.name} has no such parameter; it has "
+                    f"{', '.join(known)}"
+                )
+    for name, x in config.randomize.items():
+        if not 0 <= x < 1:
+            raise ValueError(
+                f"env.randomize.{name} = {x} is to be at least 0 and below 1: factors are drawn "
+                f"between 1 - {x} and 1 + {x}"
+            )
+
+
+def check_host(config: EnvConfig) -> None:
+    """Raises ValueError if a simulator on the host is to be varied."""
+    for field in ("randomize", "curriculum"):
+        if getattr(config, field):
+            raise ValueError(
+                f"env.{field} is for simulators in JAX, and {config.name} runs on the host: use a "
+                f"wrapper of its own"
+            )
+
+
+class OtherModel:
+    """A simulator that computes with another physical model than its own.
+
+    Brax and Playground keep their model in an attribute, which is exchanged while a call is traced,
+    as their own wrappers do: simulators hold on to methods of theirs, which a copy would not.
+
+    Args:
+        env: the simulator.
+        attribute: where it keeps its model.
+        model: the other one.
+    """
+
+    def __init__(self, env: Any, attribute: str, model: Any) -> None:
+        """Nothing is exchanged yet."""
+        self.env, self.attribute, self.model = env, attribute, model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    @contextlib.contextmanager
+    def _exchanged(self) -> Iterator[None]:
+        own = getattr(self.env, self.attribute)
+        setattr(self.env, self.attribute, self.model)
+        try:
+            yield
+        finally:
+            setattr(self.env, self.attribute, own)
+
+    def reset(self, key):
+        """As the simulator."""
+        with self._exchanged():
+            return self.env.reset(key)
+
+    def step(self, state, action):
+        """As the simulator."""
+        with self._exchanged():
+            return self.env.step(state, action)
+
+
+def scaled(model: Any, fields: Mapping[str, tuple[str, ...]], factors: Mapping[str, Any]) -> Any:
+    """A physical model with some of its numbers multiplied.
+
+    Args:
+        model: a pytree with `tree_replace`, such as MJX's.
+        fields: name -> dotted paths of the arrays that a factor multiplies.
+        factors: name -> [].
+    """
+    return model.tree_replace(
+        {
+            path: functools.reduce(getattr, path.split("."), model) * factor
+            for name, factor in factors.items()
+            for path in fields[name]
+        }
+    )

@@ -1,0 +1,284 @@
+"""`envpool/`: simulators in C++ behind XLA calls, https://github.com/sail-sg/envpool."""
+
+import contextlib
+import ctypes
+import difflib
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from purejaxppo import spaces
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.bridge import HostEnv, Rows, seed_at
+
+OURS = frozenset(
+    (
+        "num_envs",
+        "batch_size",
+        "seed",
+        "env_seed",
+        "max_num_players",
+        "base_path",
+        "task",
+        "gym_reset_return_info",
+        "max_episode_steps",
+    )
+)
+"""Settings of a pool that are not given as options."""
+PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
+"""Options that are no settings of the pool: MuJoCo's tasks take them."""
+SCORED = {"reward_clip": False}
+"""How a game is scored, whatever it is trained with. Lives stay as they are: with `episodic_life`
+EnvPool serves the next ball by itself, which an agent then never learns to do."""
+PICTURE = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
+"""What a pool that is to be filmed is made with."""
+FRAME_RATES = {
+    "envpool.atari": 60.0,
+    "envpool.box2d": 50.0,
+    "envpool.classic_control": 30.0,
+    "envpool.mujoco": 40.0,
+    "envpool.vizdoom": 35.0,
+}
+"""Steps per second by the start of a family's module, before `frame_skip` of emulators."""
+SEED_STRIDE = 1_000_003
+"""Between the seeds of two runs, so that their environments share none."""
+
+
+def _load_gl() -> bool:
+    try:
+        ctypes.CDLL("libGL.so.1", mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+GL = _load_gl()
+"""Whether OpenGL is there. EnvPool's MuJoCo finds it only if it was loaded for all before."""
+
+
+def _envpool() -> Any:
+    import envpool
+
+    return envpool
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return list(_envpool().list_all_envs())
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` environments of the task called `name`.
+
+    Args:
+        name: as in `task_names`.
+        config: `options` are settings of the pool, `max_episode_steps` its time limit in steps.
+        num_envs: N.
+        seed: of the environments; EnvPool takes it when a pool is made, and never again.
+        evaluation: whole games with their true scores.
+        film: pictures will be asked for.
+        first: the number that the first environment has in a larger batch.
+
+    Raises:
+        ValueError: an option that the task does not have, or spaces that no policy here can use.
+    """
+    options = _options(name, config)
+    spec = _spec(name, options)
+    settings = spec.config._asdict()
+    if evaluation:
+        options |= {key: value for key, value in SCORED.items() if key in settings}
+    if settings["max_num_players"] > 1:
+        raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
+    try:
+        with _quietly():
+            observation = _bounds(spaces.convert(spec.gymnasium_observation_space))
+            action = _bounds(spaces.convert(spec.gymnasium_action_space))
+    except ValueError as error:
+        raise ValueError(f"envpool/{name}: {error}") from error
+    if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
+        raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
+
+    def make_pool(count: int, update: int) -> EnvPool:
+        begin = (
+            seed_at(seed, update) * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0) + first
+        )
+        seeds = [int(s) for s in (begin + np.arange(count)) % 2**31]
+        return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, observation)
+
+    if film:
+        options |= PICTURE
+        if _module(name).startswith("envpool.mujoco"):
+            _check_gl()
+    return HostEnv(
+        make_pool,
+        observation,
+        action,
+        num_envs=num_envs,
+        max_episode_steps=int(settings["max_episode_steps"]),
+        frame_rate=_frame_rate(name, settings),
+    )
+
+
+def _frame_rate(name: str, settings: dict[str, Any]) -> float:
+    module = _module(name)
+    rate = next((r for start, r in FRAME_RATES.items() if module.startswith(start)), 10.0)
+    emulated = module in ("envpool.atari", "envpool.vizdoom")
+    return rate / settings.get("frame_skip", 1) if emulated else rate
+
+
+def _bounds(space: spaces.Space) -> spaces.Space:
+    """The space without the bounds that EnvPool gives what has none: the range of its type."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(tuple((name, _bounds(part)) for name, part in space.spaces))
+    if isinstance(space, spaces.Box) and np.max(space.high) > 1e30:
+        return replace(space, low=-np.inf, high=np.inf)
+    return space
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered.*")
+        yield
+
+
+def _spec(name: str, options: dict[str, Any]) -> Any:
+    """EnvPool's description of a task; its complaints as ValueError."""
+    try:
+        with _quietly():
+            return _envpool().make_spec(name, **options)
+    except (ImportError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise ValueError(f"envpool/{name} cannot be made: {reason}") from error
+
+
+def _options(name: str, config: EnvConfig) -> dict[str, Any]:
+    """The options of a config, checked; the time limit among them."""
+    options: dict[str, Any] = dict(config.options)
+    settings = _spec(name, {}).config._asdict()
+    known = sorted(
+        (set(settings) - OURS) | (PIXELS if _module(name).startswith("envpool.mujoco") else set())
+    )
+    for option, value in options.items():
+        if option not in known:
+            close = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            raise ValueError(f"env.options.{option}: envpool/{name} has no such setting; {hint}")
+        default = settings.get(option, value)
+        if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):
+            raise ValueError(
+                f"env.options.{option} = {value!r}: envpool/{name} takes {default!r} by default"
+            )
+    if config.max_episode_steps:
+        options["max_episode_steps"] = config.max_episode_steps
+    if options.get("from_pixels"):
+        _check_gl()
+    return options
+
+
+def _module(name: str) -> str:
+    """The part of EnvPool that a task belongs to."""
+    from envpool.registration import registry
+
+    return registry.specs[name][0]
+
+
+def _check_gl() -> None:
+    if not GL:
+        raise ValueError(
+            "drawing MuJoCo without a display needs OpenGL: apt install libgl1 libegl1"
+        )
+
+
+class EnvPool:
+    """One pool behind `host.Pool`.
+
+    Every call is traced with 64-bit numbers on: an environment of float64 that is traced without
+    them ends the process.
+    """
+
+    failure = None  # it ends the process if anything goes wrong
+
+    def __init__(self, name: str, options: dict[str, Any], observation: spaces.Space) -> None:
+        """Starts the environments."""
+        self.observation = observation
+        self.num_envs = options["num_envs"]
+        with _quietly():
+            self.env = _envpool().make(name, env_type="gymnasium", **options)
+        self.action_dtype = self.env.spec.action_array_spec["action"].dtype
+        self.scored = {"info:reward", "info:terminated"} <= set(self.env.spec._state_keys)
+        with jax.enable_x64(True):
+            self.handle, self._recv, self._send, _ = self.env.xla()
+
+    def reset(self, key):
+        """Every environment at a start; the pool's own seeds say which, and `key` does not."""
+
+        def host_reset(key_data):
+            del key_data
+            with _quietly():
+                obs, _ = self.env.reset()
+            return self.handle, jax.tree.map(np.asarray, _cast(obs, self.observation, np))
+
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((self.num_envs, *x.shape), x.dtype),
+            spaces.example(self.observation),
+        )
+        token = jax.ShapeDtypeStruct(self.handle.shape, self.handle.dtype)
+        return io_callback(host_reset, (token, shapes), jax.random.key_data(key))
+
+    def step(self, token, action):
+        """Two XLA calls."""
+        return self.recv(self.send(token, action))
+
+    def send(self, token, action):
+        """One XLA call, which does not wait for the environments."""
+        with _quietly(), jax.enable_x64(True):
+            return self._send(token, action.astype(self.action_dtype))
+
+    def recv(self, token):
+        """One XLA call, which waits for the environments."""
+        with _quietly(), jax.enable_x64(True):
+            token, (obs, reward, terminated, truncated, info) = self._recv(token)
+            obs = _cast(obs, self.observation, jnp)
+            reward = reward.astype(np.float32)
+            score = over = None
+            if self.scored:
+                score = info["reward"].astype(np.float32)
+                over = (info["terminated"] > 0) | truncated
+        return token, Rows(obs, reward, terminated & ~truncated, truncated, score, over)
+
+    def picture(self) -> np.ndarray | None:
+        """Environment 0 as EnvPool draws it; not all of its families can."""
+        try:
+            return np.asarray(self.env.render(env_ids=[0]))[0]
+        except RuntimeError:
+            return None
+
+    def close(self) -> None:
+        """Ends the environments' threads."""
+        self.env.close()
+
+
+def _cast(obs: Any, space: spaces.Space, numpy: Any) -> Any:
+    """Observations in the dtypes of their space."""
+    if isinstance(space, spaces.Dict):
+        return {name: _cast(obs[name], part, numpy) for name, part in space.spaces}
+    dtype = space.dtype if isinstance(space, spaces.Box) else "int32"
+    return numpy.asarray(obs).astype(dtype)

@@ -1,0 +1,5 @@
+"""Errors of simulators on the host, without JAX."""
+
+
+class MakeError(ValueError):
+    """The description names something that does not exist, is not installed, or cannot be used."""

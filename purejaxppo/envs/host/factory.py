@@ -1,0 +1,296 @@
+"""Which Gymnasium environment to make: a description that can be pickled, and its making.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from purejaxppo.envs.host.errors import MakeError
+
+_LOADING = threading.RLock()
+"""Worker threads that load one file at the same time would find it half loaded."""
+
+
+class Maker(Protocol):
+    """Makes one environment; can be pickled without the module `__main__`."""
+
+    def __call__(self, render_mode: str | None = None) -> Any:
+        """A new `gymnasium.Env`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A Gymnasium environment by name; see `make_spec`."""
+
+    name: str
+    wrappers: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+    max_episode_steps: int = 0
+    pixels: int = 0
+    frame_stack: int = 1
+    mask: bool = False
+
+    def __call__(self, render_mode: str | None = None) -> Any:
+        """The environment in its wrappers."""
+        if self.pixels:
+            from purejaxppo.envs.host.pixels import Pixels, without_display
+
+            without_display()
+            render_mode = "rgb_array"
+        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
+        file, _, class_name = self.name.rpartition(":")
+        if file.endswith(".py"):
+            env = _from_file(file, class_name, options, self.max_episode_steps)
+        elif self.name.endswith(".py"):
+            raise MakeError(
+                f"env.name: gymnasium/{self.name}: which class of that file? Say "
+                f"gymnasium/{self.name}:ClassName"
+            )
+        else:
+            env = _registered(self.name, options, self.max_episode_steps)
+        for name in self.wrappers:
+            env = _wrapped(name, env)
+        env = kept(env)
+        if self.pixels:
+            env = Pixels(env, self.pixels, self.frame_stack)
+        if self.mask:
+            from purejaxppo.envs.host.masks import Masked
+
+            env = Masked(env, f"gymnasium/{self.name}")
+        return env
+
+
+def make_spec(
+    name: str,
+    wrappers: tuple[str, ...] = (),
+    options: Mapping[str, Any] | None = None,
+    max_episode_steps: int = 0,
+    *,
+    pixels: int = 0,
+    frame_stack: int = 1,
+    mask: bool = False,
+) -> Spec:
+    """Describes a Gymnasium environment; nothing is imported or made yet.
+
+    Args:
+        name: a registered id (`Hopper-v5`), an id with the package to import first
+            (`package:Id-v0`), or a class in a file of one's own (`path/to/file.py:ClassName`).
+        wrappers: applied in order, each to the environment alone: a class of gymnasium.wrappers,
+            `module:ClassName` or `path/to/file.py:ClassName`.
+        options: keyword arguments of the environment.
+        max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
+            file has one if it says so in an attribute `max_episode_steps`.
+        pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
+        frame_stack: how many of the last pictures.
+        mask: observe the infos' `action_mask`, too.
+    """
+    pairs = tuple(sorted((options or {}).items()))
+    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack, mask)
+
+
+def make_one(maker: Maker, render_mode: str | None = None) -> Any:
+    """One environment in this process.
+
+    Raises:
+        ValueError: an unknown name, a missing package, or an option that does not exist.
+    """
+    return maker(render_mode)
+
+
+def time_limit(env: Any) -> int:
+    """The number of steps after which an environment truncates an episode; 0 if there is none.
+
+    That of its `TimeLimit`, or else its attribute `max_episode_steps`.
+    """
+    return _enforced(env) or _announced(env)
+
+
+def kept(env: Any) -> Any:
+    """The environment, with a `TimeLimit` if it only announces one in an attribute."""
+    from gymnasium.wrappers import TimeLimit
+
+    limit = _announced(env)
+    return TimeLimit(env, limit) if limit and not _enforced(env) else env
+
+
+def _enforced(env: Any) -> int:
+    """The least of the limits of its `TimeLimit` wrappers; 0 if there are none."""
+    from gymnasium import Wrapper
+    from gymnasium.wrappers import TimeLimit
+
+    limits = []
+    while isinstance(env, Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(env._max_episode_steps)
+        env = env.env
+    return min(limits, default=0)
+
+
+def _announced(env: Any) -> int:
+    """The attribute `max_episode_steps` of what is inside all wrappers; 0 if there is none."""
+    own = getattr(env.unwrapped, "max_episode_steps", None)
+    return own if isinstance(own, int) and own > 0 else 0
+
+
+def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+    """An environment of Gymnasium's registry, without its checks: workers have their own."""
+    import gymnasium
+
+    package, _, task = name.rpartition(":")
+    if package:
+        import_named(package, f"env.name: gymnasium/{name}")
+    try:
+        return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
+    except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
+        close = near(task, gymnasium.registry)
+        hint = f"did you mean {close!r}?" if close else "is its package named, as in package:Id-v0?"
+        if isinstance(error, gymnasium.error.DeprecatedEnv):
+            hint = one_line(error)
+        raise MakeError(f"env.name: unknown task 'gymnasium/{name}'; {hint}") from error
+    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+        raise MakeError(f"gymnasium/{name} needs another package: {one_line(error)}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        reason = one_line(error).partition(" was raised from")[0]
+        raise MakeError(f"env.options: gymnasium/{name}: {reason}") from error
+    except gymnasium.error.Error as error:
+        if task in gymnasium.registry:
+            raise
+        raise MakeError(f"env.name: gymnasium/{name}: {one_line(error)}") from error
+
+
+def _from_file(file: str, name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+    """An instance of a class in a file, under a time limit if one is given."""
+    import gymnasium
+
+    kind = in_file(file, name, "env.name")
+    if not issubclass(kind, gymnasium.Env):
+        raise MakeError(f"env.name: {file}:{name} is not a gymnasium.Env")
+    try:
+        inspect.signature(kind).bind(**options)
+    except TypeError as error:
+        raise MakeError(f"env.options: {file}:{name}: {one_line(error)}") from error
+    env = kind(**options)
+    return gymnasium.wrappers.TimeLimit(env, max_episode_steps) if max_episode_steps else env
+
+
+def _wrapper(name: str) -> Any:
+    """The class of a wrapper."""
+    import gymnasium
+
+    where = f"env.wrappers: {name}"
+    module, _, class_name = name.rpartition(":")
+    if module.endswith(".py"):
+        return in_file(module, class_name, "env.wrappers")
+    place = import_named(module, where) if module else gymnasium.wrappers
+    try:
+        return getattr(place, class_name)
+    except AttributeError:
+        close = near(class_name, dir(place))
+        hint = f"; did you mean {close!r}?" if close else ""
+        raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
+
+
+def _wrapped(name: str, env: Any) -> Any:
+    wrapper = _wrapper(name)
+    try:
+        return wrapper(env)
+    except TypeError as error:
+        raise MakeError(
+            f"env.options.wrappers: {name} cannot be made from an environment alone: "
+            f"{one_line(error)}"
+        ) from error
+
+
+def import_named(module: str, where: str) -> Any:
+    """A module by name.
+
+    Raises:
+        MakeError: it, or what it imports, is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(error.name + ".")):
+            raise MakeError(f"{where}: no package {error.name!r} is installed") from error
+        raise MakeError(f"{where}: {module} needs another package: {error}") from error
+
+
+def function_in_file(file: str, name: str, where: str) -> Any:
+    """A function of a Python file, as classes are loaded.
+
+    Raises:
+        ValueError: no such file, or no such function in it.
+    """
+    return in_file(file, name, where, inspect.isfunction, "function")
+
+
+def in_file(
+    file: str,
+    name: str,
+    where: str,
+    is_one: Callable[[Any], bool] = inspect.isclass,
+    kind: str = "class",
+) -> Any:
+    """A class (or what `is_one`) of a Python file, loaded once; it may import its neighbours.
+
+    Raises:
+        MakeError: there is no such file, or nothing of that name and kind in it.
+    """
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
+        raise MakeError(f"{where}: {file}: no such file{place}")
+    with _LOADING:
+        module = _module_of(path)
+    there = [key for key, value in vars(module).items() if is_one(value)]
+    if name not in there:
+        own = [
+            key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__
+        ]
+        plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+        has = f"it has {', '.join(own)}" if own else f"it has no {plural}"
+        raise MakeError(f"{where}: {file} has no {kind} {name!r}; {has}")
+    return vars(module)[name]
+
+
+def _module_of(path: Path) -> Any:
+    """A Python file as a module."""
+    name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def near(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is nearest to a wrong one, if any is near."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
+    return by_lower[close[0]] if close else None
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, as one line."""
+    return " ".join(str(error).split()).rstrip(".")

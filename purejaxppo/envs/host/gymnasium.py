@@ -1,0 +1,358 @@
+"""`gymnasium/`: any Gymnasium environment, in worker processes behind callbacks.
+
+`gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers
+when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import io_callback
+
+from purejaxppo import spaces
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.bridge import HostEnv, Rows, SimulatorError, seed_at
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.factory import Maker, make_one, make_spec
+from purejaxppo.envs.host.slots import Lanes, arrays_of, buffers, size_of, tree_of
+from purejaxppo.envs.host.workers import Rows as WorkerRows
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool
+from purejaxppo.envs.teams import Team
+
+POOL: dict[str, Any] = {"workers": "process", "num_workers": 0, "timeout": 60.0}
+"""Options of worker pools."""
+DEFAULTS: dict[str, Any] = {
+    **POOL,
+    "wrappers": "",
+    "pixels": 0,
+    "frame_stack": 1,
+    "mask": False,
+}
+"""Options that are ours and not the environment's."""
+STREAMS = 100_003
+"""Between the seeds of the generators of two runs' workers."""
+
+
+def task_names() -> list[str]:
+    """The newest version of every registered id; others, packages and files work, too."""
+    import gymnasium
+
+    newest: dict[str, Any] = {}
+    for spec in gymnasium.registry.values():
+        stem = f"{spec.namespace}/{spec.name}" if spec.namespace else spec.name
+        if stem not in newest or (spec.version or 0) > (newest[stem].version or 0):
+            newest[stem] = spec
+    return sorted(spec.id for spec in newest.values())
+
+
+def is_task(name: str) -> bool:
+    """Whether a name is to be tried: making it will say whether there is such an environment."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` environments of the task called `name`.
+
+    Args:
+        name: a registered id, `package:Id`, or `file.py:Class`.
+        config: `options` are keyword arguments of the environment, besides `wrappers` (names,
+            separated by commas), `workers` (process or thread), `num_workers` (0: one per core),
+            `timeout` (seconds for one step), `pixels` with `frame_stack` (size and number of
+            pictures to observe), and `mask`: observe the `action_mask` of its infos, too.
+        num_envs: N.
+        seed: of the global generators of worker processes; environments are seeded from the key.
+        evaluation: other streams of these generators.
+        film: pictures will be asked for; one environment in this process.
+        first: the number that the first environment has in a larger batch.
+
+    Raises:
+        ValueError: there is no such environment, or it has spaces that no policy here can use.
+        SimulatorError: it fails when it is made.
+    """
+    ours, theirs = split_options(config, DEFAULTS)
+    for key, least in (("pixels", 0), ("frame_stack", 1)):
+        at_least(ours, key, least)
+    wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
+    maker = make_spec(
+        name,
+        wrappers,
+        theirs,
+        config.max_episode_steps,
+        pixels=ours["pixels"],
+        frame_stack=ours["frame_stack"],
+        mask=ours["mask"],
+    )
+    workers = Workers(config.name, maker, ours)
+    return workers.env(num_envs, seed=2 * seed + evaluation, first=first, film=film)
+
+
+def split_options(
+    config: EnvConfig, defaults: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options that are ours (those of `defaults`, which has those of `POOL`), and the others.
+
+    Raises:
+        ValueError: a value of ours that cannot be.
+    """
+    ours = defaults | {key: value for key, value in config.options.items() if key in defaults}
+    for key, value in ours.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        alike = type(value) is type(defaults[key])
+        if not (alike or (whole and key == "timeout")):
+            raise ValueError(f"env.options.{key} = {value!r} should be like {defaults[key]!r}")
+    if ours["workers"] not in ("process", "thread"):
+        raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
+    at_least(ours, "num_workers", 0)
+    if ours["timeout"] <= 0:
+        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
+    return ours, {key: value for key, value in config.options.items() if key not in defaults}
+
+
+def at_least(ours: dict[str, Any], key: str, least: int) -> None:
+    """Refuses an option that is too small."""
+    if ours[key] < least:
+        raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
+
+
+class Workers:
+    """Environments of one kind in workers.
+
+    Args:
+        name: family/task, for messages.
+        maker: a `Maker`, which makes one environment; hashable.
+        options: of the pool, as `POOL`.
+
+    Raises:
+        ValueError: there is no such environment, or it has spaces that no policy here can use.
+        SimulatorError: it fails when it is made.
+    """
+
+    def __init__(self, name: str, maker: Any, options: dict[str, Any]) -> None:
+        """Asks one environment about its spaces."""
+        self.name = name
+        self.maker = maker
+        self.options = options
+        timeout, stamp = float(options["timeout"]), _stamp(name.partition("/")[2])
+        with _in_words(name):
+            self.facts: Facts = _facts(maker, options["workers"], timeout, stamp)
+
+    def env(self, num_envs: int, *, seed: int, first: int = 0, film: bool = False) -> HostEnv:
+        """So many of them.
+
+        Args:
+            num_envs: N.
+            seed: of the global generators of worker processes.
+            first: the number that the first environment has in a larger batch.
+            film: pictures will be asked for; one environment in this process.
+        """
+        facts = self.facts
+        solo = Solo(self.maker) if film else None
+
+        def make_pool(count: int, update: int) -> CallbackPool:
+            if solo:
+                return CallbackPool(solo, facts.observation, 1)
+            with _in_words(self.name):
+                workers = WorkerPool(
+                    self.maker,
+                    count,
+                    num_workers=int(self.options["num_workers"]),
+                    timeout=float(self.options["timeout"]),
+                    kind=self.options["workers"],
+                    seed=seed_at(seed, update) * STREAMS + first,
+                )
+            return CallbackPool(workers, facts.observation, count, first)
+
+        return HostEnv(
+            make_pool,
+            facts.observation,
+            facts.action,
+            num_envs=num_envs,
+            max_episode_steps=facts.max_episode_steps,
+            frame_rate=solo.frame_rate if solo else 30.0,
+        )
+
+
+class Facts(NamedTuple):
+    """What is to be known of an environment before it is stepped."""
+
+    observation: spaces.Space
+    action: spaces.Space
+    max_episode_steps: int
+    team: Team | None
+
+
+@functools.cache
+def _facts(maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
+    """Asks one environment in a worker of its own; `stamp` tells versions of a file apart."""
+    del stamp
+    with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
+        if getattr(maker, "mask", False):
+            pool.reset(0)  # to find out now whether there is one
+        return Facts(pool.observation, pool.action, pool.max_episode_steps, pool.team)
+
+
+def _stamp(name: str) -> float:
+    """When the file of a `file.py:Class` was changed; 0 for other names."""
+    file = Path(name.rpartition(":")[0])
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """An environment that fails when it is made is a simulator that fails."""
+    try:
+        yield
+    except WorkerError as error:
+        raise SimulatorError(f"{name}: {error}") from error
+
+
+class CallbackPool:
+    """Environments of this process or of workers behind callbacks; see `host.Pool`.
+
+    Args:
+        envs: a `WorkerPool`, or what has its `reset`, `step` and `close`.
+        observation: their space.
+        num_envs: N.
+        first: the number that the first environment has in a larger batch.
+    """
+
+    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int, first: int = 0) -> None:
+        """Takes the environments over."""
+        self.first = first
+        self.envs = envs
+        self.num_envs = num_envs
+        self.failure: Exception | None = None
+        flag: Any = jax.ShapeDtypeStruct((num_envs,), np.bool_)
+        self.rows = Rows(
+            obs=jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
+                spaces.example(observation),
+            ),
+            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),  # type: ignore[arg-type]
+            terminated=flag,
+            truncated=flag,
+            diverged=flag,
+        )
+        self.token = jax.ShapeDtypeStruct((), np.int32)
+
+    def reset(self, key):
+        """Every environment at a start that the key decides."""
+        seed = jax.random.bits(key, dtype=np.uint32) >> 1
+        return io_callback(self._reset, (self.token, self.rows.obs), seed)
+
+    def step(self, token, action):
+        """One callback for all environments."""
+        return io_callback(self._step, (self.token, self.rows), token, action)
+
+    def send(self, token, action):
+        """One callback, which does not wait for the environments."""
+        return io_callback(self._send, self.token, token, action)
+
+    def recv(self, token):
+        """One callback, which waits for the environments."""
+        return io_callback(self._recv, (self.token, self.rows), token)
+
+    def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
+        return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
+
+    def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
+        return _next(token), _rows(self._ask(self.envs.step, _arrays(action)))
+
+    def _send(self, token: Any, action: Any) -> np.ndarray:
+        self._ask(self.envs.send, _arrays(action))
+        return _next(token)
+
+    def _recv(self, token: Any) -> tuple[np.ndarray, Rows]:
+        return _next(token), _rows(self._ask(self.envs.recv))
+
+    def _ask(self, function: Any, *args: Any) -> Any:
+        """JAX passes on no more than the text of an error, so it is kept here."""
+        try:
+            return function(*args)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def picture(self) -> np.ndarray | None:
+        """Environment 0 as it draws itself."""
+        return self.envs.picture()
+
+    def close(self) -> None:
+        """Ends environments and workers."""
+        self.envs.close()
+
+
+def _arrays(action: Any) -> Any:
+    """An action's arrays as NumPy's."""
+    return jax.tree.map(np.asarray, action)
+
+
+def _next(token: Any) -> np.ndarray:
+    """The token of the next call, never 0: see `halves.after`."""
+    return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
+
+
+def _rows(out: Any) -> Rows:
+    """A worker pool's answer as `host.Pool` gives it."""
+    return Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
+
+
+class Solo:
+    """One environment in this process, for one episode that is filmed."""
+
+    def __init__(self, maker: Maker) -> None:
+        """Makes the environment; without a display, on an off-screen surface."""
+        from purejaxppo.envs.host.pixels import without_display
+
+        without_display()
+        try:
+            self.env = make_one(maker, "rgb_array")
+        except MakeError:  # what cannot draw itself takes no render_mode
+            self.env = make_one(maker)
+        self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
+        self.lanes = Lanes([self.env], 0)
+        spaces = self.lanes.observation, self.lanes.action
+        self.buffers = buffers(bytearray(size_of(*spaces, 1)), *spaces, 1)
+        self.lanes.bind(self.buffers)
+
+    def reset(self, seed: int) -> Any:
+        """As `WorkerPool.reset`."""
+        self.lanes.reset(seed)
+        return tree_of(self.lanes.observation, self.buffers.obs)
+
+    def step(self, action: Any) -> WorkerRows:
+        """As `WorkerPool.step`."""
+        parts = arrays_of(self.lanes.action, action)
+        for there, part in zip(self.buffers.action, parts, strict=True):
+            there[:] = part
+        self.lanes.step()
+        obs = tree_of(self.lanes.observation, self.buffers.obs)
+        return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
+
+    def picture(self) -> np.ndarray | None:
+        """As the environment draws itself, uint8 [H, W, 3]; None if it does not."""
+        from gymnasium.error import DependencyNotInstalled
+
+        try:
+            picture = self.env.render()
+        except (DependencyNotInstalled, NotImplementedError):
+            return None
+        return picture if isinstance(picture, np.ndarray) and picture.ndim == 3 else None
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()

@@ -1,0 +1,83 @@
+"""`pettingzoo/`: PettingZoo's parallel environments, in worker processes behind callbacks.
+
+`pettingzoo/mpe2.simple_spread_v3` is a module with a function `parallel_env`,
+`pettingzoo/package.module:Class` and `pettingzoo/path/to/file.py:function` are what makes an
+environment of one's own, and `pettingzoo/sisl/pursuit-v5` is an id of PettingZoo's registry. Each
+world steps in a worker; its agents are rows.
+"""
+
+import importlib.util
+import pkgutil
+import re
+from typing import Any
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.gymnasium import POOL, Workers, split_options
+from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.envs.worlds import WorldsEnv, count_worlds
+
+DEFAULTS: dict[str, Any] = {**POOL, "mask": False, GLOBAL_STATE: False}
+"""Options that are ours and not the environment's."""
+
+
+def task_names() -> list[str]:
+    """Modules of mpe2, if it is installed, and registered ids; others and files work, too."""
+    import pettingzoo
+
+    spec = importlib.util.find_spec("mpe2")
+    places = spec.submodule_search_locations if spec else ()
+    modules = (module.name for module in pkgutil.iter_modules(places))
+    particles = [f"mpe2.{name}" for name in modules if re.search(r"_v\d+$", name)]
+    return particles + sorted(getattr(pettingzoo, "parallel_registry", {}))
+
+
+def is_task(name: str) -> bool:
+    """Whether a name is to be tried: making it will say whether there is such an environment."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> WorldsEnv:
+    """`num_envs` rows of worlds of the environment called `name`.
+
+    Args:
+        name: a module, `package.module:Class`, `file.py:function`, or a registered id.
+        config: `options` are keyword arguments of the environment, besides `workers`,
+            `num_workers` and `timeout` (see `envs.gymnasium`), `mask` (take `action_mask` from the
+            agents' infos) and `global_state` (show rows the state of their world).
+        num_envs: N, of all agents.
+        seed: of the global generators of worker processes; worlds are seeded from the key.
+        evaluation: other streams of these generators; N is rounded up to whole worlds.
+        film: pictures will be asked for; one world in this process.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: there is no such environment, no policy here can use its spaces, or N rows are
+            no whole worlds.
+        SimulatorError: it fails when it is made.
+    """
+    from purejaxppo.envs.host.pettingzoo_world import WorldSpec
+
+    ours, theirs = split_options(config, DEFAULTS)
+    maker = WorldSpec(
+        name,
+        tuple(sorted(theirs.items())),
+        config.max_episode_steps,
+        mask=ours["mask"],
+        global_state=ours[GLOBAL_STATE],
+    )
+    workers = Workers(config.name, maker, ours)
+    team = workers.facts.team
+    assert team is not None
+    num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
+    first_world = first // num_envs * num_worlds
+    worlds = workers.env(num_worlds, seed=2 * seed + evaluation, first=first_world, film=film)
+    return WorldsEnv(worlds, team)

@@ -1,0 +1,264 @@
+"""A PettingZoo parallel environment as one Gymnasium environment; imported where both are in use.
+
+It observes what all its agents observe and how they fare (`teams.Team.world`), and acts with all
+their actions joined. Nothing here imports JAX, since worker processes import it.
+"""
+
+import pkgutil
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pettingzoo
+from pettingzoo import ParallelEnv
+
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.factory import import_named, in_file, near, one_line
+from purejaxppo.envs.host.masks import gymnasium_space, mask_in
+from purejaxppo.envs.host.slots import action_space, decoder, encoder, leaves, observation_space
+from purejaxppo.envs.teams import (
+    ALIVE,
+    TERMINATED,
+    TRUNCATED,
+    Team,
+    joined_state_space,
+    split_mask,
+    split_mask_off,
+)
+from purejaxppo.spaces import MASK, Box, Dict, Space
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """A PettingZoo environment by name: what a worker makes its worlds from.
+
+    Args:
+        name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
+            PettingZoo's registry, which has a slash.
+        options: keyword arguments of the function, as sorted pairs.
+        max_episode_steps: the time limit; 0 keeps the environment's own.
+        mask: take `action_mask` from the agents' infos.
+        global_state: show the state of the world.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+    max_episode_steps: int = 0
+    mask: bool = False
+    global_state: bool = False
+
+    def __call__(self, render_mode: str | None = None) -> "ParallelWorld":
+        """One world."""
+        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
+        try:
+            env = _builder(self.name)(**options)
+        except ImportError as error:
+            raise MakeError(
+                f"pettingzoo/{self.name} needs another package: {one_line(error)}"
+            ) from error
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise MakeError(f"env.options: pettingzoo/{self.name}: {one_line(error)}") from error
+        if not isinstance(env, ParallelEnv):
+            raise MakeError(
+                f"env.name: pettingzoo/{self.name} makes a {type(env).__name__}, and not a "
+                f"pettingzoo.ParallelEnv"
+            )
+        return ParallelWorld(env, self)
+
+
+def _builder(name: str) -> Any:
+    """What makes an environment."""
+    where, _, attribute = name.rpartition(":")
+    if where.endswith(".py"):
+        return in_file(where, attribute, "env.name", callable, "function or class")
+    label = f"env.name: pettingzoo/{name}"
+    if "/" in name:
+        return _registered(name, label)
+    module = _module(where or name, label)
+    attribute = attribute if where else "parallel_env"
+    builder = getattr(module, attribute, None)
+    if callable(builder):
+        return builder
+    if not where and hasattr(module, "env"):
+        raise MakeError(f"{label}: its agents take turns; only parallel environments are supported")
+    close = near(attribute, [key for key in vars(module) if not key.startswith("_")])
+    hint = f"; did you mean {close!r}?" if where and close else ""
+    raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
+
+
+def _registered(name: str, label: str) -> Any:
+    """What makes an environment of PettingZoo's registry, which there is since 1.27."""
+    known = getattr(pettingzoo, "parallel_registry", {})
+    if name not in known:
+        close = near(name, known)
+        raise MakeError(f"{label}: no such id{f'; did you mean {close!r}?' if close else ''}")
+
+    def build(**options: Any) -> Any:
+        try:
+            return pettingzoo.make("parallel", name, **options)
+        except Exception as error:
+            if isinstance(error.__cause__, ImportError):
+                raise ImportError(str(error)) from error
+            raise
+
+    return build
+
+
+def _module(name: str, label: str) -> Any:
+    """A module by name; of one that is not in its package, the nearest is named."""
+    try:
+        return import_named(name, label)
+    except MakeError as error:
+        package, _, last = name.rpartition(".")
+        missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
+        if not (package and missing):
+            raise
+        known = [
+            module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
+        ]
+        close = near(last, known)
+        hint = f"; did you mean '{package}.{close}'?" if close else ""
+        raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
+
+
+class ParallelWorld(gymnasium.Env):
+    """One world of A agents.
+
+    An agent that is done keeps its last observation and is paid nothing; the episode is over when
+    all are.
+
+    Args:
+        env: the world.
+        spec: what it was made from.
+    """
+
+    def __init__(self, env: ParallelEnv, spec: WorldSpec) -> None:
+        """Makes agents alike.
+
+        Raises:
+            MakeError: it has spaces that cannot be made alike.
+        """
+        self.env = env
+        self.metadata = env.metadata
+        self.name, self._mask = spec.name, spec.mask
+        self.agents = list(env.possible_agents)
+        self.max_episode_steps = self._limit(spec.max_episode_steps)
+        spaces = [env.observation_space(agent) for agent in self.agents]
+        self._own = [observation_space(space) for space in spaces]
+        self._encode = [encoder(space) for space in spaces]
+        self._acts = [env.action_space(agent) for agent in self.agents]
+        self._decode = [decoder(space) for space in self._acts]
+        split = [split_mask(space) for space in self._own]
+        try:
+            team = Team(
+                agents=tuple(map(str, self.agents)),
+                observations=tuple(space for space, _ in split),
+                actions=tuple(map(action_space, self._acts)),
+                masked=self._mask or any(masked for _, masked in split),
+            )
+            self._shows_state = False
+            if spec.global_state:
+                team = replace(team, state=self._state_space(team))
+        except ValueError as error:
+            raise MakeError(f"pettingzoo/{self.name}: {error}") from error
+        self.team = team
+        self.observation_space = gymnasium_space(team.world)
+        self.action_space = gymnasium_space(team.joint_action)
+
+    def _limit(self, asked: int) -> int:
+        """The first time limit there is to come; 0 if there is none."""
+        unwrapped = self.env.unwrapped
+        own = [getattr(unwrapped, name, 0) for name in ("max_cycles", "max_episode_steps")]
+        limits = [limit for limit in (asked, *own) if isinstance(limit, int) and limit > 0]
+        return min(limits, default=0)
+
+    def _state_space(self, team: Team) -> Box:
+        """Of the world's own state, if it has one, or of all observations."""
+        self.env.reset(seed=0)
+        try:
+            state = np.asarray(self.env.state())
+        except (NotImplementedError, AttributeError):
+            return joined_state_space(team.world["obs"])
+        self._shows_state = True
+        return Box((state.size,))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Every agent at an episode's start."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        absent = [agent for agent in self.agents if agent not in self.env.agents]
+        if absent:
+            raise MakeError(
+                f"pettingzoo/{self.name}: {absent[0]} is not there when an episode starts, and "
+                f"agents that join later are not supported"
+            )
+        self._elapsed = 0
+        self._alive = np.ones(len(self.agents), bool)
+        self._seen = [self._see(i, obs, infos, "reset") for i in range(len(self.agents))]
+        nothing = np.zeros(len(self.agents), np.float32)
+        return self._observation(nothing, nothing), {}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """One step of the agents that are still there."""
+        joint = self.team.split(action, np)
+        lived = np.flatnonzero(self._alive).tolist()
+        obs, rewards, terminations, truncations, infos = self.env.step(
+            {self.agents[i]: self._decode[i](joint[i]) for i in lived}
+        )
+        self._elapsed += 1
+        late = 0 < self.max_episode_steps <= self._elapsed
+        reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
+        for i in lived:
+            agent = self.agents[i]
+            self._seen[i] = self._see(i, obs, infos, "step")
+            reward[i] = rewards[agent]
+            if terminations[agent]:
+                end[i] = TERMINATED
+            elif truncations[agent] or late:
+                end[i] = TRUNCATED
+            elif agent not in self.env.agents:
+                raise ValueError(f"{agent} left without being terminated or truncated")
+        self._alive &= end == ALIVE
+        over, cut = not self._alive.any(), bool((end == TRUNCATED).any())
+        return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
+
+    def render(self) -> Any:
+        """As the world draws itself."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Ends the world."""
+        self.env.close()
+
+    def _see(self, i: int, obs: dict, infos: dict, when: str) -> tuple[Any, Any]:
+        """(observation, mask or None) of agent i."""
+        agent = self.agents[i]
+        own, mask = split_mask_off(self._encode[i](obs[agent]), self._own[i])
+        if self._mask:
+            where = f"pettingzoo/{self.name}: env.options.mask"
+            when = f"{when} for {agent}"
+            mask = mask_in(infos.get(agent, {}), self._acts[i], where, when)
+        return own, mask
+
+    def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
+        """As `Team.world` says."""
+        joined = self.team.join([own for own, _ in self._seen], np)
+        out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
+        if self.team.mask is not None:
+            out[MASK] = self.team.join_masks([mask for _, mask in self._seen], np)
+        if self.team.state is not None:
+            state = self.env.state() if self._shows_state else joined
+            out["state"] = np.asarray(state, np.float32).ravel()
+        return _in_shape(out, self.team.world)
+
+
+def _in_shape(tree: Any, space: Space) -> Any:
+    """Arrays with the axes of their spaces: several choices of each agent are one axis."""
+    if isinstance(space, Dict):
+        return {name: _in_shape(tree[name], part) for name, part in space.spaces}
+    (leaf,) = leaves(space)
+    return tree.reshape(leaf.shape)

@@ -1,0 +1,6 @@
+"""The family `oscillator/`: its tasks, and what `evaluate` reports of a controller."""
+
+from purejaxppo.envs.oscillator.report import report
+from purejaxppo.envs.oscillator.task import make, task_names
+
+__all__ = ["make", "report", "task_names"]

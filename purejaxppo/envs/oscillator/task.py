@@ -1,0 +1,468 @@
+"""`oscillator/`: ensembles of coupled neurons that synchronise, and small pulses to part them.
+
+Deep brain stimulation as a task: an ensemble that synchronises by itself, as in Parkinson's tremor,
+is observed through its mean field and kicked by one action per step. The model and its rewards are
+those of Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
+
+Every physical quantity is a number or a range `low..high` in `env.options`, drawn per episode, and
+part of the state, so that randomisation and sweeps are a vmap.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box
+
+BETA_BAND = (13.0, 30.0)  # Hz
+
+
+class Params(struct.PyTreeNode):
+    """The physics of one ensemble; every field is traced, float []."""
+
+    coupling: Any  # strength of the mean field's pull
+    coupling_drift: Any  # change of the coupling per integration step
+    current_mean: Any  # of the neurons' own currents (Kuramoto: of their frequencies, Hz)
+    current_std: Any
+    action_scale: Any  # kick of action 1
+    action_noise: Any  # standard deviation added to every kick
+    observation_noise: Any  # standard deviation added to every observed mean field
+    penalty: Any  # reward lost per unit of kick
+    controlled: Any  # fraction of the neurons that a kick reaches
+
+
+class State(struct.PyTreeNode):
+    """One ensemble of N neurons and what has been seen of it."""
+
+    params: Params
+    neurons: tuple[jax.Array, ...]  # variables of the model, [N] each
+    current: jax.Array  # [N]
+    x_history: jax.Array  # [H] mean of the first variable, oldest first
+    y_history: jax.Array  # [H] the observed mean field
+    kick: jax.Array  # [] the last action as it was given to the neurons
+
+
+class Model(NamedTuple):
+    """A kind of neuron, and the task that is made of it."""
+
+    start: Callable  # (key, N) -> neurons
+    derivative: Callable  # (neurons, current [N], coupling, pulse [N] or None) -> neurons' change
+    kick: Callable  # (neurons, pulse [N]) -> neurons
+    signal: Callable  # neurons -> [N] what a single neuron shows
+    fields: Callable  # neurons -> (X, Y): means of the signal, and of what is observed
+    cost: Callable  # (X, x_history, y_history) -> how synchronous the ensemble is
+    feedback: Callable  # (X, Y, x_history, y_history) -> kick of the linear feedback baseline
+    step_size: float
+    step_seconds: float  # real time of a step, for frequencies
+    history: int
+    warmup: int
+    max_episode_steps: int
+    params: Params
+
+
+def _params(**values: float) -> Params:
+    known = {
+        "coupling_drift": 0.0,
+        "action_noise": 0.0,
+        "observation_noise": 0.0,
+        "controlled": 1.0,
+        **values,
+    }
+    return Params(**known)
+
+
+def _bvdp(neurons, current, coupling, pulse):
+    """Bonhoeffer-van der Pol: x' = x - x^3/3 - y + I + eps X, y' = 0.1 (x - 0.8 y + 0.7)."""
+    x, y = neurons
+    drive = current + coupling * jnp.mean(x)
+    drive = drive if pulse is None else drive + pulse
+    return x - x * x * x / 3.0 - y + drive, 0.1 * (x - 0.8 * y + 0.7)
+
+
+def _hindmarsh_rose(neurons, current, coupling, pulse):
+    """X' = y - x^3 + 3x^2 - z + I + eps X, y' = 1 - 5x^2 - y, z' = 0.006 (4 (x + 1.56) - z)."""
+    x, y, z = neurons
+    drive = current + coupling * jnp.mean(x)
+    drive = drive if pulse is None else drive + pulse
+    squared = x * x
+    return (
+        y - x * squared + 3.0 * squared - z + drive,
+        1.0 - 5.0 * squared - y,
+        0.006 * (4.0 * (x + 1.56) - z),
+    )
+
+
+def _kuramoto(neurons, current, coupling, pulse):
+    """Phases: theta' = 2 pi f + K mean(sin(theta_j - theta)) - pulse sin(theta)."""
+    (phase,) = neurons
+    sin, cos = jnp.sin(phase), jnp.cos(phase)
+    pull = coupling * (jnp.mean(sin) * cos - jnp.mean(cos) * sin)
+    change = 2.0 * np.pi * current + pull
+    return (change if pulse is None else change - pulse * sin,)
+
+
+def _uniform(count: int) -> Callable:
+    def start(key, num_neurons: int):
+        values = jax.random.uniform(key, (count, num_neurons), minval=-1.0, maxval=1.0)
+        return tuple(values)
+
+    return start
+
+
+def _kick_first(neurons, pulse):
+    return (neurons[0] + pulse, *neurons[1:])
+
+
+def _two_means(neurons):
+    return jnp.mean(neurons[0]), jnp.mean(neurons[1])
+
+
+def _one_mean(neurons):
+    mean = jnp.mean(jnp.cos(neurons[0]))
+    return mean, mean
+
+
+def _beta_power(signal, step_seconds: float):
+    """Power of a signal [H] between 13 and 30 Hz: mean square of its part in that band."""
+    length = signal.shape[0]
+    frequencies = np.fft.rfftfreq(length, step_seconds)
+    inside = (frequencies >= BETA_BAND[0]) & (frequencies <= BETA_BAND[1])
+    angle = 2 * np.pi * np.arange(length) * step_seconds * frequencies[inside][:, None]
+    waves = jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)]) / length, jnp.float32)
+    return 2.0 * jnp.sum(jnp.square(waves @ (signal - jnp.mean(signal))))
+
+
+def _bvdp_feedback(x, y, x_history, y_history):
+    u, v = x - jnp.mean(x_history), y - jnp.mean(y_history)
+    return -0.05 * (np.cos(5.89) * u + 2.1 * np.sin(5.89) * v)
+
+
+MODELS = {
+    "bvdp": Model(
+        start=_uniform(2),
+        derivative=_bvdp,
+        kick=_kick_first,
+        signal=lambda neurons: neurons[0],
+        fields=_two_means,
+        cost=lambda x, x_history, y_history: jnp.square(x - jnp.mean(x_history)),
+        feedback=_bvdp_feedback,
+        step_size=0.2,
+        step_seconds=1.0 / (20.0 * 162.0),  # its rhythm of 162 steps, read as 20 Hz
+        history=250,
+        warmup=250,
+        max_episode_steps=10_000,
+        params=_params(
+            coupling=0.03, current_mean=0.6, current_std=0.1, action_scale=0.2, penalty=2.0
+        ),
+    ),
+    "hindmarsh_rose": Model(
+        start=_uniform(3),
+        derivative=_hindmarsh_rose,
+        kick=_kick_first,
+        signal=lambda neurons: neurons[0],
+        fields=_two_means,
+        cost=lambda x, x_history, y_history: 2.0 * jnp.square(x + 0.4),
+        feedback=lambda x, y, x_history, y_history: -0.2 * (x - jnp.mean(x_history)),
+        step_size=0.1,
+        step_seconds=0.001,
+        history=150,
+        warmup=10_000,
+        max_episode_steps=5_000,
+        params=_params(
+            coupling=0.2, current_mean=3.0, current_std=0.02, action_scale=0.5, penalty=0.5
+        ),
+    ),
+    "kuramoto": Model(
+        start=lambda key, n: (jax.random.uniform(key, (n,), maxval=2 * np.pi),),
+        derivative=_kuramoto,
+        kick=lambda neurons, pulse: (neurons[0] - pulse * jnp.sin(neurons[0]),),
+        signal=lambda neurons: jnp.cos(neurons[0]),
+        fields=_one_mean,
+        cost=lambda x, x_history, y_history: _beta_power(y_history, 0.002),
+        feedback=lambda x, y, x_history, y_history: -0.1 * x,
+        step_size=0.002,
+        step_seconds=0.002,
+        history=250,
+        warmup=1_000,
+        max_episode_steps=5_000,
+        params=_params(
+            coupling=20.0, current_mean=20.0, current_std=1.0, action_scale=0.2, penalty=0.5
+        ),
+    ),
+}
+PULSES = ("delta", "current", "biphasic")
+COUNTS = {
+    "num_neurons": 1000,
+    "history": 0,
+    "warmup": 0,
+    "skip": 1,
+    "width": 0,
+    "gap": 0,
+    "ratio": 1,
+}
+"""Whole-number options; 0 stands for the model's own."""
+PHYSICS = [field.name for field in dataclasses.fields(Params)]
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return list(MODELS)
+
+
+def make(name: str, config: EnvConfig):
+    """The ensemble called `name`.
+
+    Options of `config`: any field of `Params`, as a number or as a range `low..high` from which
+    every episode draws; `num_neurons`; `history` (steps seen) and `warmup` (steps before an
+    episode); `skip`, integration steps per action; `pulse` delta, current or biphasic, with `width`
+    and `gap` in steps and the `ratio` of the second phase's length to the first; `same_ensemble`,
+    to keep the neurons' currents over all episodes.
+
+    Raises:
+        ValueError: an unknown option, or one that makes no sense.
+    """
+    model = MODELS[name]
+    options = dict(config.options)
+    known = [*PHYSICS, *COUNTS, "pulse", "same_ensemble"]
+    for option in options:
+        if option not in known:
+            close = difflib.get_close_matches(option, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            raise ValueError(f"env.options.{option}: oscillator/{name} has no such option; {hint}")
+    counts = {option: _count(option, options.get(option, COUNTS[option])) for option in COUNTS}
+    ranges = {p: _range(p, options.get(p, getattr(model.params, p))) for p in PHYSICS}
+    history = counts["history"] or model.history
+    warmup = counts["warmup"] or max(model.warmup, history)
+    if warmup < history:
+        raise ValueError(
+            f"env.options.warmup = {warmup} is shorter than the history of {history} steps it fills"
+        )
+    if counts["num_neurons"] < 1:
+        raise ValueError("env.options.num_neurons = 0 must be at least 1")
+    same = options.get("same_ensemble", False)
+    if not isinstance(same, bool):
+        raise ValueError(f"env.options.same_ensemble = {same!r} must be true or false")
+    return Oscillator(
+        model=model,
+        low=Params(**{p: low for p, (low, _) in ranges.items()}),
+        high=Params(**{p: high for p, (_, high) in ranges.items()}),
+        num_neurons=counts["num_neurons"],
+        history=history,
+        warmup=warmup,
+        pulse=_waveform(options.get("pulse", "delta"), counts),
+        same_ensemble=same,
+    )
+
+
+def _count(option: str, value) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        raise ValueError(f"env.options.{option} = {value!r} must be a whole number")
+    if value < 0 or (value < 1 and COUNTS[option] > 0):
+        raise ValueError(
+            f"env.options.{option} = {value} must be at least {min(COUNTS[option], 1)}"
+        )
+    return int(value)
+
+
+def _range(option: str, value) -> tuple[float, float]:
+    parts = value.split("..") if isinstance(value, str) else [value, value]
+    try:
+        low, high = (float(part) for part in parts)
+    except ValueError:
+        raise ValueError(
+            f"env.options.{option} = {value!r} must be a number, or a range such as 0.03..0.5"
+        ) from None
+    if not low <= high:
+        raise ValueError(f"env.options.{option} = {value!r}: low is above high")
+    return low, high
+
+
+def _waveform(pulse, counts: dict[str, int]) -> tuple[float, ...]:
+    """Current per unit of kick in each of the `skip` steps of an action; a delta kick has none."""
+    if pulse not in PULSES:
+        raise ValueError(f"env.options.pulse = {pulse!r} must be one of {', '.join(PULSES)}")
+    skip, gap, ratio = counts["skip"], counts["gap"], counts["ratio"]
+    if pulse == "delta":
+        return (0.0,) * skip
+    width = counts["width"] or max(1, skip if pulse == "current" else (skip - gap) // (1 + ratio))
+    wave = [1.0 / width] * width
+    if pulse == "biphasic":  # the second phase takes back the charge of the first
+        wave += [0.0] * gap + [-1.0 / (ratio * width)] * (ratio * width)
+    if len(wave) > skip:
+        raise ValueError(
+            f"env.options.pulse = {pulse} takes {len(wave)} steps and env.options.skip leaves "
+            f"{skip} per action; set skip to {len(wave)} or more"
+        )
+    return (*wave, *[0.0] * (skip - len(wave)))
+
+
+def runge_kutta(derivative: Callable, neurons, step_size: float):
+    """One classical fourth-order step of neurons' = derivative(neurons)."""
+
+    def ahead(slope, size):
+        return jax.tree.map(lambda x, k: x + size * k, neurons, slope)
+
+    k1 = derivative(neurons)
+    k2 = derivative(ahead(k1, 0.5 * step_size))
+    k3 = derivative(ahead(k2, 0.5 * step_size))
+    k4 = derivative(ahead(k3, step_size))
+    return jax.tree.map(
+        lambda x, a, b, c, d: x + step_size / 6.0 * (a + 2.0 * (b + c) + d),
+        neurons,
+        k1,
+        k2,
+        k3,
+        k4,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Oscillator:
+    """One ensemble. It observes the last H values of its mean field and is never terminated.
+
+    Warming an ensemble up costs hundreds of steps, so that only `fresh_fraction` of the starts are
+    drawn anew before each rollout.
+    """
+
+    model: Model
+    low: Params
+    high: Params
+    num_neurons: int
+    history: int
+    warmup: int
+    pulse: tuple[float, ...]
+    same_ensemble: bool = False
+
+    cheap_reset = False
+    fresh_fraction = 1.0 / 64.0
+    action = Box((1,), -1.0, 1.0)
+
+    @property
+    def observation(self) -> Box:
+        """The last H values of the mean field, oldest first."""
+        steps = len(self.pulse)
+        return Box((self.history,), slide=steps if steps < self.history else 0)
+
+    @property
+    def max_episode_steps(self) -> int:
+        """As the model's; the limit truncates."""
+        return self.model.max_episode_steps
+
+    @property
+    def frame_rate(self) -> float:
+        """States per second of a film: slowed down, so that one can see the rhythm."""
+        return 60.0
+
+    def reset(self, key):
+        """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""
+        params_key, start_key, current_key = jax.random.split(key, 3)
+        params = self.draw_params(params_key)
+        if self.same_ensemble:
+            current_key = jax.random.key(0)
+        state = self.begin(start_key, current_key, params)
+        state, _ = jax.lax.scan(
+            lambda state, key: (self.advance(key, state, jnp.zeros(()))[0], None),
+            state,
+            jax.random.split(start_key, -(-self.warmup // len(self.pulse))),
+        )
+        return state, state.y_history
+
+    def draw_params(self, key) -> Params:
+        """Physics between `low` and `high`."""
+        keys = Params(*jax.random.split(key, len(PHYSICS)))
+        return jax.tree.map(
+            lambda k, low, high: low + (high - low) * jax.random.uniform(k),
+            keys,
+            self.low,
+            self.high,
+        )
+
+    def begin(self, start_key, current_key, params: Params) -> State:
+        """An ensemble of given physics, before any step."""
+        spread = jax.random.normal(current_key, (self.num_neurons,))
+        neurons = self.model.start(start_key, self.num_neurons)
+        x, y = self.model.fields(neurons)
+        return State(
+            params=params,
+            neurons=neurons,
+            current=params.current_mean + params.current_std * spread,
+            x_history=jnp.full(self.history, x),
+            y_history=jnp.full(self.history, y),
+            kick=jnp.zeros(()),
+        )
+
+    def step(self, key, state: State, action):
+        """One action in [-1, 1]: a kick of all neurons, then `skip` integration steps."""
+        state, cost = self.advance(key, state, state.params.action_scale * action[0])
+        reward = -cost - state.params.penalty * jnp.abs(state.kick)
+        false = jnp.array(False)
+        return state, TaskStep(state.y_history, reward, false, false)
+
+    def advance(self, key, state: State, kick) -> tuple[State, jax.Array]:
+        """(key, state, kick) -> (state, synchrony summed over the integration steps)."""
+        action_key, field_key = jax.random.split(key)
+        params = state.params
+        kick = kick + params.action_noise * jax.random.normal(action_key)
+        reached = jnp.arange(self.num_neurons) < params.controlled * self.num_neurons
+        pulse = jnp.where(reached, kick, 0.0)
+        noise = params.observation_noise * jax.random.normal(field_key, (len(self.pulse),))
+        delta = not any(self.pulse)
+        if delta:
+            state = state.replace(neurons=self.model.kick(state.neurons, pulse))
+
+        def integrate(state: State, now):
+            noise, wave = now
+            flow = None if delta else wave * pulse / self.model.step_size
+            return self.integrate(state, flow, noise)
+
+        now = (noise, jnp.asarray(self.pulse))
+        if len(self.pulse) == 1:
+            state, cost = integrate(state, jax.tree.map(lambda x: x[0], now))
+        else:
+            state, costs = jax.lax.scan(integrate, state, now)
+            cost = jnp.sum(costs)
+        return state.replace(kick=kick), cost
+
+    def integrate(self, state: State, flow, noise) -> tuple[State, jax.Array]:
+        """One Runge-Kutta step under a current `flow` [N] or None -> (state, synchrony)."""
+        params, model = state.params, self.model
+
+        def derivative(neurons):
+            return model.derivative(neurons, state.current, params.coupling, flow)
+
+        neurons = runge_kutta(derivative, state.neurons, model.step_size)
+        x, y = model.fields(neurons)
+        state = state.replace(
+            params=params.replace(coupling=params.coupling + params.coupling_drift),
+            neurons=neurons,
+            x_history=_append(state.x_history, x),
+            y_history=_append(state.y_history, y + noise),
+        )
+        return state, model.cost(x, state.x_history, state.y_history)
+
+    def draw(self, states, *, height, width):
+        """Frames: the mean fields, the kick and a few neurons over time."""
+        from purejaxppo.pictures import charts
+
+        seen = [
+            {
+                "X": np.asarray(state.x_history[-1]),
+                "Y": np.asarray(state.y_history[-1]),
+                "kick": np.asarray(state.kick),
+                "neurons": np.asarray(self.model.signal(state.neurons))[:5],
+            }
+            for state in states
+        ]
+        return charts.film(seen, height=height, width=width)
+
+
+def _append(history, value):
+    return jnp.concatenate([history[1:], value[None]])

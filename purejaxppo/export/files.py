@@ -1,0 +1,381 @@
+"""`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file.
+
+What is written takes the simulator's observations and returns its actions: the normalisation of
+observations, the network, the distribution's mode and the scaling to the actions' bounds are all
+inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime of ONNX.
+"""
+
+from purejaxppo import interrupts
+
+if __name__ == "__main__":
+    interrupts.listen()
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import purejaxppo
+from purejaxppo import spaces
+from purejaxppo.agents import convolutions, normalize
+from purejaxppo.agents.policy import Policy
+from purejaxppo.config import files as configio
+from purejaxppo.envs import registry
+from purejaxppo.evaluation import Agent
+from purejaxppo.export import onnx_file, player
+from purejaxppo.export.player import Port, Program
+from purejaxppo.export.trace import trace
+from purejaxppo.parallel.shards import use_compilation_cache
+from purejaxppo.runs import cli
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import imports
+
+DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
+SUFFIXES = (".onnx", ".npz")
+CHECKED = 100
+"""Observations that a new file is checked with."""
+TOLERANCE = 1e-4
+"""Largest difference of an action, relative to the largest action, before a file is refused."""
+TIES = 0.02
+"""Share of discrete actions that may differ, since two logits may be equal but for rounding."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What to export, and where to."""
+
+    run: str = ""
+    """The run's folder, as made by `python -m purejaxppo.train`."""
+    to: str = ""
+    """The file to write: .onnx, or .npz for the player in numpy."""
+    checkpoint: str = "best"
+    """best, last, or the environment steps of a save."""
+    index: int = -1
+    """Of a run of several seeds, the one to take: 0 is the first."""
+    batch: int = 1
+    """Observations that the file takes at once."""
+    force: bool = False
+    """Replace a file that is there already."""
+
+
+class Written(NamedTuple):
+    """A file, and how well it agrees with the agent."""
+
+    path: Path
+    program: Program
+    player: str
+    """What the file was checked with."""
+    difference: float
+    """The largest of any action from the agent's, over `CHECKED` observations."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    prog = "python -m purejaxppo.export"
+    return cli.run(
+        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
+    )
+
+
+def run(command: Command) -> int:
+    """Exports, and prints what was written."""
+    if not command.run:
+        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
+    if not command.to:
+        raise ValueError("--to needs the file to write, such as policy.onnx or policy.npz")
+    if command.batch < 1:
+        raise ValueError(f"--batch {command.batch} must be at least 1")
+    check_target(command.to, force=command.force)
+    use_compilation_cache()
+    for line in imports(command.run):
+        print(line, flush=True)
+    agent = restore(command.run, command.checkpoint)
+    if command.index != -1:
+        agent = agent.member(command.index)
+    agent.check_single("--to takes", command.run)
+    written = export(agent, command.to, batch=command.batch, force=command.force)
+    print(describe(written))
+    return 0
+
+
+def check_target(path: str | Path, *, force: bool = False) -> None:
+    """Refuses, before any work, a file that could not be written.
+
+    Raises:
+        ValueError: another suffix, a folder that does not exist, a file that does, or a missing
+            package.
+    """
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: an exported policy ends in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file")
+    if path.exists() and not force:
+        raise ValueError(f"{path} exists: --force replaces it")
+    if path.suffix == ".onnx" and importlib.util.find_spec("onnx") is None:
+        raise ValueError("onnx is not installed: pip install 'purejaxppo[export]'")
+
+
+def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = False) -> Written:
+    """Writes an agent's deterministic policy, checked against the agent before it gets its name.
+
+    Args:
+        agent: from `restore`, one agent.
+        path: ends in .onnx or .npz.
+        batch: observations that the file takes at once.
+        force: replace a file that is there.
+
+    Raises:
+        ValueError: as `check_target`; the policy uses an operation that no file can hold; or the
+            file's actions are not the agent's.
+    """
+    check_target(path, force=force)
+    path = Path(path)
+    agent = in_float32(agent)
+    with on_cpu(), closing_env(agent) as env:
+        policy, state = agent.policy, jax.device_get(agent.state)
+        act = deterministic(policy, state, env.to_simulator)
+        program = trace_policy(act, policy, batch, metadata(agent))
+        with configio.named_when_done(path) as partial:
+            play, name = written_as(program, partial, path.suffix)
+            difference = compare(act, policy, play, batch, state.obs_stats)
+            check_difference(difference, path)
+    return Written(path, program, name, max(x.largest for x in difference))
+
+
+@contextlib.contextmanager
+def on_cpu() -> Iterator[None]:
+    """Computes on a CPU what is computed inside."""
+    try:
+        cpu = jax.devices("cpu")[0]
+    except RuntimeError as error:
+        raise ValueError(
+            "JAX does not see the CPU, which policies are exported on: unset JAX_PLATFORMS, or add "
+            "cpu to it"
+        ) from error
+    with jax.default_device(cpu):
+        yield
+
+
+@contextlib.contextmanager
+def closing_env(agent: Agent) -> Iterator[Any]:
+    """The agent's environment, for what it does with actions."""
+    env = registry.make(agent.config.env, 1)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def in_float32(agent: Agent) -> Agent:
+    """The agent with a network that computes in float32, as its parameters are."""
+    network = dataclasses.replace(agent.config.network, compute_dtype="float32")
+    return agent._replace(config=dataclasses.replace(agent.config, network=network))
+
+
+def metadata(agent: Agent) -> dict[str, Any]:
+    """What is written beside the policy."""
+    return {
+        "env": agent.config.env.name,
+        "training_steps": int(agent.env_steps),
+        "version": purejaxppo.__version__,
+    }
+
+
+def deterministic(policy: Policy, state: Any, to_simulator: Callable = lambda x: x) -> Callable:
+    """A policy's mode as (obs, carry, start bool [B]) -> (action, carry), arrays [B, ...].
+
+    Args:
+        policy: how parameters act.
+        state: the agent's.
+        to_simulator: the policy's action -> the simulator's.
+    """
+
+    def act(obs, carry, start):
+        carry, action = policy.mode(state, carry, obs, start)
+        return to_simulator(action), carry
+
+    return act
+
+
+def trace_policy(
+    act: Callable, policy: Policy, batch: int = 1, about: dict[str, Any] | None = None
+) -> Program:
+    """The program of what `deterministic` returns; images in the form with the fewest operations.
+
+    Raises:
+        ValueError: it uses an operation that no file can hold.
+    """
+    obs = jax.tree.map(
+        lambda x: np.zeros((batch, *x.shape), x.dtype), spaces.example(policy.observation)
+    )
+    with convolutions.using(convolutions.LAX):
+        return trace(act, obs, policy.network.initial_carry((batch,)), about)
+
+
+Play = Callable[[Any, Any, Any], tuple[list[np.ndarray], Any]]
+"""(obs, carry, start) -> (the action's arrays, carry)."""
+
+
+def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
+    """Writes a program to a path; returns what plays the file, and that player's name."""
+    if suffix == ".npz":
+        player.write(program, path)
+        policy = player.load(path)
+        return lambda *args: _listed(policy(*args)), "numpy"
+    onnx_file.write(program, path)
+    session = onnx_file.Session(path)
+    return onnx_player(program, session.run), session.name
+
+
+def _listed(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
+    action, carry = result
+    return jax.tree.leaves(action), carry
+
+
+def onnx_player(program: Program, session_run: Callable) -> Play:
+    """A session of ONNX as a function like the player's."""
+    names = [port.name for port in program.inputs]
+    actions = sum(port.name.partition(".")[0] == "action" for port in program.outputs)
+
+    def play(obs, carry, start):
+        values = [*jax.tree.leaves(obs), *carry, start]  # a policy without memory takes no start
+        outputs = session_run(dict(zip(names, values, strict=False)))
+        return outputs[:actions], outputs[actions:]
+
+    return play
+
+
+class Difference(NamedTuple):
+    """Of one array of the action, between a file and its agent."""
+
+    largest: float
+    scale: float
+    """The largest action."""
+    share: float
+    """Of elements that are not the same."""
+    discrete: bool
+
+
+def compare(
+    act: Callable, policy: Policy, play: Play, batch: int, stats: Any = None, count: int = CHECKED
+) -> list[Difference]:
+    """How far a file's actions are from the agent's, over random observations.
+
+    A carry is handed on from one observation to the next, and forgotten now and then.
+
+    Args:
+        act: the agent, as `deterministic` returns it.
+        policy: how it acts.
+        play: the file.
+        batch: observations that it takes at once.
+        stats: of the agent's observations; what is normalised by them is drawn around them.
+        count: observations, rounded up to whole batches.
+    """
+    rng = np.random.default_rng(0)
+    reference = jax.jit(act)
+    carry = policy.network.initial_carry((batch,))
+    played_carry: Any = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
+    rows = []
+    for i in range(-(-count // batch)):
+        obs = random_observation(policy, rng, batch, stats)
+        start = np.full(batch, True) if i == 0 else rng.random(batch) < 0.1
+        action, carry = reference(obs, carry, start)
+        played, played_carry = play(obs, played_carry, start)
+        rows.append((jax.tree.leaves(jax.device_get(action)), played))
+    pairs = zip(*(zip(*row, strict=True) for row in rows), strict=True)
+    return [_difference(*(np.stack(x) for x in zip(*pair, strict=True))) for pair in pairs]
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> Difference:
+    apart = np.abs(one.astype(np.float64) - other)
+    discrete = not np.issubdtype(one.dtype, np.floating)
+    return Difference(
+        float(apart.max()), float(np.abs(one).max()), float((one != other).mean()), discrete
+    )
+
+
+def check_difference(differences: list[Difference], path: Path) -> None:
+    """Refuses a file whose actions are not the agent's.
+
+    Raises:
+        ValueError: they differ by more than rounding explains.
+    """
+    for d in differences:
+        good = d.share <= TIES if d.discrete else d.largest <= TOLERANCE * max(1.0, d.scale)
+        if not good:
+            raise ValueError(
+                f"{path}: not written, since its actions are not the agent's: {d.share:.0%} of "
+                f"them differ, by up to {d.largest:.2g}"
+            )
+
+
+def random_observation(policy: Policy, rng: np.random.Generator, batch: int, stats: Any = None):
+    """A batch of random observations of a policy's space; numpy arrays [B, ...].
+
+    Args:
+        policy: whose observations.
+        rng: where the numbers come from.
+        batch: how many.
+        stats: running statistics; what is normalised by them has their mean and twice their
+            standard deviation.
+    """
+    obs = _random(policy.observation, rng, batch)
+    if stats is None:
+        return obs
+    normalised = policy.normalizable(obs)
+    scales = jax.tree.leaves(normalize.variance(stats))
+    means = jax.tree.leaves(stats.mean)
+    drawn = {
+        id(x): np.asarray(mean + 2 * np.sqrt(var) * rng.standard_normal(x.shape), np.float32)
+        for x, mean, var in zip(normalised, means, scales, strict=True)
+    }
+    return jax.tree.map(lambda x: drawn.get(id(x), x), obs)
+
+
+def _random(space: Any, rng: np.random.Generator, batch: int):
+    match space:
+        case spaces.Dict(parts):
+            return {name: _random(part, rng, batch) for name, part in parts}
+        case spaces.Discrete(n):
+            return rng.integers(0, n, batch).astype(np.int32)
+        case spaces.MultiDiscrete(nvec):
+            return rng.integers(0, nvec, (batch, len(nvec))).astype(np.int32)
+    shape = (batch, *space.shape)
+    low, high = (np.broadcast_to(bound, shape) for bound in (space.low, space.high))
+    near = np.isfinite(low) & np.isfinite(high) & (np.abs(high) < 1e6) & (np.abs(low) < 1e6)
+    within = rng.uniform(np.where(near, low, 0), np.where(near, high, 1))
+    if not np.issubdtype(np.dtype(space.dtype), np.floating):
+        within = np.round(within)
+    anywhere = np.clip(3 * rng.standard_normal(shape), low, high)
+    return np.where(near, within, anywhere).astype(space.dtype)
+
+
+def describe(written: Written) -> str:
+    """What was written, in a few lines."""
+    program, about = written.program, written.program.metadata
+    size = written.path.stat().st_size / 1024
+    lines = [
+        f"{written.path}: {size:,.0f} KB, {about['env']} after {about['training_steps']:,} steps",
+        *(f"  in   {_line(port)}" for port in program.inputs),
+        *(f"  out  {_line(port)}" for port in program.outputs),
+        f"{CHECKED} random observations, {written.player}: largest difference from the "
+        f"checkpoint's actions {written.difference:.1e}",
+    ]
+    return "\n".join(lines)
+
+
+def _line(port: Port) -> str:
+    return f"{port.name:<16} {port.dtype} {list(port.shape)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,383 @@
+"""Plays a policy that `python -m purejaxppo.export` wrote, with numpy alone.
+
+    from purejaxppo.export.player import load
+
+    policy = load("policy.npz")
+    carry = policy.initial_carry()
+    action, carry = policy(obs, carry, start=True)
+
+This file needs numpy and nothing else of the package: copied to a robot, it works by itself.
+
+A file holds arrays, and a header in JSON with a list of equations: the operation's name, the names
+of the arrays it reads, the one it makes, and plain parameters. Operations are JAX's primitives in
+one plain form each, the functions of `OPERATIONS`; nothing else in a file is ever run.
+"""
+
+import functools
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORMAT = 1
+"""Of the file; a player reads its own format alone."""
+HEADER = "header"
+
+
+class Port(NamedTuple):
+    """An array that goes in or comes out."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Equation(NamedTuple):
+    """One operation."""
+
+    op: str
+    inputs: tuple[str, ...]
+    output: str
+    params: dict[str, Any]
+
+
+class Program(NamedTuple):
+    """A policy as a list of equations.
+
+    A tree is a number, that of an array, or a mapping or list of trees.
+    """
+
+    inputs: tuple[Port, ...]
+    """The observation's arrays; of a recurrent policy also the carry's, and `start`."""
+    outputs: tuple[Port, ...]
+    """The action's arrays, and the next carry's."""
+    results: tuple[str, ...]
+    """What each output is called among inputs, constants and equations."""
+    equations: tuple[Equation, ...]
+    constants: dict[str, np.ndarray]
+    initial_carry: tuple[np.ndarray, ...]
+    obs: Any
+    """The observation's tree of inputs."""
+    action: Any
+    """The action's tree of outputs."""
+    metadata: dict[str, Any]
+
+
+class Policy:
+    """A policy to call.
+
+    Args:
+        program: as `read` returns it.
+    """
+
+    def __init__(self, program: Program) -> None:
+        """Binds the equations' parameters."""
+        self.program = program
+        self.metadata = program.metadata
+        self._ports = {port.name: port for port in program.inputs}
+        self._obs = [p for p in program.inputs if p.name.partition(".")[0] == "obs"]
+        self._carry = [p for p in program.inputs if p.name.startswith("carry.")]
+        self._steps = [
+            (functools.partial(OPERATIONS[e.op], **e.params), e.inputs, e.output)
+            for e in program.equations
+        ]
+
+    def initial_carry(self) -> tuple[np.ndarray, ...]:
+        """The carry to begin with; () for a policy without memory."""
+        return tuple(np.array(x) for x in self.program.initial_carry)
+
+    def __call__(
+        self, obs: Any, carry: Sequence[np.ndarray] = (), start: Any = False
+    ) -> tuple[Any, tuple[np.ndarray, ...]]:
+        """One step.
+
+        Args:
+            obs: as the simulator gives it, with a leading axis of the batch, [B, ...]; a dict of
+                such arrays where the simulator gives parts.
+            carry: what the step before returned; at first `initial_carry()`.
+            start: whether the observation is an episode's first, so that the carry is forgotten:
+                a bool, or one for each of the batch [B].
+
+        Returns:
+            (action as the simulator takes it [B, ...], carry).
+
+        Raises:
+            ValueError: an array has another shape or type than the policy was trained with.
+        """
+        values = dict(self.program.constants)
+        parts = _leaves(self.program.obs, obs, "obs")
+        values |= {port.name: _fitted(parts[i], port) for i, port in enumerate(self._obs)}
+        if len(carry) != len(self._carry):
+            raise ValueError(
+                f"the carry has {len(carry)} arrays, and should have {len(self._carry)}: begin "
+                f"with policy.initial_carry()"
+            )
+        values |= {p.name: _fitted(x, p) for p, x in zip(self._carry, carry, strict=True)}
+        if "start" in self._ports:
+            port = self._ports["start"]
+            given = np.asarray(start, bool)
+            values["start"] = _fitted(given if given.ndim else np.full(port.shape, given), port)
+        with np.errstate(all="ignore"):
+            for function, inputs, output in self._steps:
+                values[output] = function(*[values[name] for name in inputs])
+        results = [np.array(values[name]) for name in self.program.results]
+        first_carry = len(results) - len(self._carry)
+        return _tree(self.program.action, results), tuple(results[first_carry:])
+
+
+def load(path: str | Path) -> Policy:
+    """A policy from a file.
+
+    Args:
+        path: ends in .npz, as `python -m purejaxppo.export` wrote it.
+
+    Raises:
+        ValueError: no such file, not such a file, or of another format.
+    """
+    return Policy(read(path))
+
+
+def read(path: str | Path) -> Program:
+    """The program in a file; errors as `load`."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        header = json.loads(arrays.pop(HEADER).tobytes())
+        version = header["format"]
+        program = _program(header, arrays) if version == FORMAT else None
+    except DAMAGED as error:
+        raise ValueError(
+            f"{path}: damaged, or not a policy that python -m purejaxppo.export wrote"
+        ) from error
+    if program is None:
+        raise ValueError(
+            f"{path}: written in format {version}, and this player reads format {FORMAT}: use the "
+            f"purejaxppo that wrote it, or export the policy again"
+        )
+    unknown = sorted({e.op for e in program.equations} - set(OPERATIONS))
+    if unknown:
+        raise ValueError(f"{path}: this player does not know the operation {unknown[0]!r}")
+    return program
+
+
+DAMAGED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What reading a file may raise that is not, or no longer, what was written."""
+
+
+def write(program: Program, path: Path) -> None:
+    """Writes a file that `load` reads."""
+    header = {"format": FORMAT, **program._asdict()}
+    del header["constants"], header["initial_carry"]
+    encoded = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    carry = {f"carry.{i}": x for i, x in enumerate(program.initial_carry)}
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{HEADER: encoded}, **program.constants, **carry)
+
+
+def _program(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Program:
+    ports = {
+        side: tuple(Port(name, tuple(shape), dtype) for name, shape, dtype in header[side])
+        for side in ("inputs", "outputs")
+    }
+    size = sum(port.name.startswith("carry.") for port in ports["inputs"])
+    carry = tuple(arrays.pop(f"carry.{i}") for i in range(size))
+    equations = tuple(
+        Equation(op, tuple(inputs), output, dict(params))
+        for op, inputs, output, params in header["equations"]
+    )
+    known = {port.name for port in ports["inputs"]} | set(arrays)
+    for equation in equations:
+        if not known.issuperset(equation.inputs):
+            raise ValueError("an equation reads what nothing has made")
+        known.add(equation.output)
+    if not known.issuperset(header["results"]):
+        raise ValueError("a result is what nothing has made")
+    return Program(
+        **ports,
+        results=tuple(header["results"]),
+        equations=equations,
+        constants=arrays,
+        initial_carry=carry,
+        obs=header["obs"],
+        action=header["action"],
+        metadata=dict(header["metadata"]),
+    )
+
+
+def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
+    """A value's arrays by their numbers in a tree."""
+    if isinstance(tree, int):
+        return {tree: value}
+    keys: list[Any] = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    leaves: dict[int, Any] = {}
+    for key in keys:
+        try:
+            part = value[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(
+                f"{name} has no part {key!r}; it should have {', '.join(map(str, keys))}"
+            ) from error
+        leaves |= _leaves(tree[key], part, f"{name}.{key}")
+    return leaves
+
+
+def _tree(tree: Any, leaves: Sequence[np.ndarray]) -> Any:
+    if isinstance(tree, int):
+        return leaves[tree]
+    if isinstance(tree, dict):
+        return {name: _tree(part, leaves) for name, part in tree.items()}
+    return tuple(_tree(part, leaves) for part in tree)
+
+
+def _fitted(value: Any, port: Port) -> np.ndarray:
+    """An array in a port's shape and type; float64 becomes float32, as it did in training."""
+    array = np.asarray(value)
+    if array.shape != port.shape:
+        raise ValueError(
+            f"{port.name} has shape {array.shape}, and should have {port.shape}: the first axis is "
+            f"the batch that the policy was exported for"
+        )
+    if not np.can_cast(array.dtype, port.dtype, "same_kind"):
+        raise ValueError(f"{port.name} is {array.dtype}, and should be {port.dtype}")
+    return array.astype(port.dtype, copy=False)
+
+
+# The operations, in one plain form each.
+
+
+def _divide(a, b):
+    """Integers are cut towards 0."""
+    if np.issubdtype(a.dtype, np.floating):
+        return a / b
+    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.maximum(np.abs(b), 1))).astype(a.dtype)
+
+
+def _logistic(x):
+    return np.float32(1) / (np.float32(1) + np.exp(-x))
+
+
+def _rsqrt(x):
+    return np.float32(1) / np.sqrt(x)
+
+
+def _erf(x):
+    return np.vectorize(math.erf, otypes=[x.dtype])(x)
+
+
+def _select(which, on_false, on_true):
+    return np.where(which, on_true, on_false)
+
+
+def _slice(x, *, starts, limits, strides):
+    return x[tuple(map(slice, starts, limits, strides))]
+
+
+def _pad(x, value, *, low, high):
+    return np.pad(x, list(zip(low, high, strict=True)), constant_values=value)
+
+
+def _gather(x, places):
+    """Values of x [K] at places [..., 1] -> [...]."""
+    return x[places[..., 0]]
+
+
+def _convolve(x, kernel, *, strides, padding, dilation, groups):
+    """[B, C, *S] and a kernel [F, C / groups, *K] -> [B, F, *S'], as a product over patches."""
+    n = len(strides)
+    x = np.pad(x, [(0, 0), (0, 0), *padding])
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel.shape[2:], dilation, strict=True)]
+    patches = np.lib.stride_tricks.sliding_window_view(x, spans, tuple(range(2, 2 + n)))
+    thinned = [slice(None, None, step) for step in (1, 1, *strides, *dilation)]
+    patches = patches[tuple(thinned)]
+    axes = [1, *range(2 + n, 2 + 2 * n)], list(range(1, 2 + n))
+    parts = [
+        np.tensordot(part, weights, axes)
+        for part, weights in zip(
+            np.split(patches, groups, axis=1), np.split(kernel, groups), strict=True
+        )
+    ]
+    return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
+
+
+def _reduction(function: Callable) -> Callable:
+    return lambda x, *, axes: function(x, axis=tuple(axes)).astype(x.dtype, copy=False)
+
+
+def _extreme(function: Callable) -> Callable:
+    return lambda x, *, axis, dtype: function(x, axis=axis).astype(dtype)
+
+
+OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "and": np.logical_and,
+    "argmax": _extreme(np.argmax),
+    "argmin": _extreme(np.argmin),
+    "broadcast_in_dim": lambda x, *, shape: np.broadcast_to(x, shape),
+    "ceil": np.ceil,
+    "concatenate": lambda *parts, axis: np.concatenate(parts, axis=axis),
+    "conv_general_dilated": _convolve,
+    "convert_element_type": lambda x, *, dtype: x.astype(dtype),
+    "cos": np.cos,
+    "div": _divide,
+    "dot_general": np.matmul,
+    "eq": np.equal,
+    "erf": _erf,
+    "exp": np.exp,
+    "expm1": np.expm1,
+    "floor": np.floor,
+    "gather": _gather,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "is_finite": np.isfinite,
+    "le": np.less_equal,
+    "log": np.log,
+    "log1p": np.log1p,
+    "logistic": _logistic,
+    "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.logical_not,
+    "or": np.logical_or,
+    "pad": _pad,
+    "pow": np.power,
+    "reduce_max": _reduction(np.max),
+    "reduce_min": _reduction(np.min),
+    "reduce_prod": _reduction(np.prod),
+    "reduce_sum": _reduction(np.sum),
+    "rem": np.fmod,
+    "reshape": lambda x, *, shape: x.reshape(shape),
+    "round": np.rint,
+    "rsqrt": _rsqrt,
+    "select_n": _select,
+    "sign": np.sign,
+    "sin": np.sin,
+    "slice": _slice,
+    "sqrt": np.sqrt,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+    "transpose": lambda x, *, axes: x.transpose(axes),
+    "xor": np.logical_xor,
+}
+"""Each primitive of JAX that a policy may use, over arrays in numpy."""

@@ -1,0 +1,229 @@
+"""A function of JAX as a `player.Program`: few operations, each in one plain form.
+
+The function is traced to a jaxpr and run with names in place of arrays. What is known at that time,
+parameters and what follows from them alone, is computed; calls are inlined and loops written out;
+what no result needs, such as the critic, is left out. An operation with many forms is first written
+in terms of simpler ones (`rewrites.py`), so that players need to know the plain form alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Literal
+
+from purejaxppo.export.player import OPERATIONS, Equation, Port, Program
+from purejaxppo.export.rewrite import PARAMETERS, rewrite
+
+LONGEST_LOOP = 256
+"""Rounds of a loop that are written out one after another."""
+LARGEST_BROADCAST = 4096
+"""Elements of a repeated constant that is stored, and not repeated when it is needed."""
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+}
+"""Primitives that run a jaxpr, and the parameter that holds it."""
+IDENTITIES = {"copy", "copy_p", "optimization_barrier", "sharding_constraint", "stop_gradient"}
+DTYPES = {"bool", "float32", "int8", "int16", "int32", "uint8", "uint16", "uint32"}
+
+
+class Named(NamedTuple):
+    """An array that is not known before the program runs."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def trace(
+    function: Callable[[Any, Any, Any], tuple[Any, Any]],
+    obs: Any,
+    carry: Any = (),
+    metadata: dict[str, Any] | None = None,
+) -> Program:
+    """The program that computes a policy.
+
+    Args:
+        function: (obs, carry, start bool [B]) -> (action, carry); every array [B, ...].
+        obs: an example; a pytree of dicts, tuples and lists.
+        carry: what an agent begins with, any pytree of arrays; () if it has no memory.
+        metadata: what to write beside it; plain values.
+
+    Raises:
+        ValueError: the function uses an operation that programs do not know.
+    """
+    start = np.zeros(np.shape(jax.tree.leaves(obs)[0])[:1], bool)
+    make = jax.make_jaxpr(function, return_shape=True)
+    closed, (action, next_carry) = make(obs, carry, start)
+    if str(jax.tree.structure(next_carry)) != str(jax.tree.structure(carry)):
+        raise ValueError("the policy returns another carry than it takes")
+    initial = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
+    names = [*_names("obs", obs), *(f"carry.{i}" for i in range(len(initial))), "start"]
+    arguments = [
+        Named(name, tuple(v.aval.shape), v.aval.dtype)
+        for name, v in zip(names, closed.jaxpr.invars, strict=True)
+    ]
+    builder = _Builder()
+    values = builder.run(closed.jaxpr, closed.consts, arguments)
+    results = [builder.name(value) for value in values]
+    next_names = [f"next_carry.{i}" for i in range(len(initial))]
+    shapes = jax.tree.leaves((action, next_carry))
+    equations, constants = _needed(builder, results)
+    return Program(
+        inputs=tuple(map(_port, arguments if initial else arguments[:-1])),
+        outputs=tuple(
+            Port(name, tuple(shape.shape), str(shape.dtype))
+            for name, shape in zip([*_names("action", action), *next_names], shapes, strict=True)
+        ),
+        results=tuple(results),
+        equations=equations,
+        constants=constants,
+        initial_carry=initial,
+        obs=_numbered(obs),
+        action=_numbered(action),
+        metadata=metadata or {},
+    )
+
+
+class _Builder:
+    """A program in the making."""
+
+    def __init__(self) -> None:
+        """No equations yet."""
+        self.equations: list[Equation] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self._known: dict[Any, str] = {}
+        self._kept_alive: list[Any] = []
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        """A jaxpr's results, each an array or a name."""
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
+
+        def value(var: Any) -> Any:
+            literal: Any = var if isinstance(var, Literal) else None
+            return env[var] if literal is None else np.asarray(literal.val, literal.aval.dtype)
+
+        for eqn in jaxpr.eqns:
+            results = self._equation(eqn, [value(var) for var in eqn.invars])
+            env |= zip(eqn.outvars, results, strict=True)
+        return [value(var) for var in jaxpr.outvars]
+
+    def name(self, value: Any) -> str:
+        """What the program calls a value; an array becomes a constant."""
+        if isinstance(value, Named):
+            return value.name
+        array = np.asarray(value)
+        key = (str(array.dtype), array.tobytes()) if array.ndim == 0 else id(value)
+        if key not in self._known:
+            self._known[key] = f"c{len(self._known)}"
+            self._kept_alive.append(value)  # as long as its id stands for it
+            self.constants[self._known[key]] = array
+        return self._known[key]
+
+    def _call(self, function: Callable, *values: Any) -> list[Any]:
+        """The results of a function that is written in JAX."""
+        shapes = [jax.ShapeDtypeStruct(np.shape(v), v.dtype) for v in values]
+        closed = jax.make_jaxpr(function)(*shapes)
+        return self.run(closed.jaxpr, closed.consts, values)
+
+    def _equation(self, eqn: Any, values: list[Any]) -> list[Any]:
+        op, known = eqn.primitive.name, not any(isinstance(v, Named) for v in values)
+        if op in IDENTITIES:
+            return values
+        if op in CALLS:
+            inner = eqn.params[CALLS[op]]
+            return self.run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), values)
+        if op == "scan":
+            return self._loop(eqn.params, values)
+        size = sum(var.aval.size for var in eqn.outvars)
+        if known and not (op == "broadcast_in_dim" and size > LARGEST_BROADCAST):
+            results = eqn.primitive.bind(*values, **eqn.params)
+            return list(results) if eqn.primitive.multiple_results else [results]
+        function = rewrite(eqn)
+        if function is not None:
+            return self._call(function, *values)
+        return [self._emit(eqn, values)]
+
+    def _emit(self, eqn: Any, values: list[Any]) -> Named:
+        op, aval = eqn.primitive.name, eqn.outvars[0].aval
+        if op not in OPERATIONS:
+            raise ValueError(
+                f"the policy uses the operation {op!r}, which an exported file cannot hold; it can "
+                f"hold {', '.join(OPERATIONS)} and what is made of them"
+            )
+        if str(aval.dtype) not in DTYPES:
+            raise ValueError(f"the policy computes in {aval.dtype}, which a file cannot hold")
+        params = PARAMETERS[op](eqn.params) if op in PARAMETERS else {}
+        output = f"v{len(self.equations)}"
+        inputs = tuple(self.name(value) for value in values)
+        self.equations.append(Equation(op, inputs, output, params))
+        return Named(output, tuple(aval.shape), aval.dtype)
+
+    def _loop(self, params: dict[str, Any], values: list[Any]) -> list[Any]:
+        """A scan, written out round by round."""
+        length, fixed, carried = params["length"], params["num_consts"], params["num_carry"]
+        if length > LONGEST_LOOP:
+            raise ValueError(
+                f"the policy has a loop of {length} rounds; a file holds up to {LONGEST_LOOP}"
+            )
+        closed = params["jaxpr"]
+        consts, carry = values[:fixed], values[fixed : fixed + carried]
+        rows = []
+        for i in reversed(range(length)) if params["reverse"] else range(length):
+            row = [
+                self._call(lambda x, i=i: lax.index_in_dim(x, i, keepdims=False), x)[0]
+                for x in values[fixed + carried :]
+            ]
+            results = self.run(closed.jaxpr, closed.consts, [*consts, *carry, *row])
+            carry = results[:carried]
+            rows.append(results[carried:])
+        rows = rows[::-1] if params["reverse"] else rows
+        columns = zip(*rows, strict=True)
+        return [*carry, *(self._call(lambda *r: jnp.stack(r), *c)[0] for c in columns)]
+
+
+def _needed(
+    builder: _Builder, results: Sequence[str]
+) -> tuple[tuple[Equation, ...], dict[str, np.ndarray]]:
+    """The equations and constants that results depend on."""
+    needed, equations = set(results), []
+    for equation in reversed(builder.equations):
+        if equation.output in needed:
+            equations.append(equation)
+            needed.update(equation.inputs)
+    constants = {name: x for name, x in builder.constants.items() if name in needed}
+    return tuple(reversed(equations)), constants
+
+
+def _port(named: Named) -> Port:
+    return Port(named.name, named.shape, str(named.dtype))
+
+
+def _names(root: str, tree: Any) -> list[str]:
+    """`root`, or `root.part` of each leaf."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    parts = (jax.tree_util.keystr(path, simple=True, separator=".") for path in paths)
+    return [f"{root}.{part}" if part else root for part in parts]
+
+
+def _numbered(tree: Any) -> Any:
+    """The tree with its leaves' numbers for leaves, in dicts and lists alone."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {str(name): plain(inner) for name, inner in part.items()}
+        return [plain(inner) for inner in part] if isinstance(part, tuple | list) else part
+
+    leaves, structure = jax.tree.flatten(tree)
+    return plain(jax.tree.unflatten(structure, range(len(leaves))))

@@ -1,0 +1,131 @@
+"""The other outer loop: the next rollout is collected while the learner works on the last one.
+
+An actor thread collects rollout k + 1 while update k is made of rollout k, with the parameters that
+this update starts from; then both wait for each other. So a rollout's policy is one update behind
+when it is learned from (none behind, for the first one), never more, and the numbers do not depend
+on how fast either of them is. An iteration takes as long as the slower one, not as long as both.
+
+The probability ratio is that to the policy that acted, whose log-probabilities are stored, and the
+observations are normalised as they were for it.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+
+from purejaxppo import learner
+from purejaxppo.runs import reporting
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.interrupts import Interrupt
+from purejaxppo.runs.loop import Programs, Run
+from purejaxppo.parts import STATE_AXES, map_over_shards
+from purejaxppo.streams import split_keys
+from purejaxppo.types import Metrics, Rollout, TrainState
+
+
+class Collected(NamedTuple):
+    """What the actor hands to the learner."""
+
+    rollout: Rollout
+    key: jax.Array  # the state's, after this rollout's update
+    update: int  # how many updates the acting policy had behind it
+
+
+class AsynchronousPrograms(Programs):
+    """The compiled functions of a run whose rollouts are collected beside its updates.
+
+    The actor's part runs on a CPU, where its waiting for a simulator holds nothing else up.
+    """
+
+    def __init__(self, config: Config, devices: list[jax.Device]) -> None:
+        """Builds the parts; nothing is compiled yet.
+
+        Raises:
+            ValueError: the simulator does not run on the host.
+        """
+        if not registry.on_host(config.env):
+            raise ValueError(
+                f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
+                f"{config.env.name} is none: leave it off"
+            )
+        super().__init__(config, devices)
+        self.actor_device = jax.local_devices(backend="cpu")[-1]
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles the actor's and the learner's part."""
+
+        def collect_one(parts, agent, rollout, key):
+            keys, progress = split_keys(key), 0.0  # only simulators in JAX have a curriculum
+            return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
+
+        axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key)
+        collect = map_over_shards(self.parts, collect_one, axes, 0)
+        learn = map_over_shards(
+            self.parts, learner.learn, (STATE_AXES, 0, None), (STATE_AXES, None)
+        )
+        given = self.for_actor((state.agent, state.rollout, state.key))
+        self._collect = jax.jit(collect).lower(*given).compile()
+        rollout, _ = jax.eval_shape(collect, *given)
+        self.learn = jax.jit(learn).lower(state, rollout, self.hp).compile()
+
+    def for_actor(self, tree: Any) -> Any:
+        """Arrays where the actor reads them."""
+        return jax.device_put(tree, self.actor_device)
+
+    def collect(self, agent, state, key, update: int) -> Collected:
+        """A rollout, complete, for the learner: see `learner.collect`."""
+        rollout, key = self._collect(*self.for_actor((agent, state, key)))
+        jax.block_until_ready(rollout)
+        return Collected(rollout, key, update)
+
+
+class AsynchronousRun(Run):
+    """One training run whose rollouts are collected beside its updates."""
+
+    programs: AsynchronousPrograms
+
+    def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
+        """Trains until the end or an interrupt, and saves."""
+        self._lags: list[int] = []
+        self._saved_at = time.perf_counter()
+        with ThreadPoolExecutor(1, "actor") as actor:
+            state = self._train(state, interrupt, actor)
+        with self._between_chunks(state):
+            self._save(state)
+            self.checkpoints.wait()
+        return state
+
+    def _train(
+        self, state: TrainState, interrupt: Interrupt, actor: ThreadPoolExecutor
+    ) -> TrainState:
+        p, total, programs = self.progress, self.intervals.total, self.programs
+        waiting: Future[Collected] = actor.submit(
+            programs.collect, state.agent, state.rollout, state.key, p.update
+        )
+        while p.update < total:
+            started = time.perf_counter()
+            with self._host_failures(state):
+                rollout, key, update = waiting.result()
+            if interrupt.signal:
+                break
+            if p.update + 1 < total:
+                waiting = actor.submit(programs.collect, state.agent, rollout.end, key, p.update)
+            self._lags.append(p.update - update)
+            here = jax.device_put(rollout, programs.devices[0])
+            state, metrics = programs.learn(state, here, programs.hp)
+            metrics = jax.device_get(metrics)
+            seconds = time.perf_counter() - started
+            speed = self._count(metrics) / seconds
+            p.update += 1
+            p.train_seconds += seconds
+            with self._between_chunks(state):
+                self._after_chunk(state, metrics, speed)
+        return state
+
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        self._lags = self._lags[-int(metrics.updates) :]
+        lag = {"charts/lag": sum(self._lags) / len(self._lags)}
+        return [row | lag for row in super()._rows(metrics)]

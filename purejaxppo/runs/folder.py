@@ -1,0 +1,144 @@
+"""The folder of a run: what it holds, its lock, and what a run is recorded by."""
+
+import contextlib
+import json
+import logging
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import jax
+
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import Config
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # no such locks on Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("purejaxppo")
+
+LOCK = ".lock"
+CONFIG = "config.yaml"
+MEMBERS = "members.yaml"
+OURS = (
+    "checkpoints",
+    "best",
+    "tensorboard",
+    "wandb",
+    "wandb_id",
+    "metrics.csv",
+    ".metrics.csv",
+    "learning_curve.png",
+    "report.png",
+    ".learning_curve.png",
+    "versions.json",
+    ".config.yaml",
+    MEMBERS,
+    f".{MEMBERS}",
+    CONFIG,
+)
+"""Everything that a run writes; the config goes last when a run is deleted."""
+
+
+@contextlib.contextmanager
+def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
+    """The run's folder, made if need be, and locked against a second process.
+
+    Args:
+        run_dir: the folder.
+        clobber: delete what an earlier run left there, and nothing else.
+        ours: everything that the command writes there.
+
+    Raises:
+        ValueError: it cannot be made, holds something else than a run, or is in use.
+    """
+    try:
+        if run_dir.exists() and not run_dir.is_dir():
+            raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
+        known = {*ours, LOCK}
+        foreign = [p.name for p in run_dir.iterdir()] if run_dir.is_dir() else []
+        foreign = [name for name in foreign if name not in known and not name.endswith(".log")]
+        if foreign:
+            raise ValueError(
+                f"{run_dir} holds something else than a run ({foreign[0]}); name another --run_dir"
+            )
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / LOCK).open("w")
+    except OSError as error:
+        raise ValueError(f"{run_dir} cannot be written to ({error.strerror})") from error
+    with lock:
+        _lock(lock, run_dir)
+        if clobber:
+            _clear(run_dir, ours)
+        yield
+
+
+def _lock(lock, run_dir: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ValueError(f"{run_dir} is being trained by another process") from error
+    except OSError as error:  # some network file systems have no locks
+        log.debug("%s cannot be locked: %s", run_dir, error)
+
+
+def _clear(run_dir: Path, ours: Sequence[str]) -> None:
+    for name in ours:
+        path = run_dir / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def imports(run_dir: str | Path) -> list[str]:
+    """What to say before a run is opened: a line per Python file that its config has imported."""
+    path = Path(run_dir) / CONFIG
+    files = configio.imported_files(configio.load_config(path)) if path.is_file() else []
+    return [f"{run_dir} runs code of {file}" for file in files]
+
+
+def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
+    """Writes what the run is made of: config.yaml, and versions.json for its first command.
+
+    `members` are the configs of agents that train side by side; members.yaml lists them.
+    """
+    if members:
+        configio.save_members(run_dir / MEMBERS, config, members)
+    configio.write_whole(run_dir / CONFIG, configio.to_yaml(config))
+    if (run_dir / "versions.json").is_file():
+        return
+    versions = {
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+        "git": git_revision(),
+        "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
+    }
+    (run_dir / "versions.json").write_text(json.dumps(versions, indent=1), encoding="utf-8")
+
+
+def git_revision() -> str:
+    """The revision of the checkout that this package runs from, '' if it is none."""
+    folder = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        out = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        )
+        return out.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("describe", "--always", "--dirty", "--abbrev=40")
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,123 @@
+"""A start from a teacher: an agent first learns to do as a checkpoint does, then PPO goes on.
+
+The teacher acts in the student's environments. The student's loss there is the negative
+log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its critic learns
+the returns that they bring; minibatches, epochs and the optimiser are PPO's. Teacher and student
+may have different networks, memories and distributions, if they see the same and do the same.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.config.schema import Config
+from purejaxppo.evaluation import Agent
+from purejaxppo.learner import Parts
+from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
+from purejaxppo.runs.folder import imports
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
+
+
+def load_teacher(config: Config, student: Policy) -> Agent:
+    """The teacher that a config names: the best agent of a run.
+
+    Raises:
+        ValueError: there is none, it is one of many, or it sees or does something else than the
+            student.
+    """
+    folder = config.imitate.teacher
+    if not Path(folder).is_dir():
+        raise ValueError(f"imitate.teacher = {folder}: there is no such run folder")
+    for line in imports(folder):
+        print(line, flush=True)
+    teacher = restore(folder)
+    if teacher.members:
+        raise ValueError(
+            f"imitate.teacher = {folder} holds {len(teacher.members)} agents; a teacher is one"
+        )
+    for name in ("observation", "action"):
+        theirs, ours = getattr(teacher.policy, name), getattr(student, name)
+        if theirs != ours:
+            raise ValueError(
+                f"imitate.teacher = {folder}: its {name} space is {theirs}, and the student's is "
+                f"{ours}"
+            )
+    return teacher
+
+
+def cloning_parts(config: Config, teacher: Agent, shards: Shards) -> Parts:
+    """Parts by which a student learns a teacher's actions, in rollouts of the teacher.
+
+    The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
+
+    Args:
+        config: of the student's run.
+        teacher: who acts.
+        shards: where shards live.
+    """
+    settings = replace(
+        config.ppo,
+        objective="imitate",
+        advantage="gae",
+        learning_rate_schedule="constant",
+        learning_rate_warmup=0.0,
+        kl_stop=False,
+        kl_rate=False,
+        recompute_advantages=False,
+    )
+    config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
+    parts = make_parts(config, shards)
+    initial_carry = teacher.policy.network.initial_carry
+
+    def act(agent: AgentState, *args) -> PolicyStep:
+        del agent
+        return teacher.policy.act(teacher.state, *args)
+
+    def collect(env, *args, **kwargs) -> Rollout:
+        """A rollout of the teacher; its actions as the student stores them."""
+        rollout = parts.collect(env, *args, **kwargs)
+        given = teacher.policy.distribution.to_env(rollout.transitions.action)
+        action = parts.policy.distribution.from_env(given)
+        return rollout._replace(
+            transitions=rollout.transitions._replace(action=action),
+            carry=parts.policy.network.initial_carry((env.spec.num_envs,)),
+        )
+
+    return parts._replace(
+        act=act,
+        collect=collect,
+        initial_carry=initial_carry,
+        start=rollout_start(config, parts.env, initial_carry),
+    )
+
+
+def taught(student: Parts, key) -> dict[str, Any]:
+    """What has been learned from the teacher of a run's config, by fields of a TrainState.
+
+    These are all but those that are `untaught`: a critic's values go with the statistics of targets
+    and rewards that they were learned under.
+
+    Args:
+        student: of the run.
+        key: the run's; of many members, one for each.
+    """
+    config, shards = student.config, student.shards
+    parts = cloning_parts(config, load_teacher(config, student.policy), shards)
+    try:
+        begun = jax.jit(init_program(parts))(key, shard_ids(parts))
+        hp = make_hyperparams(parts.config)
+        if shards.num_members:
+            hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
+        updates = jnp.int32(config.imitate.updates)
+        after, _ = jax.jit(train_program(parts))(begun, hp, updates)
+        names = [f.name for f in fields(TrainState) if not f.metadata["untaught"]]
+        return jax.block_until_ready({name: getattr(after, name) for name in names})
+    finally:
+        parts.env.close()

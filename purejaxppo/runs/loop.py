@@ -1,0 +1,471 @@
+"""The outer loop of a run: chunks of training, and between them logging, evaluation and saves."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from purejaxppo import streams
+from purejaxppo.config import files as configio
+from purejaxppo.parallel import processes
+from purejaxppo.runs import imitation, reporting
+from purejaxppo.agents import optimizers, schedules
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.bridge import SimulatorError, named_failures
+from purejaxppo.evaluation import Evaluator, evaluation_shards
+from purejaxppo.interrupts import Interrupt
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
+from purejaxppo.parallel.shards import Shards, largest_divisor
+from purejaxppo.types import AgentState, Metrics, TrainState
+
+log = logging.getLogger("purejaxppo")
+
+CHUNK_SECONDS = 1.0
+"""How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
+FIRST_CHUNK_UPDATES = 1
+MOST_IDLE = 5
+"""Updates in succession that may make no gradient step, all having been skipped."""
+MIN_ROWS = 64
+"""Rows of a minibatch that a shard should have at least, for more shards to pay."""
+
+
+class Intervals:
+    """At which updates to log, evaluate and save."""
+
+    def __init__(self, config: Config) -> None:
+        """From steps to whole updates; 0 means a share of the run."""
+        self.total = config.num_updates
+        self.log = self._updates(config, config.logging.interval, 100)
+        self.eval = self._updates(config, config.eval.interval, 20)
+        self.save = self._updates(config, config.checkpoint.interval, 10)
+        if not config.eval.num_episodes:
+            self.eval = 0
+
+    @staticmethod
+    def _updates(config: Config, steps: int, share: int) -> int:
+        if steps:
+            return max(1, round(steps / config.steps_per_update))
+        return max(1, round(config.num_updates / share))
+
+    def due(self, every: int, update: int) -> bool:
+        """Whether something done `every` updates is due after `update` of them."""
+        return bool(every) and (update % every == 0 or update == self.total)
+
+    def until_next(self, update: int) -> int:
+        """Updates until something is due."""
+        return min(
+            [every - update % every for every in (self.log, self.eval, self.save) if every]
+            + [self.total - update]
+        )
+
+
+class NotFiniteError(ValueError):
+    """Training has come to an agent whose numbers are not finite."""
+
+
+def beats(score: float, best: float | None) -> bool:
+    """Whether an evaluation replaces the best so far: the latest of equals does, NaN never."""
+    return not math.isnan(score) and (best is None or score >= best)
+
+
+class Programs:
+    """The compiled functions of a run: each compiled exactly once, ahead of time.
+
+    Args:
+        config: of the run, with `num_shards` resolved.
+        devices: to run on.
+        num_members: agents that train side by side; see `Shards`.
+    """
+
+    def __init__(self, config: Config, devices: list[jax.Device], num_members: int = 0) -> None:
+        """Builds the parts; nothing is compiled yet."""
+        self.config = config
+        self.devices = devices
+        self.shards = Shards(config.num_shards, devices, num_members)
+        self.parts = make_parts(config, self.shards)
+        self.hp = make_hyperparams(config)
+        self.key = jax.random.key(config.seed)
+        self.compile_seconds = 0.0
+        self.evaluator: Evaluator | None = None
+        self.evaluate: Any = None
+        self.members: list[Config] = []
+
+    def init(self) -> TrainState:
+        """The state before the first update."""
+        with named_failures(self.config.env.name, self):
+            return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
+
+    def taught(self, state: TrainState) -> TrainState:
+        """A state before the first update, its agent having learned from a teacher."""
+        with named_failures(self.config.env.name, self):
+            learned = imitation.taught(self.parts, self.key)
+        where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
+        return state.replace(**(jax.device_put(learned, where) if where else learned))
+
+    def abstract_state(self) -> TrainState:
+        """The shapes of the state, enough to compile for it."""
+        return self._init().eval_shape(self.key, shard_ids(self.parts))
+
+    def _init(self) -> Any:
+        return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
+
+    def compile(self, state: TrainState) -> None:
+        """Compiles training and evaluation for states like this one."""
+        started = time.perf_counter()
+        self.compile_training(state)
+        episodes = self.config.eval.num_episodes
+        if episodes:
+            self.evaluator = Evaluator(
+                self.config,
+                self.parts.policy,
+                episodes,
+                shards=evaluation_shards(
+                    self.config, episodes, self.shards.devices, self.shards.num_members
+                ),
+                seed=self.config.seed,
+            )
+            out = self.read_by_all(self.evaluator.shards)
+            evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
+            self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
+        self.compile_seconds = time.perf_counter() - started
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles chunks of updates."""
+        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
+        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
+        donate = (0,) if self.parts.env.spec.restorable else ()
+        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
+        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+
+    def read_by_all(self, shards: Shards) -> Any:
+        """Where numbers live that each process reads: members' on all devices, if need be."""
+        return shards.everywhere() if processes.several() else shards.shardings(None)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one update of all members."""
+        return self.config.steps_per_update * max(len(self.members), 1)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong on the host, if anything did."""
+        envs = [self.parts.env] + ([self.evaluator.env] if self.evaluator else [])
+        return next((env.failure for env in envs if env.failure), None)
+
+    def close(self) -> None:
+        """Ends what runs on the host; the compiled functions must not be called again."""
+        self.parts.env.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
+
+    def eval_key(self, update: int):
+        """The key of the evaluation after `update` updates, whatever came before."""
+        return evaluation_key(self.key, update)
+
+
+def evaluation_key(key, update: int):
+    """The key of the evaluation after `update` updates of a run with this key."""
+    return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
+
+
+class Run:
+    """One training run in its folder, from its first or its last saved update to its end."""
+
+    def __init__(self, programs: Programs, run_dir: Path, console: reporting.Console) -> None:
+        """Opens the folder's saves."""
+        self.config = programs.config
+        self.programs = programs
+        self.run_dir = run_dir
+        self.console = console
+        self.intervals = Intervals(self.config)
+        self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
+        self.progress = Progress()
+        self.best: AgentState | None = None  # kept here only by runs of many agents
+        self.sinks: list[reporting.Sink] = []
+        self.signal = 0
+        """The signal that ended it, if one did."""
+        self._pending: Metrics | None = None
+        self._idle = np.zeros((), int)  # updates in succession without a gradient step; [M]
+        self._sound = True  # nothing is known against the state
+        self._saved_at = time.perf_counter()
+
+    def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
+        """Trains until the end or an interrupt, and saves."""
+        p, every = self.progress, self.intervals
+        self._saved_at = time.perf_counter()
+        chunk, speed = FIRST_CHUNK_UPDATES, 0.0
+        while p.update < every.total and not processes.interrupted(interrupt):
+            updates = min(chunk, every.until_next(p.update))
+            started = time.perf_counter()
+            with self._host_failures(state):
+                after, metrics = self.programs.train_chunk(
+                    state, self.programs.hp, np.int32(updates)
+                )
+                metrics = jax.device_get(metrics)
+            state = after
+            (seconds,) = processes.maximum(time.perf_counter() - started)
+            chunk = max(1, int(CHUNK_SECONDS * updates / seconds))
+            speed = self._count(metrics) / seconds
+            p.update += updates
+            p.train_seconds += seconds
+            with self._between_chunks(state):
+                self._after_chunk(state, metrics, speed)
+        with self._between_chunks(state):
+            self._save(state)
+            self.checkpoints.wait()
+        return state
+
+    @contextlib.contextmanager
+    def _host_failures(self, state: TrainState) -> Iterator[None]:
+        """If a simulator on the host fails inside: saves `state`, and says what happened there."""
+        try:
+            with named_failures(self.config.env.name, self.programs):
+                yield
+        except SimulatorError as error:
+            done = self._save_first(state)
+            raise SimulatorError(f"{error}\n{done[0].upper()}{done[1:]}") from error
+
+    @contextlib.contextmanager
+    def _between_chunks(self, state: TrainState) -> Iterator[None]:
+        """If anything fails inside, a full disk or a sink: saves `state`, and says what it was.
+
+        Among several processes `train.all_present` says what it was.
+
+        Raises:
+            Stopped: in one sentence. One that comes from inside saves nothing.
+        """
+        try:
+            with self._host_failures(state):
+                yield
+        except (SimulatorError, reporting.Stopped, NotFiniteError):
+            raise
+        except Exception as error:
+            if processes.several():
+                raise
+            log.debug("between two chunks", exc_info=True)
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise reporting.Stopped(f"{what}; {self._save_first(state)}") from error
+
+    def _save_first(self, state: TrainState) -> str:
+        """Saves after a failure, as far as one process can; says what is on disk."""
+        try:
+            if self._sound and not processes.several():
+                self._save(state)
+                self.checkpoints.wait()
+        except Exception:
+            log.debug("saving failed, too", exc_info=True)
+        steps, saved = self.progress.env_steps, self.checkpoints.finished()
+        if saved == steps:
+            done = f"saved at {steps:,} steps in {self.run_dir}"
+        elif saved is None:
+            done = f"nothing could be saved in {self.run_dir}"
+        else:
+            done = f"not saved at {steps:,} steps, only at {saved:,} before, in {self.run_dir}"
+        return f"{done}; once that is mended, the same command resumes"
+
+    def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
+        p, every = self.progress, self.intervals
+        self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
+        if self._pending is not None:
+            metrics = jax.tree.map(np.add, self._pending, metrics)
+        self._pending = metrics
+        rows = self._rows(metrics)
+        done = p.update * self.programs.steps_per_update
+        self.console.progress(done, p.env_steps, speed, reporting.mean_row(rows))
+        for row, idle in zip(rows, np.atleast_1d(self._idle), strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE
+        lost = self._lost(rows)
+        self._sound = not lost
+        evaluate = every.due(every.eval, p.update) and not lost
+        if evaluate:
+            scores = self._evaluate(state)
+            rows = [row | score for row, score in zip(rows, scores, strict=True)]
+        if lost or evaluate or every.due(every.log, p.update):
+            common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
+            for row in rows:
+                for sink in self.sinks:
+                    sink.write(row | common)
+                log.debug("%s", row | common)
+            self._pending = None
+        if lost:
+            with processes.together():
+                raise NotFiniteError(self._what_was_lost())
+        (age,) = processes.maximum(time.perf_counter() - self._saved_at)
+        late = age > self.config.checkpoint.max_seconds
+        # A state without a gradient to go on by is not to replace one with it.
+        if (every.due(every.save, p.update) or late) and not self._idle.all():
+            self._save(state)
+
+    def _lost(self, rows: list[reporting.Row]) -> bool:
+        """Whether there is nothing left to train."""
+        return not rows[0]["charts/finite"]
+
+    def _what_was_lost(self) -> str:
+        """What is said when an agent is not finite any more: nothing of it is saved."""
+        saved, ppo = self.checkpoints.latest(), self.config.ppo
+        kept = (
+            f"the last finite save, at {saved:,} steps, is kept, from where the same command "
+            "would break again"
+            if saved
+            else "nothing had been saved before"
+        )
+        limit = (
+            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+            if ppo.max_grad_norm
+            else "and a ppo.max_grad_norm (now 0, which is no limit)"
+        )
+        return (
+            f"after {self.progress.env_steps:,} steps the agent's parameters, outputs or gradients "
+            f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+            f"{limit}"
+        )
+
+    def _count(self, metrics: Metrics) -> int:
+        """Notes the steps of a chunk; how many environment steps it took in all."""
+        steps = int(metrics.env_steps)
+        self.progress.env_steps += steps
+        return steps
+
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        """What there is to say after the updates that `metrics` sums up."""
+        row = reporting.metrics_row(metrics)
+        rate = self._learning_rate(self.config.ppo.learning_rate, row)
+        return [{"global_step": self.progress.env_steps, "charts/learning_rate": rate, **row}]
+
+    def _learning_rate(self, rate: float, row: reporting.Row) -> float:
+        """What `rate` was at the last update: by its schedule, and by the row's adapted factor."""
+        ppo, stride = self.config.ppo, 1.0 / self.intervals.total
+        progress = (self.progress.update - 1) * stride
+        schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
+        scheduled = float(schedules.factor(schedule, progress, warmup, stride))
+        return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
+
+    def _evaluate(self, state: TrainState) -> list[reporting.Row]:
+        p = self.progress
+        key = self.programs.eval_key(p.update)
+        row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
+        score = row["eval/return_mean"]
+        if beats(score, p.best_return):
+            found = dataclasses.replace(p, best_return=score, best_env_steps=p.env_steps)
+            self.checkpoints.save_best(state.agent, found)
+            p.best_return, p.best_env_steps = score, p.env_steps
+        return [row]
+
+    def _save(self, state: TrainState) -> None:
+        self.checkpoints.save(self._savable(state), self.progress, self.best)
+        self._saved_at = time.perf_counter()
+
+    def _savable(self, state: TrainState) -> TrainState:
+        """The state without what only a running simulator on the host knows."""
+        return state if self.restorable else state.replace(rollout=None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last save is that of the run's end."""
+        if self.checkpoints.latest() is None:
+            return False
+        return self.checkpoints.progress().update >= self.config.num_updates
+
+    @property
+    def restorable(self) -> bool:
+        """Whether resuming continues the environments, too, and not only the agent."""
+        return self.programs.parts.env.spec.restorable
+
+    def restore(self, template: TrainState) -> TrainState:
+        """Continues from the last save; simulators on the host start afresh."""
+        state, self.progress = self.checkpoints.restore(self._savable(template))
+        return state if self.restorable else state.replace(rollout=template.rollout)
+
+    def open_sinks(self) -> None:
+        """Starts the files that rows go to."""
+        if not processes.is_main():
+            return
+        config, table = self.config.logging, self.run_dir / "metrics.csv"
+        self.sinks.append(reporting.CsvSink(table, self.progress.update, self.columns))
+        if config.tensorboard:
+            self.sinks.append(self._tensorboard(self.run_dir / "tensorboard"))
+        if config.wandb_project:
+            self.sinks.append(self._wandb())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of metrics.csv."""
+        return (*reporting.COLUMNS, *self.programs.parts.figures)
+
+    def _tensorboard(self, folder: Path) -> reporting.Sink:
+        return reporting.TensorBoardSink(folder, self.progress.env_steps)
+
+    def _wandb(self) -> reporting.Sink:
+        settings = configio.flatten(self.config)
+        wandb = reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        return reporting.HeldBack(wandb, self.checkpoints.finished)
+
+    def close(self) -> None:
+        """Finishes saves, closes simulators and files, whichever of these fails, and draws."""
+        with contextlib.ExitStack() as closing:  # from the last one up
+            for sink in reversed(self.sinks):
+                closing.callback(sink.close)
+            closing.callback(self.programs.close)
+            closing.callback(self.checkpoints.close)
+        rows = reporting.read_csv(self.run_dir / "metrics.csv") if processes.is_main() else []
+        if rows:
+            self._draw(rows)
+
+    def _draw(self, rows: list[reporting.Row]) -> None:
+        title = f"{self.config.env.name}, seed {self.config.seed}"
+        reporting.plot_curve(
+            rows, self.run_dir / "learning_curve.png", title, evaluated=self.config.eval.policy
+        )
+
+
+def resolve_shards(config: Config, num_devices: int) -> Config:
+    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
+
+    Several seeds are spread over devices first; then what is left of them counts.
+
+    Raises:
+        ValueError: other shards of a simulator on the host than one per process, or environments
+            that do not divide among the processes.
+    """
+    count = jax.process_count()
+    if config.asynchronous and count > 1:
+        raise ValueError(
+            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
+        )
+    if registry.on_host(config.env):
+        if config.num_shards not in (0, count):
+            raise ValueError(
+                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
+                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
+                f"or leave num_shards at 0 for a new run"
+            )
+        if count > 1 and config.num_seeds > 1:
+            raise ValueError(
+                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
+                f"one seed in {count} processes; train seeds in processes of their own"
+            )
+        return replace(config, num_shards=count)
+    if config.num_shards:
+        return config
+    if config.num_seeds % num_devices == 0:
+        return replace(config, num_shards=1)
+    num_devices //= largest_divisor(config.num_seeds, num_devices)
+    rows = config.steps_per_update // config.ppo.num_minibatches
+    most = min(num_devices, rows // MIN_ROWS)
+    for shards in range(most - most % count, 1, -count):
+        try:
+            return replace(config, num_shards=shards)
+        except ValueError:
+            continue
+    return replace(config, num_shards=count)

@@ -1,0 +1,303 @@
+"""Population-based training: agents that do badly go on from those that do well.
+
+Every so many updates, each agent of the worst share takes over what a random one of the best share
+has learned (parameters, optimiser, statistics) and its tunable numbers, and these are then
+perturbed. Environments and keys stay each agent's own. All of it happens inside the compiled
+program. A selection waits for a time when every agent has finished an episode since the last one.
+
+Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import streams
+from purejaxppo.runs import reporting
+from purejaxppo.agents import diagnostics
+from purejaxppo.config.schema import TUNABLE, Config
+from purejaxppo.runs.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.parts import train_program
+from purejaxppo.runs.reporting import MOST_DIVERGED
+from purejaxppo.sweep.search_space import LogUniform, Range, Uniform
+from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
+
+COMPLEMENTS = ("gamma", "gae_lambda")
+"""Numbers near 1, of which 1 - x is perturbed: a horizon of 1 / (1 - x) steps grows by a factor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How a population evolves."""
+
+    bounds: tuple[tuple[str, float, float], ...]
+    """Names of Hyperparams that vary, and the range each stays in."""
+    interval: int
+    """Updates between two selections."""
+    share: float = 0.25
+    """Of the population that is replaced, and that replaces it."""
+    factor: float = 1.25
+    """A copied number is multiplied by this, divided by it, or kept, each as likely; of gamma and
+    gae_lambda, the distance to 1 is."""
+
+
+class Population(NamedTuple):
+    """What a population knows of its M members."""
+
+    hp: Hyperparams  # [M] each
+    return_sum: jax.Array  # [M] of the episodes since the last selection
+    episodes: jax.Array  # [M] int32
+    diverged: jax.Array  # [M] int32: episodes since then that diverged, and have no return
+    parent: jax.Array  # [M] int32: whom a member was last copied from; itself at first
+
+
+class PopulationState(TrainState):
+    """The state of M agents and of the population that they are."""
+
+    population: Population = state_field(own="what is known of all members")
+
+
+def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
+    """Rules for ranges of tunable numbers.
+
+    Raises:
+        ValueError: a range is of something that a compiled program cannot change.
+    """
+    bounds = []
+    for key, values in ranges.items():
+        if key not in TUNABLE:
+            raise ValueError(
+                f"--population changes numbers inside one program, and {key} is part of its "
+                f"structure; what may vary is {', '.join(sorted(TUNABLE))}"
+            )
+        if not isinstance(values, Uniform | LogUniform):
+            raise ValueError(f"--population perturbs {key}: give it a uniform or log_uniform range")
+        bounds.append((key.removeprefix("ppo."), values.low, values.high))
+    return Rules(tuple(bounds), interval, share, factor)
+
+
+def select(key, score, share: float):
+    """For each of M members whom it goes on from, int32 [M]: itself, or one of the best.
+
+    The `share` with the lowest scores each draw one of the `share` with the highest, and go on from
+    it if its score is higher than theirs. Scores that are not finite are lower than all others.
+    """
+    size = score.shape[0]
+    count = min(max(round(size * share), 1), size // 2)
+    score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
+    order = jnp.argsort(score)
+    worst, best = order[:count], order[size - count :]
+    known = jnp.isfinite(score[best])  # among these is drawn, if there are any
+    drawn = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
+    return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
+
+
+def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
+    """Numbers of the members that were `copied` (bool [M]), perturbed within their bounds."""
+    fields = {}
+    for i, (name, low, high) in enumerate(rules.bounds):
+        old = getattr(hp, name)
+        steps = jax.random.randint(jax.random.fold_in(key, i), old.shape, -1, 2)
+        factors = rules.factor ** steps.astype(old.dtype)
+        new = 1.0 - (1.0 - old) * factors if name in COMPLEMENTS else old * factors
+        fields[name] = jnp.where(copied, jnp.clip(new, low, high), old)
+    return hp._replace(**fields)
+
+
+def evolve(
+    key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
+) -> tuple[TrainState, Population]:
+    """One selection: (state, population) after it.
+
+    Nobody is selected before each member has ended an episode, or has numbers that are not finite
+    (parameters, or returns of updates that were not): until then the episodes so far count for the
+    next selection. Numbers that are not finite lose, and so does a member of whose episodes more
+    than `MOST_DIVERGED` diverged: the returns of the others would speak for those that were broken.
+
+    Args:
+        key: consumed.
+        state: every array with a leading axis of M members.
+        population: what is known of them.
+        rules: how to select.
+        initial_carry: of the environments of one shard [N, ...], () without a memory.
+    """
+    select_key, perturb_key = jax.random.split(key)
+    ended = population.episodes + population.diverged
+    alive = finite(state.agent.params) & jnp.isfinite(population.return_sum)
+    sound = alive & (population.diverged <= MOST_DIVERGED * ended)
+    score = jnp.where(sound, population.return_sum / population.episodes, jnp.nan)
+    ready = jnp.all((ended > 0) | ~alive)
+    own = jnp.arange(len(score))
+    source = jnp.where(ready, select(select_key, score, rules.share), own)
+    copied = source != own
+
+    def copy(tree):
+        return jax.tree.map(lambda x: x[source], tree)
+
+    old = state.rollout.carry
+    fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
+    inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["own"]]
+    state = state.replace(
+        rollout=state.rollout.replace(carry=keep_better(copied, old, fresh)),
+        **{name: copy(getattr(state, name)) for name in inherited},
+    )
+    population = Population(
+        hp=perturb(perturb_key, copy(population.hp), copied, rules),
+        return_sum=jnp.where(ready, 0.0, population.return_sum),
+        episodes=jnp.where(ready, 0, population.episodes),
+        diverged=jnp.where(ready, 0, population.diverged),
+        parent=jnp.where(copied, source, population.parent).astype(jnp.int32),
+    )
+    return state, population
+
+
+def finite(params: Any):
+    """Whether all parameters of a member are finite, bool [M], of trees of arrays [M, ...]."""
+    each = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(each), axis=0)
+
+
+def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
+    """A sentence, if an episode of `limit` steps (0: any number) may outlast an interval; or ""."""
+    steps = rules.interval * rollout_length
+    if steps >= limit:
+        return ""
+    return (
+        f"an episode may last {limit} steps, and a selection is due every {steps} steps of an "
+        f"environment: it is left out until every agent has finished an episode; "
+        f"{-(-limit // steps)} times the --population_interval leaves none out"
+    )
+
+
+class PopulationPrograms(MemberPrograms):
+    """The compiled functions of a population; its selections happen inside `train_chunk`."""
+
+    def __init__(
+        self,
+        config: Config,
+        devices: list[jax.Device],
+        members: Sequence[Config],
+        rules: Rules,
+    ) -> None:
+        """Builds the parts; nothing is compiled yet."""
+        super().__init__(config, devices, members)
+        self.rules = rules
+
+    def init(self) -> PopulationState:
+        """The state before the first update."""
+        state = super().init()
+        size = len(self.members)
+        population = Population(
+            hp=self.hp,
+            return_sum=jnp.zeros(size),
+            episodes=jnp.zeros(size, jnp.int32),
+            diverged=jnp.zeros(size, jnp.int32),
+            parent=jnp.arange(size, dtype=jnp.int32),
+        )
+        population = jax.device_put(population, self.shards.shardings(None))
+        fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(TrainState)}
+        return PopulationState(**fields, population=population)
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles chunks of updates with selections between them."""
+        out = self.shards.shardings((state_axes(PopulationState), None))
+        donate = (0,) if self.parts.env.spec.restorable else ()
+        train = jax.jit(self.train_population, donate_argnums=donate, out_shardings=out)
+        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+
+    def train_population(
+        self, state: PopulationState, hp: Hyperparams, num_updates
+    ) -> tuple[PopulationState, Metrics]:
+        """`num_updates` updates of all members; `hp` is that of the start and not read."""
+        del hp
+        fields = [f.name for f in dataclasses.fields(TrainState)]
+        size = len(self.members)
+        zeros = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (size, *x.shape)),
+            diagnostics.zero_metrics(self.parts.figures),
+        )
+        key = streams.stream(self.key[0], streams.POPULATION)
+        carry = self.parts.initial_carry((self.parts.env.spec.num_envs,))
+        train_chunk = train_program(self.parts)
+
+        def select_among(update, state, population):
+            key_now = jax.random.fold_in(key, update)
+            return evolve(key_now, state, population, self.rules, carry)
+
+        def body(_, carried):
+            state, population, total = carried
+            state, metrics = train_chunk(state, population.hp, 1)
+            population = population._replace(
+                return_sum=population.return_sum
+                + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
+                episodes=population.episodes + metrics.episodes.count,
+                diverged=population.diverged + metrics.episodes.diverged,
+            )
+            update = state.update[0]
+            state, population = jax.lax.cond(
+                (update % self.rules.interval == 0) & (update < self.config.num_updates),
+                lambda pair: select_among(update, *pair),
+                lambda pair: pair,
+                (state, population),
+            )
+            return state, population, jax.tree.map(jnp.add, total, metrics)
+
+        trained = TrainState(**{name: getattr(state, name) for name in fields})
+        carried = trained, state.population, zeros
+        trained, population, total = jax.lax.fori_loop(0, num_updates, body, carried)
+        whole = {name: getattr(trained, name) for name in fields}
+        return PopulationState(**whole, population=population), total
+
+
+class PopulationRun(MembersRun):
+    """A run of a population: rows also say each member's numbers and whom it was copied from."""
+
+    programs: PopulationPrograms
+
+    def __init__(
+        self, programs: PopulationPrograms, run_dir: Path, console: reporting.Console
+    ) -> None:
+        """Opens the folder's saves; says so if selections will have to wait for episodes."""
+        super().__init__(programs, run_dir, console)
+        length, spec = self.config.ppo.rollout_length, programs.parts.env.spec
+        if warning := short_interval(programs.rules, length, spec.max_episode_steps):
+            console.say(warning)
+
+    def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
+        assert isinstance(state, PopulationState)
+        self._population, self._alive = jax.device_get(
+            (state.population, finite(state.agent.params))
+        )
+        super()._after_chunk(state, metrics, speed)
+
+    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+        population, names = self._population, self._varying()
+        return [
+            row
+            | {f"population/{name}": float(getattr(population.hp, name)[i]) for name in names}
+            | {"population/parent": int(population.parent[i])}
+            | {"charts/finite": int(self._alive[i])}  # by now: it may go on from another one
+            for i, row in enumerate(super()._rows(metrics))
+        ]
+
+    def _rates(self) -> list[float]:
+        return [float(rate) for rate in self._population.hp.learning_rate]
+
+    def _varying(self) -> list[str]:
+        return [name for name, _, _ in self.programs.rules.bounds]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of metrics.csv."""
+        names = [*self._varying(), "parent"]
+        return (*super().columns, *(f"population/{name}" for name in names))
+
+
+def final_numbers(rows: Sequence[reporting.Row], rules: Rules) -> dict[str, Any]:
+    """A member's tunable numbers at its last row, by the names of config fields."""
+    return {f"ppo.{name}": rows[-1][f"population/{name}"] for name, _, _ in rules.bounds}

@@ -1,0 +1,227 @@
+"""A sweep's agents in batches: each a run of many agents in one program, as large as fits.
+
+Settings of one structure are one group, which compiles once. A group's agents, each setting with
+each seed, are cut into batches where they do not fit into memory together.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from purejaxppo import train
+from purejaxppo.config import files as configio
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.parallel.shards import cpu_cores
+from purejaxppo.runs import reporting
+from purejaxppo.runs.folder import CONFIG, run_folder
+from purejaxppo.runs.loop import NotFiniteError, resolve_shards
+from purejaxppo.runs.members import MemberPrograms, MembersRun
+from purejaxppo.sweep.search_space import structure
+
+SHARE = 0.8
+"""Of the memory that is free: what a sweep takes if it is not told."""
+PLAN = "batches.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Agents of one structure, and where their runs go; a plain value that can be sent."""
+
+    folder: str
+    members: tuple[Config, ...]
+    memory: float = 0.0
+    """Budget in bytes; 0: a share of what is free."""
+
+
+def group_up(members: Sequence[Config]) -> list[list[Config]]:
+    """The agents by structure, in the order of their first."""
+    groups: dict[Any, list[Config]] = {}
+    for member in members:
+        groups.setdefault(structure(member), []).append(member)
+    return list(groups.values())
+
+
+def train_group(group: Group) -> int:
+    """Trains what is left of a group, batch after batch; the exit code of the first that failed."""
+    devices = train.start_jax(group.members[0])
+    folder = Path(group.folder)
+    for index, members in enumerate(plan(group, devices)):
+        code = train_batch(folder / f"batch-{index:03d}", members, devices)
+        if code:
+            return code
+    return 0
+
+
+def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
+    """The group's batches: as they were planned before, if anything of them has been saved."""
+    path = Path(group.folder) / PLAN
+    members = list(group.members)
+    begun = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
+    if path.is_file() and begun:
+        sizes = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        width = 1 if registry.on_host(members[0].env) else len(devices)
+        sizes = cut(len(members), fitting(group, devices, width), width)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        configio.write_whole(path, json.dumps(sizes))
+    batches, start = [], 0
+    for size in sizes:
+        batch = members[start : start + size]
+        batches.append(batch + batch[-1:] * (size - len(batch)))
+        start += size
+    return batches
+
+
+def cut(count: int, limit: int, width: int) -> list[int]:
+    """Sizes of batches of at most `limit` agents: as few and as equal as can be.
+
+    Each is a multiple of `width`, so that all devices have work; together they may be more than
+    `count`, by less than `width` for each: such places are filled with a copy.
+
+        cut(10, 100, 2) = [10], cut(9, 100, 2) = [10], cut(10, 4, 2) = [4, 4, 2]
+    """
+    limit = max(limit // width, 1) * width
+    number = math.ceil(count / limit)
+    size = math.ceil(count / number / width) * width
+    sizes = [size] * (count // size)
+    left = count - sum(sizes)
+    return sizes + [math.ceil(left / width) * width] * (left > 0)
+
+
+def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
+    """How many of a group's agents fit into memory together, by what XLA says of their programs.
+
+    Raises:
+        ValueError: not even the fewest that a program can be made of.
+    """
+    cores = cpu_cores()
+    part = min(len(devices) / cores, 1.0) if devices[0].platform == "cpu" else 1.0
+    budget = group.memory or SHARE * part * free_memory(devices)
+    whole = cut(len(group.members), len(group.members), width)[0]
+    needed = measure(group.members, whole, devices)
+    if needed <= budget:
+        return whole
+    few, more = width, 2 * width
+    least = measure(group.members, few, devices)
+    if least > budget:
+        raise ValueError(
+            f"{few} agents need {least / 1e9:.3f} GB, and the budget is {budget / 1e9:.3f} GB: "
+            f"give more with --memory_gb, or make them smaller (env.num_envs, ppo.rollout_length)"
+        )
+    slope = (measure(group.members, more, devices) - least) / (more - few)
+    return min(few + int((budget - least) / max(slope, 1.0)), whole - width)
+
+
+def measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
+    """Bytes that so many agents take: their largest program, and a copy of them to be saved."""
+    known = structure(members[0]), size, len(devices)
+    if known not in _MEASURED:
+        _MEASURED[known] = _measure(members, size, devices)
+    return _MEASURED[known]
+
+
+_MEASURED: dict[Any, float] = {}
+
+
+def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
+    filled = [members[i % len(members)] for i in range(size)]
+    config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
+    programs = MemberPrograms(config, devices, filled)
+    try:
+        state = programs.abstract_state()
+        programs.compile(state)
+    finally:
+        programs.close()
+    compiled = [programs.train_chunk] + [programs.evaluate] * bool(programs.evaluate)
+    leaves = jax.tree.leaves((state.agent, state.opt_state))
+    state_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+    return max(map(program_bytes, compiled)) * programs.shards.num_devices + 2 * state_bytes
+
+
+def program_bytes(compiled: Any) -> int:
+    """What a compiled program needs on each device: arguments, results and work space."""
+    found = compiled.memory_analysis()
+    return (
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        + found.temp_size_in_bytes
+        - found.alias_size_in_bytes
+    )
+
+
+def free_memory(devices: list[jax.Device]) -> float:
+    """Bytes that are free: the devices' own memory, or the machine's where they are its cores."""
+    if devices[0].platform != "cpu":
+        stats = [device.memory_stats() or {} for device in devices]
+        limits = [s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s]
+        return float(min(limits) * len(limits)) if limits else math.inf
+    found = [line.split() for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
+    free = float(found[0][1]) * 1024 if found else math.inf
+    for limit, used in CGROUPS:  # a container's or a batch job's
+        numbers = [*_lines(limit), *_lines(used)]
+        if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+            free = min(free, float(numbers[0]) - float(numbers[1]))
+    return max(free, 0.0)
+
+
+CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+    ),
+)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def train_batch(
+    folder: Path,
+    members: Sequence[Config],
+    devices: list[jax.Device],
+    make: Callable[[Config, Path, reporting.Console], MembersRun] | None = None,
+) -> int:
+    """Trains a batch in its folder, or what is left of it; the exit code.
+
+    `make` makes the run, if it is not a plain one: (config, folder, console) -> run.
+    """
+    config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
+    config = resolve_shards(config, len(devices))
+    with run_folder(folder, clobber=False):
+        old = configio.load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
+        if any(configio.compare(old, config)):
+            raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
+        console = reporting.Console(len(members) * config.num_updates * config.steps_per_update)
+        if make is None:
+            run = MembersRun(MemberPrograms(config, devices, members), folder, console)
+        else:
+            run = make(config, folder, console)
+        if run.finished:
+            console.say(f"{folder} is trained")
+            run.close()
+            return 0
+        try:
+            return train.execute(run) or (128 + run.signal if run.signal else 0)
+        except NotFiniteError as error:
+            if make is not None:
+                raise
+            console.say(f"{folder}: {error}")  # agents without a score, as their rows say
+            return 0
+        except (jax.errors.JaxRuntimeError, reporting.Stopped) as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise ValueError(
+                f"{len(members)} agents ran out of memory: give less with --memory_gb; the same "
+                f"command then resumes ({str(error).splitlines()[0]})"
+            ) from error

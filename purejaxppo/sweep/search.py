@@ -1,0 +1,142 @@
+"""How a sweep chooses what to try next, seeing what came out so far."""
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from purejaxppo.sweep.search_space import Choice, LogUniform, Range, Setting, Uniform
+
+TRIES = 100
+"""Settings that do not go together before the ranges are given up."""
+
+Scored = Sequence[tuple[Setting, float]]
+
+
+class Search(Protocol):
+    """Chooses settings, round after round."""
+
+    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+        """The next settings to train side by side; none when it is over.
+
+        Args:
+            scored: everything tried so far and what it was worth (NaN: no evaluation).
+            known: what was chosen here in the run of the sweep that this one continues.
+        """
+        ...
+
+
+class Fixed:
+    """Settings that are known beforehand: one round."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        """These."""
+        self._settings = list(settings)
+
+    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+        """All of them, then none."""
+        del known
+        return [] if scored else self._settings
+
+
+class Optuna:
+    """Optuna's tree-structured Parzen estimator (Akiba et al. 2019), a batch of trials at a time.
+
+    Args:
+        ranges: to choose from.
+        count: settings in all.
+        batch: settings at a time.
+        seed: of the sampler.
+        check: raises ValueError for a setting that makes no sense; another is chosen then.
+    """
+
+    def __init__(
+        self,
+        ranges: Mapping[str, Range],
+        count: int,
+        batch: int,
+        seed: int,
+        check: Callable[[Setting], None] = lambda setting: None,
+    ) -> None:
+        """Starts a study.
+
+        Raises:
+            ValueError: Optuna is not installed, or the batch is below 1.
+        """
+        if importlib.util.find_spec("optuna") is None:
+            raise ValueError("optuna is not installed: pip install 'purejaxppo[optuna]'")
+        if batch < 1:
+            raise ValueError(f"--optuna_batch {batch} must be at least 1")
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(direction="maximize")
+        self._ranges, self._count, self._batch = dict(ranges), count, batch
+        self._seed, self._check = seed, check
+        self._asked: list[Any] = []
+        self._failed = optuna.trial.TrialState.FAIL
+
+    def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
+        """As many as a batch holds and are left."""
+        for trial, (_, score) in zip(self._asked, scored[-len(self._asked) :], strict=True):
+            if math.isnan(score):
+                self._study.tell(trial, state=self._failed)
+            else:
+                self._study.tell(trial, score)
+        left = min(self._batch, self._count - len(scored))
+        # A sampler of its own for each round: what it draws does not depend on resuming.
+        self._study.sampler = self._sampler(self._seed + len(scored))
+        for setting in known or ():
+            self._study.enqueue_trial(self._numbered(setting))
+        self._asked = [self._ask() for _ in range(left)]
+        return [self._setting(trial.params) for trial in self._asked]
+
+    def _sampler(self, seed: int) -> Any:
+        from optuna.samplers import TPESampler
+
+        startup = max(10, self._batch)
+        return TPESampler(seed=seed, constant_liar=True, n_startup_trials=startup)
+
+    def _ask(self) -> Any:
+        """The next trial that makes sense; ValueError if none of many does."""
+        for _ in range(TRIES):
+            trial = self._study.ask(self._distributions())
+            try:
+                self._check(self._setting(trial.params))
+            except ValueError as error:
+                self._study.tell(trial, state=self._failed)
+                wrong = error
+            else:
+                return trial
+        raise wrong
+
+    def _distributions(self) -> dict[str, Any]:
+        import optuna.distributions as kinds
+
+        def of(values: Range) -> Any:
+            if isinstance(values, Choice):  # by number: Optuna takes no lists of layer widths
+                return kinds.CategoricalDistribution(tuple(range(len(values.values))))
+            assert isinstance(values, Uniform | LogUniform)
+            log = isinstance(values, LogUniform)
+            if values.whole:
+                return kinds.IntDistribution(int(values.low), int(values.high), log=log)
+            return kinds.FloatDistribution(values.low, values.high, log=log)
+
+        return {key: of(values) for key, values in self._ranges.items()}
+
+    def _setting(self, params: Mapping[str, Any]) -> Setting:
+        return {
+            key: values.values[params[key]] if isinstance(values, Choice) else params[key]
+            for key, values in self._ranges.items()
+        }
+
+    def _numbered(self, setting: Setting) -> dict[str, Any]:
+        """Undoes `_setting`; lists that were tuples before JSON are found, too."""
+
+        def number(values: Range, given: Any) -> Any:
+            if not isinstance(values, Choice):
+                return given
+            plain = [list(v) if isinstance(v, tuple) else v for v in values.values]
+            return plain.index(list(given) if isinstance(given, tuple) else given)
+
+        return {key: number(values, setting[key]) for key, values in self._ranges.items()}

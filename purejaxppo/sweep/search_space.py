@@ -1,0 +1,217 @@
+"""What a sweep tries: settings, from a grid or drawn from ranges.
+
+A setting is a flat mapping from dotted names of config fields to values, over a base config.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import yaml
+
+from purejaxppo.config import files as configio
+from purejaxppo.config.checks import settings as settings_of
+from purejaxppo.config.schema import TUNABLE, Config
+
+Setting = dict[str, Any]
+
+DEFAULTS = Config()
+
+NOT_SWEPT = frozenset(
+    name for name, about, _ in settings_of(DEFAULTS) if not about.get("swept", True)
+)
+"""Fields that say how to run and what to keep, and not what is learned."""
+
+
+class Range(Protocol):
+    """Values that one field may take."""
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """One of them."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform:
+    """Between low and high, each as likely; whole numbers for a field of whole numbers."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, rng: np.random.Generator) -> float | int:
+        """One of them."""
+        if self.whole:
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        return float(rng.uniform(self.low, self.high))
+
+
+@dataclasses.dataclass(frozen=True)
+class LogUniform:
+    """Between low and high, each order of magnitude as likely."""
+
+    low: float
+    high: float
+    whole: bool = False
+
+    def draw(self, rng: np.random.Generator) -> float | int:
+        """One of them."""
+        value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+        return min(max(round(value), int(self.low)), int(self.high)) if self.whole else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of a list."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """One of them."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+
+def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:
+    """Values per field, from texts such as `ppo.learning_rate=1e-4,3e-4`, over a base config.
+
+    Raises:
+        ValueError: one sentence about the first text that is wrong.
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        if not equals or not listed.strip():
+            raise ValueError(
+                f"--grid {text}: expected a field and values, as in ppo.gamma=0.98,0.99"
+            )
+        key = check_key(name.strip(), "--grid")
+        if key in grid:
+            raise ValueError(f"--grid {key} is given twice; list all its values in one")
+        try:
+            values = yaml.load(f"[{listed}]", configio.Loader)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ValueError(f"--grid {text}: the values are not a list such as 1,2,3") from error
+        values = [check_value(key, value, f"--grid {key}", base) for value in values]
+        if len(set(map(repr, values))) < len(values):
+            raise ValueError(f"--grid {text}: a value is there twice")
+        grid[key] = values
+    return grid
+
+
+def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """Every combination, the last field varying fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
+    """Ranges from a YAML file, over a base config.
+
+        ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
+        ppo.ent_coef: {uniform: [0, 0.02]}
+        network.activation: {choice: [tanh, relu]}
+
+    Raises:
+        ValueError: one sentence about the first entry that is wrong.
+    """
+    if not path.is_file():
+        raise ValueError(f"--ranges {path}: no such file")
+    data = configio.read_yaml(path)
+    if not data:
+        raise ValueError(f"{path}: names no field to vary")
+    return {
+        key: _parse_range(path.name, check_key(str(key), path.name), value, base)
+        for key, value in data.items()
+    }
+
+
+KINDS = {"uniform": Uniform, "log_uniform": LogUniform, "choice": Choice}
+
+
+def _parse_range(where: str, key: str, given: Any, base: Config) -> Range:
+    place = f"{where}: {key}"
+    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in KINDS:
+        raise ValueError(
+            f"{place} = {given!r} is no range; expected one of {{uniform: [low, high]}}, "
+            f"{{log_uniform: [low, high]}}, {{choice: [a, b]}}"
+        )
+    ((kind, values),) = given.items()
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{place}: {kind} needs a list of values, not {values!r}")
+    checked = [check_value(key, value, place, base) for value in values]
+    if kind == "choice":
+        return Choice(tuple(checked))
+    if len(checked) != 2 or any(isinstance(x, bool | str | tuple | dict) for x in checked):
+        raise ValueError(f"{place}: {kind} needs two numbers, [low, high], not {values!r}")
+    low, high = cast(list[float], checked)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"{place}: {kind} from {low} to {high} has no end")
+    if not low < high:
+        raise ValueError(f"{place}: {kind} from {low} to {high} is empty; low must be below high")
+    if kind == "log_uniform" and low <= 0:
+        raise ValueError(f"{place}: log_uniform starts at {low}; it must start above 0")
+    return KINDS[kind](low, high, whole=all(isinstance(x, int) for x in checked))
+
+
+def random_settings(ranges: Mapping[str, Range], count: int, seed: int) -> list[Setting]:
+    """`count` settings drawn from ranges; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
+
+
+def check_key(key: str, where: str) -> str:
+    """A field's dotted name, if a sweep may vary it.
+
+    Raises:
+        ValueError: there is none of this name, or it is not what is learned.
+    """
+    known = configio.flatten(Config())
+    if key not in known:
+        by_leaf = {dotted.rpartition(".")[2]: dotted for dotted in known}
+        close = difflib.get_close_matches(key, known, 1)
+        close = close or [by_leaf[x] for x in difflib.get_close_matches(key, by_leaf, 1)]
+        hint = f"did you mean '{close[0]}'?" if close else "docs/config.md lists what there is"
+        raise ValueError(f"{where}: {key}: unknown field; {hint}")
+    if key in NOT_SWEPT:
+        hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")
+        raise ValueError(f"{where}: {key} is not a setting that learning depends on{hint}")
+    return key
+
+
+def check_value(key: str, value: Any, where: str, base: Config) -> Any:
+    """A value as its field's type.
+
+    Raises:
+        ValueError: it does not fit.
+    """
+    try:
+        config = configio.from_dict(
+            configio.apply_overrides(dataclasses.asdict(base), {key: value})
+        )
+    except ValueError as error:
+        message = str(error).removeprefix("config: ")
+        if message.startswith(key):
+            raise ValueError(f"{where}: {message}") from error
+        return value  # does not fit the defaults' sizes: checked with the config of the sweep
+    return configio.flatten(config)[key]
+
+
+def apply(config: Config, setting: Setting) -> Config:
+    """The config of a setting.
+
+    Raises:
+        ValueError: its fields do not go together.
+    """
+    plain = configio.apply_overrides(dataclasses.asdict(config), setting)
+    named = ", ".join(f"{key} = {value}" for key, value in setting.items())
+    return configio.from_dict(plain, where=f"setting {named}" if named else "config")
+
+
+def structure(config: Config) -> tuple[tuple[str, Any], ...]:
+    """What one compiled program has in common: every field but tunable ones and the seed."""
+    flat = configio.flatten(config)
+    return tuple((k, repr(v)) for k, v in flat.items() if k not in TUNABLE and k != "seed")
