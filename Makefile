@@ -58,6 +58,7 @@ format: $(for_test)
 
 docs: $(for_docs)
 	$(RUN) docs/make_config_reference.py
+	$(RUN) docs/make_walk.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
 # Keeps what is locked as far as pyproject.toml allows; LOCK_ARGS=--upgrade takes the newest.

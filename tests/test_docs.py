@@ -9,7 +9,7 @@ import pytest
 from purejaxppo.config.schema import TUNABLE, Config
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPT = ROOT / "docs" / "make_config_reference.py"
+SCRIPTS = [ROOT / "docs" / name for name in ("make_config_reference.py", "make_walk.py")]
 
 pytestmark = pytest.mark.toy
 
@@ -23,11 +23,12 @@ def fields(config, prefix=""):
             yield prefix + field.name
 
 
-def test_config_reference_is_up_to_date(monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_what_follows_from_the_source_is_up_to_date(path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    monkeypatch.setattr("sys.argv", [str(SCRIPT), "--check"])
+    monkeypatch.setattr("sys.argv", [str(path), "--check"])
     assert script.main() == 0, capsys.readouterr().err
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-import purejaxppo.export as export_command
 import purejaxppo.train as train_command
 from purejaxppo import restore, spaces
 from purejaxppo.agents import convolutions
@@ -19,6 +18,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Agent
+from purejaxppo.export import __main__ as export_command
 from purejaxppo.export import files as export
 from purejaxppo.export import player
 from purejaxppo.export import rewrite as rewrites

@@ -16,7 +16,6 @@ from support.optimizations import optimized
 from support.runs import forget_last_save
 from support.trees import assert_same, filled
 
-import purejaxppo.sweep as sweep_command
 from purejaxppo import hyperparams, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, IntrinsicConfig, PPOConfig
@@ -29,11 +28,12 @@ from purejaxppo.runs.population import (
     evolve,
     finite,
     perturb,
-    rules_of,
     select,
     short_interval,
 )
 from purejaxppo.runs.reporting import read_csv
+from purejaxppo.sweep import __main__ as sweep_command
+from purejaxppo.sweep import search
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform
 from purejaxppo.types import TrainState
 
@@ -125,8 +125,8 @@ def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
 )
 def test_only_ranges_of_tunable_numbers_evolve(ranges, said):
     with pytest.raises(ValueError, match=said):
-        rules_of(ranges, 1, 0.25, 1.25)
-    assert rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
+        search.rules_of(ranges, 1, 0.25, 1.25)
+    assert search.rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
         ("gamma", 0.9, 0.99),
     )
 

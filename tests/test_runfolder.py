@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 import purejaxppo.evaluate as evaluate_command
-import purejaxppo.export as export_command
 import purejaxppo.train as train_command
 from purejaxppo.config import files as configio
 from purejaxppo.config.schema import ImitateConfig
+from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs.imitation import load_teacher
 
 CODE = """

@@ -24,11 +24,11 @@ with contextlib.suppress(ImportError):
     # and not in a test whose stderr is another one.
     import submitit  # noqa: F401
 
-import purejaxppo.sweep as sweep_command
 from purejaxppo import interrupts, restore
 from purejaxppo.config import files as configio
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.members import MembersRun
+from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, report
 from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.packing import Group, cut, group_up

@@ -1,20 +1,14 @@
-"""`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file.
+"""A policy as one file, checked against the agent before it gets its name.
 
 What is written takes the simulator's observations and returns its actions: the normalisation of
 observations, the network, the distribution's mode and the scaling to the actions' bounds are all
 inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime of ONNX.
 """
 
-from purejaxppo import interrupts
-
-if __name__ == "__main__":
-    interrupts.listen()
-
 import contextlib
 import dataclasses
 import importlib.util
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,14 +23,9 @@ from purejaxppo.config import files as configio
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Agent
 from purejaxppo.export import onnx_file, player
-from purejaxppo.export.player import Port, Program
+from purejaxppo.export.player import Program
 from purejaxppo.export.trace import trace
-from purejaxppo.parallel.shards import use_compilation_cache
-from purejaxppo.runs import cli
-from purejaxppo.runs.checkpoint import restore
-from purejaxppo.runs.folder import imports
 
-DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
 SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
 """Observations that a new file is checked with."""
@@ -44,24 +33,6 @@ TOLERANCE = 1e-4
 """Largest difference of an action, relative to the largest action, before a file is refused."""
 TIES = 0.02
 """Share of discrete actions that may differ, since two logits may be equal but for rounding."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """What to export, and where to."""
-
-    run: str = ""
-    """The run's folder, as made by `python -m purejaxppo.train`."""
-    to: str = ""
-    """The file to write: .onnx, or .npz for the player in numpy."""
-    checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
-    index: int = -1
-    """Of a run of several seeds, the one to take: 0 is the first."""
-    batch: int = 1
-    """Observations that the file takes at once."""
-    force: bool = False
-    """Replace a file that is there already."""
 
 
 class Written(NamedTuple):
@@ -73,35 +44,6 @@ class Written(NamedTuple):
     """What the file was checked with."""
     difference: float
     """The largest of any action from the agent's, over `CHECKED` observations."""
-
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    prog = "python -m purejaxppo.export"
-    return cli.run(
-        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
-    )
-
-
-def run(command: Command) -> int:
-    """Exports, and prints what was written."""
-    if not command.run:
-        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
-    if not command.to:
-        raise ValueError("--to needs the file to write, such as policy.onnx or policy.npz")
-    if command.batch < 1:
-        raise ValueError(f"--batch {command.batch} must be at least 1")
-    check_target(command.to, force=command.force)
-    use_compilation_cache()
-    for line in imports(command.run):
-        print(line, flush=True)
-    agent = restore(command.run, command.checkpoint)
-    if command.index != -1:
-        agent = agent.member(command.index)
-    agent.check_single("--to takes", command.run)
-    written = export(agent, command.to, batch=command.batch, force=command.force)
-    print(describe(written))
-    return 0
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:
@@ -357,25 +299,3 @@ def _random(space: Any, rng: np.random.Generator, batch: int):
         within = np.round(within)
     anywhere = np.clip(3 * rng.standard_normal(shape), low, high)
     return np.where(near, within, anywhere).astype(space.dtype)
-
-
-def describe(written: Written) -> str:
-    """What was written, in a few lines."""
-    program, about = written.program, written.program.metadata
-    size = written.path.stat().st_size / 1024
-    lines = [
-        f"{written.path}: {size:,.0f} KB, {about['env']} after {about['training_steps']:,} steps",
-        *(f"  in   {_line(port)}" for port in program.inputs),
-        *(f"  out  {_line(port)}" for port in program.outputs),
-        f"{CHECKED} random observations, {written.player}: largest difference from the "
-        f"checkpoint's actions {written.difference:.1e}",
-    ]
-    return "\n".join(lines)
-
-
-def _line(port: Port) -> str:
-    return f"{port.name:<16} {port.dtype} {list(port.shape)}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,7 +24,6 @@ from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.runs.members import MemberPrograms, MembersRun, keep_better
 from purejaxppo.parts import train_program
 from purejaxppo.runs.reporting import MOST_DIVERGED
-from purejaxppo.sweep.search_space import LogUniform, Range, Uniform
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
 COMPLEMENTS = ("gamma", "gae_lambda")
@@ -60,25 +59,6 @@ class PopulationState(TrainState):
     """The state of M agents and of the population that they are."""
 
     population: Population = state_field(own="what is known of all members")
-
-
-def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
-    """Rules for ranges of tunable numbers.
-
-    Raises:
-        ValueError: a range is of something that a compiled program cannot change.
-    """
-    bounds = []
-    for key, values in ranges.items():
-        if key not in TUNABLE:
-            raise ValueError(
-                f"--population changes numbers inside one program, and {key} is part of its "
-                f"structure; what may vary is {', '.join(sorted(TUNABLE))}"
-            )
-        if not isinstance(values, Uniform | LogUniform):
-            raise ValueError(f"--population perturbs {key}: give it a uniform or log_uniform range")
-        bounds.append((key.removeprefix("ppo."), values.low, values.high))
-    return Rules(tuple(bounds), interval, share, factor)
 
 
 def select(key, score, share: float):

@@ -22,7 +22,7 @@ from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli, reporting
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.members import check_vmappable
-from purejaxppo.runs.population import PopulationPrograms, PopulationRun, Rules, rules_of
+from purejaxppo.runs.population import PopulationPrograms, PopulationRun, Rules
 from purejaxppo.sweep import packing, report, search_space
 from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.launchers import LAUNCHERS, check
@@ -327,7 +327,7 @@ def population_rules(command: Command, config: Config) -> Rules:
             raise ValueError(f"--{flag} {value} is not between {low} and {high}")
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
-    return rules_of(
+    return searches.rules_of(
         search_space.load_ranges(Path(command.ranges), config),
         interval,
         command.population_share,

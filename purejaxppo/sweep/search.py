@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from purejaxppo.config.schema import TUNABLE
+from purejaxppo.runs.population import Rules
 from purejaxppo.sweep.search_space import Choice, LogUniform, Range, Setting, Uniform
 
 TRIES = 100
@@ -140,3 +142,22 @@ class Optuna:
             return plain.index(list(given) if isinstance(given, tuple) else given)
 
         return {key: number(values, setting[key]) for key, values in self._ranges.items()}
+
+
+def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
+    """Rules for ranges of tunable numbers.
+
+    Raises:
+        ValueError: a range is of something that a compiled program cannot change.
+    """
+    bounds = []
+    for key, values in ranges.items():
+        if key not in TUNABLE:
+            raise ValueError(
+                f"--population changes numbers inside one program, and {key} is part of its "
+                f"structure; what may vary is {', '.join(sorted(TUNABLE))}"
+            )
+        if not isinstance(values, Uniform | LogUniform):
+            raise ValueError(f"--population perturbs {key}: give it a uniform or log_uniform range")
+        bounds.append((key.removeprefix("ppo."), values.low, values.high))
+    return Rules(tuple(bounds), interval, share, factor)

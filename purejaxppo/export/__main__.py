@@ -1,0 +1,88 @@
+"""`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file."""
+
+from purejaxppo import interrupts
+
+if __name__ == "__main__":
+    interrupts.listen()
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from purejaxppo.export.files import CHECKED, Written, check_target, export
+from purejaxppo.export.player import Port
+from purejaxppo.parallel.shards import use_compilation_cache
+from purejaxppo.runs import cli
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import imports
+
+DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What to export, and where to."""
+
+    run: str = ""
+    """The run's folder, as made by `python -m purejaxppo.train`."""
+    to: str = ""
+    """The file to write: .onnx, or .npz for the player in numpy."""
+    checkpoint: str = "best"
+    """best, last, or the environment steps of a save."""
+    index: int = -1
+    """Of a run of several seeds, the one to take: 0 is the first."""
+    batch: int = 1
+    """Observations that the file takes at once."""
+    force: bool = False
+    """Replace a file that is there already."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    prog = "python -m purejaxppo.export"
+    return cli.run(
+        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
+    )
+
+
+def run(command: Command) -> int:
+    """Exports, and prints what was written."""
+    if not command.run:
+        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
+    if not command.to:
+        raise ValueError("--to needs the file to write, such as policy.onnx or policy.npz")
+    if command.batch < 1:
+        raise ValueError(f"--batch {command.batch} must be at least 1")
+    check_target(command.to, force=command.force)
+    use_compilation_cache()
+    for line in imports(command.run):
+        print(line, flush=True)
+    agent = restore(command.run, command.checkpoint)
+    if command.index != -1:
+        agent = agent.member(command.index)
+    agent.check_single("--to takes", command.run)
+    written = export(agent, command.to, batch=command.batch, force=command.force)
+    print(describe(written))
+    return 0
+
+
+def describe(written: Written) -> str:
+    """What was written, in a few lines."""
+    program, about = written.program, written.program.metadata
+    size = written.path.stat().st_size / 1024
+    lines = [
+        f"{written.path}: {size:,.0f} KB, {about['env']} after {about['training_steps']:,} steps",
+        *(f"  in   {_line(port)}" for port in program.inputs),
+        *(f"  out  {_line(port)}" for port in program.outputs),
+        f"{CHECKED} random observations, {written.player}: largest difference from the "
+        f"checkpoint's actions {written.difference:.1e}",
+    ]
+    return "\n".join(lines)
+
+
+def _line(port: Port) -> str:
+    return f"{port.name:<16} {port.dtype} {list(port.shape)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
