@@ -262,7 +262,7 @@ def train(config: str, flags: list[str], run_dir: Path) -> None:
 
 def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
     """(steps [P], deterministic returns [S][P])."""
-    from purejaxppo.runs.reporting import read_csv
+    from purejaxppo.runs.rows import read_csv
 
     by_member: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for row in read_csv(run_dir / "metrics.csv"):
@@ -276,7 +276,7 @@ def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
 
 def draw(name: str, rows: list[dict[str, Any]]) -> None:
     """Mean returns over environment steps, with 95 % bands."""
-    from purejaxppo.runs.reporting import confidence, new_figure, save_figure
+    from purejaxppo.runs.curves import confidence, new_figure, save_figure
 
     figure = new_figure(6, 3.6)
     axes = figure.add_subplot()

@@ -167,7 +167,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Returns over environments by way, and over learning rates by structure."""
     from matplotlib.figure import Figure
 
-    from purejaxppo.runs.reporting import confidence
+    from purejaxppo.runs.curves import confidence
 
     last = rows[-1]
     rows = [r for r in rows if (r["task"], r["device"]) == (last["task"], last["device"])]

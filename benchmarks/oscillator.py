@@ -60,9 +60,10 @@ def learn(seed: int) -> dict[str, Any]:
     code = (
         "import json, sys\n"
         "from purejaxppo import restore\n"
-        "from purejaxppo.envs import oscillator_report, registry\n"
+        "from purejaxppo.envs import registry\n"
+        "from purejaxppo.envs.oscillator import report\n"
         "agent = restore(sys.argv[1])\n"
-        "f = oscillator_report.measure(\n"
+        "f = report.measure(\n"
         "    registry.make_task(agent.config.env), agent.controller(), seed=1000)\n"
         "f = {k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}\n"
         "print(json.dumps(f))\n"

@@ -52,9 +52,9 @@ def programs_of(config: Any) -> Any:
     """What `python -m purejaxppo.train` compiles for a config, seeds or one."""
     import jax
 
-    from purejaxppo import train
+    from purejaxppo.runs import session
 
-    return train.programs_of(config, jax.devices())[0]
+    return session.programs_of(config, jax.devices())[0]
 
 
 def train(sizes: Sizes, seconds: float, *, memory: bool = False) -> None:

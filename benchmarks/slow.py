@@ -141,9 +141,9 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
 
     from purejaxppo import load_config
     from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
-    from purejaxppo.runs import reporting
+    from purejaxppo.runs.console import Console
     from purejaxppo.runs.loop import Interrupt, resolve_shards
-    from purejaxppo.train import programs_of
+    from purejaxppo.runs.session import programs_of
 
     use_compilation_cache()
     use_cpu_cores(0)
@@ -167,7 +167,7 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
     state = programs.init()
     programs.compile(state)
     with tempfile.TemporaryDirectory() as folder:
-        run = run_kind(programs, Path(folder), reporting.Console(config.total_timesteps))
+        run = run_kind(programs, Path(folder), Console(config.total_timesteps))
         interrupt = Interrupt()
         run._after_chunk = Pacer(run, interrupt, seconds)
         run.train(state, interrupt)

@@ -177,7 +177,7 @@ class Losses(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Sums over the updates of a chunk; `reporting` divides them on the host."""
+    """Sums over the updates of a chunk; `runs.rows` divides them on the host."""
 
     updates: jax.Array  # [] int32
     env_steps: jax.Array  # [] int32: valid rows only

@@ -19,7 +19,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.asynchronous import AsynchronousPrograms
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
 from purejaxppo.streams import split_keys
 
 # EnvPool's bounds are of another type than its numbers.

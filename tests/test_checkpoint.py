@@ -22,7 +22,7 @@ from purejaxppo import restore
 from purejaxppo.config import files as configio
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
 
 WATCHED = []
 """Who wants to know before a file is made, renamed or deleted."""

@@ -6,7 +6,7 @@ from support.runs import refusal
 import purejaxppo.train as train_command
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs import cli
-from purejaxppo.runs.reporting import Stopped
+from purejaxppo.runs.console import Stopped
 
 pytestmark = pytest.mark.toy
 

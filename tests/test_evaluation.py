@@ -12,7 +12,7 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.evaluation import Agent, Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.runs.reporting import eval_row
+from purejaxppo.runs.rows import eval_row
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import PolicyStep
 

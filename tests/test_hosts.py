@@ -22,7 +22,8 @@ from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes as hosts
 from purejaxppo.runs.loop import resolve_shards
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.session import spread, start_jax
 
 toy = pytest.mark.toy
 pytestmark = pytest.mark.xdist_group("processes")
@@ -283,7 +284,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
     monkeypatch.setattr(hosts, "several", lambda: True)
     command = train_command.parse(["--config", "small.yaml", "--num_shards", "0", *flags])
     with pytest.raises(ValueError) as error:
-        train_command.spread(jax.devices(), resolve_shards(command, 2))
+        spread(jax.devices(), resolve_shards(command, 2))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -292,7 +293,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
 def test_more_devices_than_a_process_has_are_refused():
     command = train_command.parse(["--config", "small.yaml", "--devices", "4096"])
     with pytest.raises(ValueError, match="devices = 4096, but JAX sees 2"):
-        train_command.start_jax(command, hosts.Place(1, 2, "here:1", cores=2))
+        start_jax(command, hosts.Place(1, 2, "here:1", cores=2))
 
 
 @toy

@@ -15,7 +15,8 @@ pytestmark = [
 
 BUSY = """
 import ctypes, pathlib, sys, threading
-from purejaxppo import configio, interrupts
+from purejaxppo import interrupts
+from purejaxppo.config import files as configio
 
 interrupts.listen()
 if "take" in sys.argv:

@@ -14,7 +14,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.runs.reporting import metrics_row
+from purejaxppo.runs.rows import metrics_row
 
 LIMIT, NUM_ENVS, LENGTH = 7, 4, 12
 RND = IntrinsicConfig("rnd", hidden=(4,), features=2)

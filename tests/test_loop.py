@@ -23,10 +23,12 @@ import purejaxppo.train as train_command
 from purejaxppo.agents import optimizers
 from purejaxppo.config import files as configio
 from purejaxppo.envs.host.bridge import SimulatorError
-from purejaxppo.runs import reporting
 from purejaxppo.runs.checkpoint import Progress
+from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.loop import NotFiniteError, Programs, Run
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.session import closed_after_failure
+from purejaxppo.runs.sinks import CsvSink
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
 EXTRAS = """
@@ -217,7 +219,7 @@ def a_run(saves, make_config):
 )
 def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_config):
     run, _ = a_run(saves, make_config)
-    with pytest.raises(reporting.Stopped) as failed, run._between_chunks("state"):
+    with pytest.raises(Stopped) as failed, run._between_chunks("state"):
         raise RuntimeError("events cannot\nbe written")
     assert str(failed.value) == (
         f"RuntimeError: events cannot be written; {done}; once that is mended, the same command "
@@ -226,7 +228,7 @@ def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_confi
 
 
 def test_who_has_said_it_all_saves_nothing(make_config):
-    told = (reporting.Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
+    told = (Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
     for error in told:
         saves = Saves()
         run, _ = a_run(saves, make_config)
@@ -243,7 +245,7 @@ def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
     run, _ = a_run(Saves(before=128), make_config)
     run._sound = False
     said = "not saved at 4,096 steps, only at 128 before"
-    with pytest.raises(reporting.Stopped, match=said), run._between_chunks("state"):
+    with pytest.raises(Stopped, match=said), run._between_chunks("state"):
         raise FULL
 
 
@@ -258,7 +260,7 @@ def test_simulators_are_closed_whatever_else_cannot_be(make_config):
         run.close()
     assert closed == ["simulators"]
     assert run.checkpoints.closed
-    with pytest.raises(ValueError, match="first"), train_command.closed_after_failure(run):
+    with pytest.raises(ValueError, match="first"), closed_after_failure(run):
         raise ValueError("first")  # and what comes of closing does not hide it
 
 
@@ -266,7 +268,7 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(SMALL)
     command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
-    write, close, closed = reporting.CsvSink.write, Programs.close, []
+    write, close, closed = CsvSink.write, Programs.close, []
 
     def full(sink, row):
         if row["update"] == 3:
@@ -274,15 +276,15 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(tmp_path, monkey
         write(sink, row)
 
     monkeypatch.setattr(Programs, "close", lambda self: (closed.append(True), close(self)))
-    monkeypatch.setattr(reporting.CsvSink, "write", full)
+    monkeypatch.setattr(CsvSink, "write", full)
     assert train_command.main(command) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: OSError: [Errno 28] No space left on device; saved at ")
     assert err.count("\n") == 1
     assert closed
-    monkeypatch.setattr(reporting.CsvSink, "write", write)
+    monkeypatch.setattr(CsvSink, "write", write)
     assert train_command.main(command) == 0
-    assert [row["update"] for row in reporting.read_csv(Path("run/metrics.csv"))][:4] == [
+    assert [row["update"] for row in read_csv(Path("run/metrics.csv"))][:4] == [
         1,
         2,
         4,

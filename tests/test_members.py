@@ -23,9 +23,10 @@ from purejaxppo.config.schema import EvalConfig
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
+from purejaxppo.runs.curves import confidence, member_curves
 from purejaxppo.runs.loop import Programs
 from purejaxppo.runs.members import MemberPrograms, keep_better, seeds_of
-from purejaxppo.runs.reporting import confidence, member_curves, read_csv
+from purejaxppo.runs.rows import read_csv
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}

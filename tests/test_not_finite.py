@@ -19,7 +19,7 @@ from purejaxppo.runs.folder import record_run
 from purejaxppo.runs.loop import NotFiniteError, beats
 from purejaxppo.runs.members import MembersRun
 from purejaxppo.runs.population import select
-from purejaxppo.runs.reporting import metrics_row, read_csv
+from purejaxppo.runs.rows import metrics_row, read_csv
 from purejaxppo.sweep import packing, report
 from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.search_space import Uniform

@@ -31,7 +31,7 @@ from purejaxppo.runs.population import (
     select,
     short_interval,
 )
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import search
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform

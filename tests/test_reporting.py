@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from purejaxppo.runs import reporting
 from purejaxppo.runs.loop import Run
+from purejaxppo.runs.sinks import HeldBack
 
 
 class Wandb:
@@ -59,7 +59,7 @@ def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, 
 def test_rows_that_no_save_covers_are_dropped_at_the_end():
     passed = []
     inner = SimpleNamespace(write=lambda row: passed.append(row["global_step"]), close=list)
-    sink = reporting.HeldBack(inner, lambda: 20)
+    sink = HeldBack(inner, lambda: 20)
     for step in (10, 20, 30):
         sink.write({"global_step": step})
     sink.close()

@@ -28,6 +28,7 @@ from purejaxppo import interrupts, restore
 from purejaxppo.config import files as configio
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.members import MembersRun
+from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, report
 from purejaxppo.sweep import search as searches
@@ -141,7 +142,7 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
     alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
     alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
     assert train(config_file, *alone) == 0
-    curve = report.reporting.read_csv(Path("alone/metrics.csv"))
+    curve = read_csv(Path("alone/metrics.csv"))
     assert float(row["returns"].split()[1]) == pytest.approx(
         [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
     )
@@ -532,7 +533,8 @@ from dataclasses import replace
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from purejaxppo import configio, launchers
+from purejaxppo.config import files as configio
+from purejaxppo.sweep import launchers
 from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import jax
 
 from purejaxppo import learner
-from purejaxppo.runs import reporting
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.runs.loop import Programs, Run
 from purejaxppo.parts import STATE_AXES, map_over_shards
+from purejaxppo.runs.loop import Programs, Run
+from purejaxppo.runs.rows import Row
 from purejaxppo.streams import split_keys
 from purejaxppo.types import Metrics, Rollout, TrainState
 
@@ -125,7 +125,7 @@ class AsynchronousRun(Run):
                 self._after_chunk(state, metrics, speed)
         return state
 
-    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+    def _rows(self, metrics: Metrics) -> list[Row]:
         self._lags = self._lags[-int(metrics.updates) :]
         lag = {"charts/lag": sum(self._lags) / len(self._lags)}
         return [row | lag for row in super()._rows(metrics)]

@@ -15,10 +15,17 @@ from typing import Any, Literal, TypeVar
 import tyro
 import yaml
 
-from purejaxppo.runs import reporting
+from purejaxppo.config.files import (
+    Loader,
+    apply_overrides,
+    convert,
+    flatten,
+    from_dict,
+    load_config,
+)
 from purejaxppo.config.schema import Config
-from purejaxppo.config.files import Loader, apply_overrides, convert, flatten, from_dict, load_config
 from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs.console import Stopped, fail
 
 C = TypeVar("C")
 
@@ -42,10 +49,10 @@ def run(
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return command(sys.argv[1:] if args is None else args)
-    except (ValueError, OSError, SimulatorError, reporting.Stopped) as error:
-        return reporting.fail(error)
+    except (ValueError, OSError, SimulatorError, Stopped) as error:
+        return fail(error)
     except KeyboardInterrupt:
-        return reporting.fail(interrupted, code=130)
+        return fail(interrupted, code=130)
 
 
 def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.runs.checkpoint import restore
 from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import Agent
 from purejaxppo.learner import Parts
-from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
-from purejaxppo.runs.folder import imports
 from purejaxppo.parallel.shards import Shards
+from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import imports
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
 

@@ -14,19 +14,23 @@ import jax
 import numpy as np
 
 from purejaxppo import streams
-from purejaxppo.config import files as configio
-from purejaxppo.parallel import processes
-from purejaxppo.runs import imitation, reporting
 from purejaxppo.agents import optimizers, schedules
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
+from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards, largest_divisor
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
+from purejaxppo.runs import imitation
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.console import Console, Stopped
+from purejaxppo.runs.curves import plot_curve
+from purejaxppo.runs.rows import COLUMNS, Row, eval_row, mean_row, metrics_row, read_csv
+from purejaxppo.runs.sinks import CsvSink, HeldBack, Sink, TensorBoardSink, WandbSink
 from purejaxppo.types import AgentState, Metrics, TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -182,7 +186,7 @@ def evaluation_key(key, update: int):
 class Run:
     """One training run in its folder, from its first or its last saved update to its end."""
 
-    def __init__(self, programs: Programs, run_dir: Path, console: reporting.Console) -> None:
+    def __init__(self, programs: Programs, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves."""
         self.config = programs.config
         self.programs = programs
@@ -192,7 +196,7 @@ class Run:
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
         self.progress = Progress()
         self.best: AgentState | None = None  # kept here only by runs of many agents
-        self.sinks: list[reporting.Sink] = []
+        self.sinks: list[Sink] = []
         self.signal = 0
         """The signal that ended it, if one did."""
         self._pending: Metrics | None = None
@@ -248,14 +252,14 @@ class Run:
         try:
             with self._host_failures(state):
                 yield
-        except (SimulatorError, reporting.Stopped, NotFiniteError):
+        except (SimulatorError, Stopped, NotFiniteError):
             raise
         except Exception as error:
             if processes.several():
                 raise
             log.debug("between two chunks", exc_info=True)
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise reporting.Stopped(f"{what}; {self._save_first(state)}") from error
+            raise Stopped(f"{what}; {self._save_first(state)}") from error
 
     def _save_first(self, state: TrainState) -> str:
         """Saves after a failure, as far as one process can; says what is on disk."""
@@ -282,7 +286,7 @@ class Run:
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
-        self.console.progress(done, p.env_steps, speed, reporting.mean_row(rows))
+        self.console.progress(done, p.env_steps, speed, mean_row(rows))
         for row, idle in zip(rows, np.atleast_1d(self._idle), strict=True):
             row["charts/finite"] *= idle < MOST_IDLE
         lost = self._lost(rows)
@@ -307,7 +311,7 @@ class Run:
         if (every.due(every.save, p.update) or late) and not self._idle.all():
             self._save(state)
 
-    def _lost(self, rows: list[reporting.Row]) -> bool:
+    def _lost(self, rows: list[Row]) -> bool:
         """Whether there is nothing left to train."""
         return not rows[0]["charts/finite"]
 
@@ -337,13 +341,13 @@ class Run:
         self.progress.env_steps += steps
         return steps
 
-    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+    def _rows(self, metrics: Metrics) -> list[Row]:
         """What there is to say after the updates that `metrics` sums up."""
-        row = reporting.metrics_row(metrics)
+        row = metrics_row(metrics)
         rate = self._learning_rate(self.config.ppo.learning_rate, row)
         return [{"global_step": self.progress.env_steps, "charts/learning_rate": rate, **row}]
 
-    def _learning_rate(self, rate: float, row: reporting.Row) -> float:
+    def _learning_rate(self, rate: float, row: Row) -> float:
         """What `rate` was at the last update: by its schedule, and by the row's adapted factor."""
         ppo, stride = self.config.ppo, 1.0 / self.intervals.total
         progress = (self.progress.update - 1) * stride
@@ -351,10 +355,10 @@ class Run:
         scheduled = float(schedules.factor(schedule, progress, warmup, stride))
         return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
 
-    def _evaluate(self, state: TrainState) -> list[reporting.Row]:
+    def _evaluate(self, state: TrainState) -> list[Row]:
         p = self.progress
         key = self.programs.eval_key(p.update)
-        row = reporting.eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
+        row = eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
         score = row["eval/return_mean"]
         if beats(score, p.best_return):
             found = dataclasses.replace(p, best_return=score, best_env_steps=p.env_steps)
@@ -392,7 +396,7 @@ class Run:
         if not processes.is_main():
             return
         config, table = self.config.logging, self.run_dir / "metrics.csv"
-        self.sinks.append(reporting.CsvSink(table, self.progress.update, self.columns))
+        self.sinks.append(CsvSink(table, self.progress.update, self.columns))
         if config.tensorboard:
             self.sinks.append(self._tensorboard(self.run_dir / "tensorboard"))
         if config.wandb_project:
@@ -401,15 +405,15 @@ class Run:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*reporting.COLUMNS, *self.programs.parts.figures)
+        return (*COLUMNS, *self.programs.parts.figures)
 
-    def _tensorboard(self, folder: Path) -> reporting.Sink:
-        return reporting.TensorBoardSink(folder, self.progress.env_steps)
+    def _tensorboard(self, folder: Path) -> Sink:
+        return TensorBoardSink(folder, self.progress.env_steps)
 
-    def _wandb(self) -> reporting.Sink:
+    def _wandb(self) -> Sink:
         settings = configio.flatten(self.config)
-        wandb = reporting.WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
-        return reporting.HeldBack(wandb, self.checkpoints.finished)
+        wandb = WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
+        return HeldBack(wandb, self.checkpoints.finished)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and files, whichever of these fails, and draws."""
@@ -418,13 +422,13 @@ class Run:
                 closing.callback(sink.close)
             closing.callback(self.programs.close)
             closing.callback(self.checkpoints.close)
-        rows = reporting.read_csv(self.run_dir / "metrics.csv") if processes.is_main() else []
+        rows = read_csv(self.run_dir / "metrics.csv") if processes.is_main() else []
         if rows:
             self._draw(rows)
 
-    def _draw(self, rows: list[reporting.Row]) -> None:
+    def _draw(self, rows: list[Row]) -> None:
         title = f"{self.config.env.name}, seed {self.config.seed}"
-        reporting.plot_curve(
+        plot_curve(
             rows, self.run_dir / "learning_curve.png", title, evaluated=self.config.eval.policy
         )
 

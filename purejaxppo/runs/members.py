@@ -13,12 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config import files as configio
-from purejaxppo.runs import reporting
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
+from purejaxppo.runs.console import Console
+from purejaxppo.runs.curves import plot_members
 from purejaxppo.runs.loop import Programs, Run, beats, evaluation_key
+from purejaxppo.runs.rows import MEMBER_COLUMNS, Row, eval_row, metrics_row
+from purejaxppo.runs.sinks import MeanOfMembers, PerMember, Sink, TensorBoardSink
 from purejaxppo.types import Metrics, TrainState
 
 MOST_WRITERS = 64
@@ -79,7 +82,7 @@ class MembersRun(Run):
 
     programs: MemberPrograms
 
-    def __init__(self, programs: MemberPrograms, run_dir: Path, console: reporting.Console) -> None:
+    def __init__(self, programs: MemberPrograms, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves."""
         super().__init__(programs, run_dir, console)
         self.members = programs.members
@@ -92,7 +95,7 @@ class MembersRun(Run):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*reporting.MEMBER_COLUMNS, *super().columns)
+        return (*MEMBER_COLUMNS, *super().columns)
 
     def _count(self, metrics: Metrics) -> int:
         p, steps = self.progress, np.asarray(metrics.env_steps)
@@ -100,9 +103,9 @@ class MembersRun(Run):
         p.env_steps = sum(p.member_steps) // len(p.member_steps)
         return int(steps.sum())
 
-    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+    def _rows(self, metrics: Metrics) -> list[Row]:
         each = [
-            reporting.metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics))
+            metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics))
             for i in range(len(self.members))
         ]
         rates = self._rates()
@@ -121,12 +124,12 @@ class MembersRun(Run):
         """Each member's step size before schedules."""
         return [member.ppo.learning_rate for member in self.members]
 
-    def _evaluate(self, state: TrainState) -> list[reporting.Row]:
+    def _evaluate(self, state: TrainState) -> list[Row]:
         p = self.progress
         returns, lengths = jax.device_get(
             self.programs.evaluate(state.agent, self.programs.eval_key(p.update))
         )
-        rows = [reporting.eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
+        rows = [eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
         scores = [row["eval/return_mean"] for row in rows]
         better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
         for i in np.flatnonzero(better):
@@ -138,7 +141,7 @@ class MembersRun(Run):
             p.best_return, p.best_env_steps = float(np.mean(best)), p.env_steps
         return rows
 
-    def _lost(self, rows: list[reporting.Row]) -> bool:
+    def _lost(self, rows: list[Row]) -> bool:
         """Whether no agent is left to train; says which are gone, once of each."""
         gone = {i for i, row in enumerate(rows) if not row["charts/finite"]}
         if gone - self._gone and len(gone) < len(rows):
@@ -157,29 +160,29 @@ class MembersRun(Run):
             self.best = self.checkpoints.restore_best(template.agent)
         return state
 
-    def _wandb(self) -> reporting.Sink:
-        return reporting.MeanOfMembers(super()._wandb(), len(self.members))
+    def _wandb(self) -> Sink:
+        return MeanOfMembers(super()._wandb(), len(self.members))
 
-    def _tensorboard(self, folder: Path) -> reporting.Sink:
+    def _tensorboard(self, folder: Path) -> Sink:
         """A run per member; of many members, the mean alone: each keeps a file open."""
         size = len(self.members)
         if size > MOST_WRITERS:
-            mean = reporting.TensorBoardSink(folder / "mean", self.progress.env_steps)
-            return reporting.MeanOfMembers(mean, size)
+            mean = TensorBoardSink(folder / "mean", self.progress.env_steps)
+            return MeanOfMembers(mean, size)
         names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(self.members)]
-        return reporting.PerMember(
+        return PerMember(
             [
-                reporting.TensorBoardSink(folder / name, steps)
+                TensorBoardSink(folder / name, steps)
                 for name, steps in zip(names, self.progress.member_steps, strict=True)
             ]
         )
 
-    def _draw(self, rows: list[reporting.Row]) -> None:
+    def _draw(self, rows: list[Row]) -> None:
         alike = len({member.ppo for member in self.members}) == 1
         what = f"seeds from {self.config.seed}" if alike else "agents of several settings"
         title = f"{self.config.env.name}, {len(self.members)} {what}"
         path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
-        reporting.plot_members(rows, path, title, evaluated=evaluated, band=alike)
+        plot_members(rows, path, title, evaluated=evaluated, band=alike)
 
 
 def keep_better(better, best: Any, new: Any) -> Any:

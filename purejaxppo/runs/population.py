@@ -9,7 +9,7 @@ Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selecti
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import streams
-from purejaxppo.runs import reporting
 from purejaxppo.agents import diagnostics
-from purejaxppo.config.schema import TUNABLE, Config
-from purejaxppo.runs.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.config.schema import Config
 from purejaxppo.parts import train_program
-from purejaxppo.runs.reporting import MOST_DIVERGED
+from purejaxppo.runs.console import Console
+from purejaxppo.runs.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.runs.rows import MOST_DIVERGED, Row
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
 COMPLEMENTS = ("gamma", "gae_lambda")
@@ -239,9 +239,7 @@ class PopulationRun(MembersRun):
 
     programs: PopulationPrograms
 
-    def __init__(
-        self, programs: PopulationPrograms, run_dir: Path, console: reporting.Console
-    ) -> None:
+    def __init__(self, programs: PopulationPrograms, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves; says so if selections will have to wait for episodes."""
         super().__init__(programs, run_dir, console)
         length, spec = self.config.ppo.rollout_length, programs.parts.env.spec
@@ -255,7 +253,7 @@ class PopulationRun(MembersRun):
         )
         super()._after_chunk(state, metrics, speed)
 
-    def _rows(self, metrics: Metrics) -> list[reporting.Row]:
+    def _rows(self, metrics: Metrics) -> list[Row]:
         population, names = self._population, self._varying()
         return [
             row
@@ -278,6 +276,6 @@ class PopulationRun(MembersRun):
         return (*super().columns, *(f"population/{name}" for name in names))
 
 
-def final_numbers(rows: Sequence[reporting.Row], rules: Rules) -> dict[str, Any]:
+def final_numbers(rows: Sequence[Row], rules: Rules) -> dict[str, Any]:
     """A member's tunable numbers at its last row, by the names of config fields."""
     return {f"ppo.{name}": rows[-1][f"population/{name}"] for name, _, _ in rules.bounds}

@@ -14,15 +14,16 @@ from typing import Literal
 
 import tyro
 
-from purejaxppo import train
 from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config, Scalar
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
-from purejaxppo.runs import cli, reporting
+from purejaxppo.runs import cli
+from purejaxppo.runs.console import Console
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationPrograms, PopulationRun, Rules
+from purejaxppo.runs.session import start_jax
 from purejaxppo.sweep import packing, report, search_space
 from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.launchers import LAUNCHERS, check
@@ -200,7 +201,7 @@ def check_members(members: Sequence[Config], command: Command) -> None:
     for group in group_up(members):
         check_vmappable(group[0])
     if command.launcher == "local":
-        train.start_jax(members[0])
+        start_jax(members[0])
         for group in group_up(members):
             make_parts(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
 
@@ -291,11 +292,11 @@ def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]
 
 def run_population(folder: Path, command: Command, members: list[Config], rules: Rules) -> int:
     """Trains a population and reports it; the exit code."""
-    devices = train.start_jax(members[0])
+    devices = start_jax(members[0])
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
     run_dir = folder / "population"
 
-    def make(config: Config, run_dir: Path, console: reporting.Console) -> PopulationRun:
+    def make(config: Config, run_dir: Path, console: Console) -> PopulationRun:
         programs = PopulationPrograms(config, devices, members, rules)
         return PopulationRun(programs, run_dir, console)
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import jax
 
-from purejaxppo import train
 from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.parallel.shards import cpu_cores
-from purejaxppo.runs import reporting
+from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.loop import NotFiniteError, resolve_shards
 from purejaxppo.runs.members import MemberPrograms, MembersRun
+from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 
 SHARE = 0.8
@@ -49,7 +49,7 @@ def group_up(members: Sequence[Config]) -> list[list[Config]]:
 
 def train_group(group: Group) -> int:
     """Trains what is left of a group, batch after batch; the exit code of the first that failed."""
-    devices = train.start_jax(group.members[0])
+    devices = start_jax(group.members[0])
     folder = Path(group.folder)
     for index, members in enumerate(plan(group, devices)):
         code = train_batch(folder / f"batch-{index:03d}", members, devices)
@@ -190,7 +190,7 @@ def train_batch(
     folder: Path,
     members: Sequence[Config],
     devices: list[jax.Device],
-    make: Callable[[Config, Path, reporting.Console], MembersRun] | None = None,
+    make: Callable[[Config, Path, Console], MembersRun] | None = None,
 ) -> int:
     """Trains a batch in its folder, or what is left of it; the exit code.
 
@@ -202,7 +202,7 @@ def train_batch(
         old = configio.load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
         if any(configio.compare(old, config)):
             raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
-        console = reporting.Console(len(members) * config.num_updates * config.steps_per_update)
+        console = Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:
             run = MembersRun(MemberPrograms(config, devices, members), folder, console)
         else:
@@ -212,13 +212,13 @@ def train_batch(
             run.close()
             return 0
         try:
-            return train.execute(run) or (128 + run.signal if run.signal else 0)
+            return execute(run) or (128 + run.signal if run.signal else 0)
         except NotFiniteError as error:
             if make is not None:
                 raise
             console.say(f"{folder}: {error}")  # agents without a score, as their rows say
             return 0
-        except (jax.errors.JaxRuntimeError, reporting.Stopped) as error:
+        except (jax.errors.JaxRuntimeError, Stopped) as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             raise ValueError(

@@ -12,9 +12,9 @@ import numpy as np
 
 from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config
-from purejaxppo.runs import reporting
+from purejaxppo.runs.curves import confidence, new_figure, save_figure
 from purejaxppo.runs.population import Rules, final_numbers
-from purejaxppo.runs.reporting import Row
+from purejaxppo.runs.rows import MOST_DIVERGED, Row, read_csv
 from purejaxppo.sweep.packing import PLAN, Group
 from purejaxppo.sweep.search_space import Setting, structure
 
@@ -71,7 +71,7 @@ def identity(config: Config) -> Any:
 def read_members(folder: str) -> dict[int, list[Row]]:
     """The rows of a run of many agents, by agent."""
     rows: dict[int, list[Row]] = {}
-    for row in reporting.read_csv(Path(folder) / "metrics.csv"):
+    for row in read_csv(Path(folder) / "metrics.csv"):
         rows.setdefault(int(row["member"]), []).append(row)
     return rows
 
@@ -99,7 +99,7 @@ def value(rows: Sequence[Row], objective: str) -> float:
 def training_return(row: Row) -> float:
     """The mean return of a row's episodes; NaN where too many of them diverged to be counted."""
     ended, diverged = row.get("charts/episodes", 0.0), row.get("charts/diverged", 0.0)
-    few = diverged <= reporting.MOST_DIVERGED * (ended + diverged)
+    few = diverged <= MOST_DIVERGED * (ended + diverged)
     return row["charts/episodic_return"] if few else math.nan
 
 
@@ -175,7 +175,7 @@ def plot_population(
     keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
     if not any(keys[0] in row for rows in curves.values() for row in rows):
         keys[0] = "charts/episodic_return"
-    figure = reporting.new_figure(7, 2.4 * len(keys))
+    figure = new_figure(7, 2.4 * len(keys))
     panels = np.atleast_1d(figure.subplots(len(keys), sharex=True))
     best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
     for axes, key in zip(panels, keys, strict=True):
@@ -190,7 +190,7 @@ def plot_population(
         axes.grid(alpha=0.3)
     panels[0].set_title(title)
     panels[-1].set_xlabel("environment steps of each agent")
-    reporting.save_figure(figure, path)
+    save_figure(figure, path)
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
@@ -202,7 +202,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
         for rank, result in enumerate(ranked, 1):
             scores = np.array(result.scores)
             spread = float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
-            numbers = [result.score, spread, float(reporting.confidence(scores))]
+            numbers = [result.score, spread, float(confidence(scores))]
             writer.writerow(
                 [rank, *(exact(result.setting[key]) for key in keys)]
                 + [f"{x:.6g}" for x in numbers]
@@ -224,7 +224,7 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
     table.add_column("return", justify="right")
     table.add_column("± 95 %", justify="right")
     for rank, result in enumerate(ranked[:SHOWN], 1):
-        half = float(reporting.confidence(np.array(result.scores)))
+        half = float(confidence(np.array(result.scores)))
         cells = [show(result.setting[key]) for key in keys]
         table.add_row(
             str(rank), *cells, f"{result.score:.1f}", "" if math.isnan(half) else f"{half:.1f}"
@@ -253,7 +253,7 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
     full = math.prod(map(len, levels)) == len(results)
     wide = len(keys) > 2
-    figure = reporting.new_figure(max(7, 1.5 * len(keys)) if wide else 7, 4.8)
+    figure = new_figure(max(7, 1.5 * len(keys)) if wide else 7, 4.8)
     axes = figure.add_subplot()
     if len(keys) == 1:
         line(axes, results, keys[0])
@@ -262,7 +262,7 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
     else:
         parallel_axes(figure, axes, results, keys)
     axes.set_title(title)
-    reporting.save_figure(figure, path)
+    save_figure(figure, path)
 
 
 def line(axes, results: Sequence[Result], key: str) -> None:
@@ -272,7 +272,7 @@ def line(axes, results: Sequence[Result], key: str) -> None:
     order = np.argsort(given) if numeric else np.arange(len(given))
     x = np.array(given)[order] if numeric else np.arange(len(given))
     means = np.array([results[i].score for i in order])
-    half = np.array([float(reporting.confidence(np.array(results[i].scores))) for i in order])
+    half = np.array([float(confidence(np.array(results[i].scores))) for i in order])
     axes.errorbar(x, means, yerr=np.nan_to_num(half), marker="o", capsize=3)
     if numeric and is_log(x):
         axes.set_xscale("log")

@@ -26,7 +26,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, Rows
 from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run_episodes
 from purejaxppo.rollout import collect, init_rollout
-from purejaxppo.runs.reporting import read_csv
+from purejaxppo.runs.rows import read_csv
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import AgentState, PolicyStep
 

@@ -1,0 +1,88 @@
+"""The terminal: a bar or lines, and one sentence for what went wrong."""
+
+import math
+import sys
+
+from purejaxppo.runs.rows import Row
+
+
+class Stopped(RuntimeError):
+    """What stands beside a run's training failed; the message is a sentence for its user."""
+
+
+class Console:
+    """The terminal: a live bar where there is one, a line now and then where there is not."""
+
+    LINES = 20
+
+    def __init__(self, total: int, *, quiet: bool = False, lines: bool = False) -> None:
+        """A run of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal either."""
+        from rich.console import Console as RichConsole
+
+        self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
+        self._live = self._console.is_terminal and not quiet and not lines
+        self._total, self._next_line = total, 0.0
+        self._return = math.nan
+        self._bar = None
+        if self._live:
+            from rich import progress
+
+            self._bar = progress.Progress(
+                progress.BarColumn(bar_width=None),
+                progress.TextColumn("{task.percentage:>3.0f}%"),
+                progress.TextColumn("{task.fields[text]}"),
+                progress.TimeRemainingColumn(compact=True),
+                progress.TextColumn("left"),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task("train", total=total, text="")
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self._console.print(text, markup=False)
+
+    def start(self) -> None:
+        """Shows the bar."""
+        if self._bar:
+            self._bar.start()
+
+    def progress(self, done: int, env_steps: int, sps: float, row: Row) -> None:
+        """How far the run is: `done` of its total, and a row that may hold a newer return."""
+        self._return = row.get("charts/episodic_return", self._return)
+        value = "-" if math.isnan(self._return) else f"{self._return:.1f}"
+        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
+        if self._bar:
+            self._bar.update(self._task, completed=done, text=text)
+        elif done >= self._next_line:
+            self._next_line = done + self._total / self.LINES
+            left = duration((self._total - done) / max(sps, 1e-9))
+            self.say(f"{done / self._total:4.0%}  {text}  {left} left")
+
+    def stop(self) -> None:
+        """Takes the bar down, leaving its last state."""
+        if self._bar:
+            self._bar.stop()
+
+
+def short(x: float) -> str:
+    """1234567 -> '1.23M'."""
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= limit:
+            return f"{x / limit:.3g}{suffix}"
+    return f"{x:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """83.4 -> '1:23'."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def fail(message: object, code: int = 2) -> int:
+    """Says what is wrong, in one sentence on stderr; returns the exit code."""
+    print(f"error: {message}", file=sys.stderr)
+    return code

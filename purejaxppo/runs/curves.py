@@ -1,0 +1,116 @@
+"""Learning curves as pictures."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from purejaxppo.runs.rows import Row
+
+
+def plot_curve(rows: Iterable[Row], path: Path, title: str, *, evaluated: str) -> None:
+    """Draws the learning curve of a run: training and evaluation return over environment steps.
+
+    Args:
+        rows: of metrics.csv.
+        path: of the picture.
+        title: above it.
+        evaluated: the kind of policy in evaluations, deterministic or stochastic.
+    """
+    rows = list(rows)
+    figure, axes = _returns_figure(title)
+    for key, label, style in (
+        ("charts/episodic_return", "training (stochastic policy)", {"lw": 1.2, "color": "C0"}),
+        ("eval/return_mean", f"evaluation ({evaluated} policy)", {"color": "C1", "marker": "."}),
+    ):
+        points = [(row["global_step"], row) for row in rows if key in row]
+        if not points:
+            continue
+        steps = [step for step, _ in points]
+        values = [row[key] for _, row in points]
+        axes.plot(steps, values, label=label, **style)
+        if key.startswith("eval"):
+            std = np.array([row["eval/return_std"] for _, row in points])
+            axes.fill_between(
+                steps, values - std, values + std, color="C1", alpha=0.2, lw=0, label="± std"
+            )
+    save_figure(figure, path)
+
+
+def confidence(values: np.ndarray) -> np.ndarray:
+    """Half the width of the 95 % confidence interval of the mean over axis 0, by Student's t."""
+    from scipy import stats
+
+    count = len(values)
+    if count < 2:
+        return np.full(values.shape[1:], np.nan)
+    quantile = stats.t.ppf(0.975, count - 1)
+    return quantile * values.std(axis=0, ddof=1) / math.sqrt(count)
+
+
+def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(environment steps [P], values [members, P]) of a number at the P updates that all have."""
+    table: dict[float, dict[float, Row]] = {}
+    for row in rows:
+        if key in row:
+            table.setdefault(row["update"], {})[row["member"]] = row
+    size = max((len(members) for members in table.values()), default=0)
+    points = [members for _, members in sorted(table.items()) if len(members) == size]
+    steps = [np.mean([row["global_step"] for row in members.values()]) for members in points]
+    values = [[members[i][key] for i in sorted(members)] for members in points]
+    return np.array(steps), np.array(values).reshape(len(points), size).T
+
+
+def plot_members(
+    rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
+) -> None:
+    """Draws the returns of a run of many agents: each, and of equal ones the mean and its band."""
+    rows = list(rows)
+    figure, axes = _returns_figure(title)
+    for key, label, color in (
+        ("charts/episodic_return", "training (stochastic policy)", "C0"),
+        ("eval/return_mean", f"evaluation ({evaluated} policy)", "C1"),
+    ):
+        steps, values = member_curves(rows, key)
+        if not values.size:
+            continue
+        mean, half = values.mean(axis=0), confidence(values)
+        axes.plot(steps, values.T, color=color, lw=0.6, alpha=max(0.08, 0.5 / len(values) ** 0.5))
+        axes.plot(steps, mean, color=color, lw=2, label=f"{label}: mean of {len(values)}")
+        if band:
+            style = {"color": color, "alpha": 0.3, "lw": 0, "label": "95 % confidence band"}
+            axes.fill_between(steps, mean - half, mean + half, **style)
+    save_figure(figure, path)
+
+
+def _returns_figure(title: str):
+    """A figure of returns over environment steps, and its axes."""
+    figure = new_figure(7, 4.2)
+    axes = figure.add_subplot()
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episodic return (sum of rewards)")
+    axes.set_title(title)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def new_figure(width: float, height: float):
+    """An empty figure of so many inches, without a display."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure, path: Path) -> None:
+    """Writes a picture that is there whole or not at all; legends where something has a label."""
+    for axes in figure.axes:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="best")
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, dpi=130, format="png")
+    partial.replace(path)

@@ -1,0 +1,111 @@
+"""Rows of metrics: flat dicts of the names that dashboards know to numbers."""
+
+import contextlib
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from purejaxppo.types import Metrics
+
+COLUMNS = (
+    "global_step",
+    "update",
+    "seconds",
+    "charts/episodic_return",
+    "charts/episodic_length",
+    "charts/episodes",
+    "charts/diverged",
+    "charts/finite",
+    "charts/SPS",
+    "charts/learning_rate",
+    "charts/lag",
+    "losses/policy_loss",
+    "losses/value_loss",
+    "losses/entropy",
+    "losses/approx_kl",
+    "losses/clipfrac",
+    "losses/explained_variance",
+    "losses/grad_norm",
+    "losses/epochs",
+    "losses/skipped",
+    "eval/return_mean",
+    "eval/return_std",
+    "eval/return_min",
+    "eval/return_max",
+    "eval/length_mean",
+    "eval/diverged",
+)
+
+
+MEMBER_COLUMNS = ("member", "seed")
+"""Which agent a row is of, where many train side by side."""
+
+
+Row = dict[str, float]
+
+
+MOST_DIVERGED = 0.01
+"""Of an agent's episodes in training: beyond it the returns of the others are no score."""
+
+
+def metrics_row(metrics: Metrics) -> Row:
+    """Means over the updates of a chunk; `metrics` holds sums, as numpy or device scalars."""
+    updates = max(int(metrics.updates), 1)
+    episodes = metrics.episodes
+    row: Row = {
+        "charts/episodes": int(episodes.count),
+        "charts/diverged": int(episodes.diverged),
+        "charts/finite": int(is_finite(metrics)),
+    }
+    if metrics.explained:
+        row["losses/explained_variance"] = float(metrics.explained_variance) / int(
+            metrics.explained
+        )
+    if episodes.count:
+        row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
+        row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
+    for name, value in metrics.losses._asdict().items():
+        row[f"losses/{name}"] = float(value) / updates
+    for name, value in metrics.extras.items():
+        row[name] = float(value) / updates
+    return row
+
+
+def is_finite(metrics: Metrics) -> bool:
+    """Whether the agent was finite throughout: parameters, statistics, and what it answered."""
+    return int(metrics.finite) == int(metrics.updates)
+
+
+def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
+    """Statistics of evaluation episodes, NaN where one diverged: its return is not known."""
+    return {
+        "eval/diverged": int(np.isnan(returns).sum()),
+        "eval/return_mean": float(returns.mean()),
+        "eval/return_std": float(returns.std()),
+        "eval/return_min": float(returns.min()),
+        "eval/return_max": float(returns.max()),
+        "eval/length_mean": float(lengths.mean()),
+    }
+
+
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The mean over rows of each number, over those rows that have it."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
+
+
+def _cells(row: Row) -> dict[str, str]:
+    return {key: f"{value:.10g}" for key, value in row.items()}
+
+
+def read_csv(path: Path) -> list[Row]:
+    """The rows of a metrics.csv, without empty cells and cut lines; [] if there is no file."""
+    rows = []
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                with contextlib.suppress(ValueError):  # a line that a full disk has cut
+                    rows.append({key: float(value) for key, value in row.items() if key and value})
+    return [row for row in rows if {"global_step", "update"} <= row.keys()]

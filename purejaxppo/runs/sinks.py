@@ -1,0 +1,169 @@
+"""Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made."""
+
+import csv
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
+
+
+class Sink(Protocol):
+    """Takes rows."""
+
+    def write(self, row: Row) -> None:
+        """One row of metrics."""
+        ...
+
+    def close(self) -> None:
+        """No more rows."""
+        ...
+
+
+class CsvSink:
+    """`metrics.csv`: one row per log interval, flushed; resuming drops rows after the save."""
+
+    def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
+        """Opens the file, keeping rows up to update `resumed_at`."""
+        kept = [row for row in read_csv(path) if row["update"] <= resumed_at]
+        partial = path.with_name(f".{path.name}")
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(_cells(row) for row in kept)
+        partial.replace(path)
+        self._file = path.open("a", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, columns)
+
+    def write(self, row: Row) -> None:
+        """Appends a row."""
+        self._writer.writerow(_cells(row))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class TensorBoardSink:
+    """TensorBoard events."""
+
+    def __init__(self, folder: Path, resumed_at: int) -> None:
+        """Opens an event file; what older files say after `resumed_at` is purged."""
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
+
+    def write(self, row: Row) -> None:
+        """Writes each number at its step."""
+        step = int(row["global_step"])
+        for key, value in row.items():
+            if "/" in key and math.isfinite(value):  # of others tensorboardX says what it found
+                self._writer.add_scalar(key, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self._writer.close()
+
+
+class WandbSink:
+    """Weights & Biases."""
+
+    def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
+        """Starts the W&B run, or continues the one whose id the run folder keeps.
+
+        Raises:
+            ValueError: W&B refuses, for want of a login say.
+        """
+        import wandb
+
+        kept = run_dir / "wandb_id"
+        if not kept.is_file():
+            kept.write_text(uuid.uuid4().hex[:12], encoding="utf-8")
+        try:
+            self._run = wandb.init(
+                project=project,
+                dir=str(run_dir),
+                name=run_dir.name,
+                id=kept.read_text(encoding="utf-8"),
+                config=config,
+                resume="allow",
+            )
+        except wandb.Error as error:
+            raise ValueError(f"logging.wandb_project = {project}: {error}") from error
+
+    def write(self, row: Row) -> None:
+        """Logs a row."""
+        self._run.log(row, step=int(row["global_step"]))
+
+    def close(self) -> None:
+        """Ends the W&B run."""
+        self._run.finish()
+
+
+class HeldBack:
+    """Passes rows on once a save covers them, to a sink that cannot take them back.
+
+    A run that is killed goes on from its last save, and makes what came after it anew. W&B's steps
+    only increase: it would drop those rows, and keep the ones of what has been lost.
+    """
+
+    def __init__(self, sink: Sink, saved: Callable[[], int | None]) -> None:
+        """`saved` says how many steps the last save that is complete has behind it."""
+        self._sink, self._saved = sink, saved
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Keeps a row, and passes on what has been saved by now."""
+        self._rows.append(row)
+        self._pass_on()
+
+    def close(self) -> None:
+        """Passes on what has been saved, drops the rest, which will be made again, and closes."""
+        self._pass_on()
+        self._sink.close()
+
+    def _pass_on(self) -> None:
+        saved = self._saved() or 0
+        while self._rows and int(self._rows[0]["global_step"]) <= saved:
+            self._sink.write(self._rows.pop(0))
+
+
+class PerMember:
+    """A sink for each member."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        """In the members' order."""
+        self._sinks = sinks
+
+    def write(self, row: Row) -> None:
+        """To the sink of the row's member."""
+        self._sinks[int(row["member"])].write(row)
+
+    def close(self) -> None:
+        """Closes them all."""
+        for sink in self._sinks:
+            sink.close()
+
+
+class MeanOfMembers:
+    """Gives a sink the mean over the members of each round of rows."""
+
+    def __init__(self, sink: Sink, num_members: int) -> None:
+        """Of so many rows."""
+        self._sink, self._num_members = sink, num_members
+        self._rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Collects a row, and passes the mean on when it was the last one."""
+        self._rows.append(row)
+        if len(self._rows) == self._num_members:
+            mean = mean_row(self._rows)
+            self._sink.write({k: x for k, x in mean.items() if k not in MEMBER_COLUMNS})
+            self._rows = []
+
+    def close(self) -> None:
+        """Closes the sink."""
+        self._sink.close()
