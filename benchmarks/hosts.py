@@ -106,7 +106,7 @@ def train(index: int, seconds: float) -> None:
     import numpy as np
 
     from purejaxppo.parallel import processes as hosts
-    from purejaxppo.runs.loop import Programs
+    from purejaxppo.runs.programs import Programs
 
     devices = [device for own in hosts.devices() for device in own]
     config = ours.config_of(SIZES)

@@ -167,7 +167,7 @@ def training(seconds: float, repeats: int) -> float:
     import numpy as np
 
     from purejaxppo import load_config
-    from purejaxppo.runs.loop import Programs, resolve_shards
+    from purejaxppo.runs.programs import Programs, resolve_shards
 
     config = resolve_shards(load_config("oscillator.yaml"), len(jax.devices()))
     programs = Programs(config, jax.devices())

@@ -32,7 +32,7 @@ def config_of(sizes: Sizes) -> Any:
     import jax
 
     from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
-    from purejaxppo.runs.loop import resolve_shards
+    from purejaxppo.runs.programs import resolve_shards
 
     def part(kind: Any) -> Any:
         return kind(**{f.name: sizes[f.name] for f in fields(kind) if f.name in sizes})

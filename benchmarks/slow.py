@@ -142,7 +142,8 @@ def work(name: str, network: str, milliseconds: float, seconds: float) -> None:
     from purejaxppo import load_config
     from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
     from purejaxppo.runs.console import Console
-    from purejaxppo.runs.loop import Interrupt, resolve_shards
+    from purejaxppo.runs.loop import Interrupt
+    from purejaxppo.runs.programs import resolve_shards
     from purejaxppo.runs.session import programs_of
 
     use_compilation_cache()

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from purejaxppo.envs import registry
-from purejaxppo.evaluation import Agent, Evaluation, evaluate, record_states
+from purejaxppo.evaluation import Agent, Evaluation, evaluate
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
+from purejaxppo.runs.recording import record_states
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
 

@@ -13,9 +13,7 @@ from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.config.schema import Config, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.host.bridge import HostEnv, named_failures
-from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.types import AgentState, PolicyStep
@@ -121,6 +119,19 @@ class Evaluation(NamedTuple):
         )
 
 
+class Running(NamedTuple):
+    """N environments in the middle of their first episodes."""
+
+    time: jax.Array  # [] int32
+    env: Any
+    obs: Any  # [N, ...]
+    start: jax.Array  # [N] bool
+    carry: Any  # [N, ...]
+    finished: jax.Array  # [N] bool
+    returns: jax.Array  # [N]
+    lengths: jax.Array  # [N] int32
+
+
 def run_episodes(
     env: Any,
     begun: tuple[Any, Any],
@@ -147,46 +158,47 @@ def run_episodes(
     Returns:
         (returns [N], NaN where the episode diverged, lengths int32 [N]).
     """
-    state, obs = begun
-    n = env.spec.num_envs
-
     # The rows after lost lives are no steps, and a game may have more of both than one episode.
     bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2) or max_steps
 
-    def running(loop):
-        t, _, _, _, _, finished, _, _ = loop
-        return any_member((t < bound) & ~jnp.all(finished))
+    def running(now: Running):
+        return any_member((now.time < bound) & ~jnp.all(now.finished))
 
-    def step(loop):
-        t, state, obs, start, carry, finished, returns, lengths = loop
-        now = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
-        choice = act(now, carry, obs, start)
-        state, out = env.step(state, choice.env_action)
-        counts = out.valid & ~finished
-        paid = jnp.where(out.diverged & ~finished, jnp.nan, jnp.where(counts, out.scores, 0.0))
-        return (
-            t + 1,
-            state,
-            out.obs,
-            ~out.valid,
-            choice.carry,
-            finished | out.ends | out.diverged,
-            returns + paid,
-            lengths + counts,
+    def step(now: Running) -> Running:
+        now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
+        choice = act(now_keys, now.carry, now.obs, now.start)
+        state, out = env.step(now.env, choice.env_action)
+        counts = out.valid & ~now.finished
+        paid = jnp.where(counts, out.scores, 0.0)
+        paid = jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
+        return Running(
+            time=now.time + 1,
+            env=state,
+            obs=out.obs,
+            start=~out.valid,
+            carry=choice.carry,
+            finished=now.finished | out.ends | out.diverged,
+            returns=now.returns + paid,
+            lengths=now.lengths + counts,
         )
 
-    loop = (
-        jnp.zeros((), jnp.int32),
-        state,
-        obs,
-        jnp.ones(n, bool),
-        initial_carry((n,)),
-        jnp.zeros(n, bool),
-        jnp.zeros(n),
-        jnp.zeros(n, jnp.int32),
+    end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
+    return end.returns, end.lengths
+
+
+def first_steps(env: Any, begun: tuple[Any, Any], initial_carry: Callable) -> Running:
+    """N environments before their first step; see `run_episodes`."""
+    n = env.spec.num_envs
+    return Running(
+        time=jnp.zeros((), jnp.int32),
+        env=begun[0],
+        obs=begun[1],
+        start=jnp.ones(n, bool),
+        carry=initial_carry((n,)),
+        finished=jnp.zeros(n, bool),
+        returns=jnp.zeros(n),
+        lengths=jnp.zeros(n, jnp.int32),
     )
-    *_, returns, lengths = jax.lax.while_loop(running, step, loop)
-    return returns, lengths
 
 
 class Evaluator:
@@ -349,89 +361,3 @@ def evaluate(
         evaluator.close()
     returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
     return Evaluation(returns[..., :episodes], lengths[..., :episodes])
-
-
-def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
-    """One episode's states, for drawing; acts as `evaluate` does.
-
-    Returns:
-        (task, list of its states from the start to the end, rewards [steps], summed over agents).
-    """
-    env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
-    policy = agent.policy
-    act = how_to_act(agent.config, policy, deterministic)
-    episode = act, policy.network.initial_carry, agent.state, seed, agent.config.eval.max_steps
-    try:
-        with (
-            named_failures(agent.config.env.name, env),
-            jax.default_matmul_precision(agent.config.matmul_precision),
-        ):
-            film: Any = film_on_host if registry.on_host(agent.config.env) else film_in_jax
-            states, rewards = film(env, *episode)
-    finally:
-        env.close()
-    return env.task, states, rewards
-
-
-def film_in_jax(
-    env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
-):
-    """(states, rewards) of one episode of a JAX simulator, in one program."""
-    rows = env.spec.num_envs  # one, or the agents of one world
-
-    @jax.jit
-    def episode(state: AgentState, key):
-        env_key, key = jax.random.split(key)
-        env_state, obs = env.reset(env_key)
-
-        def step(loop, key):
-            env_state, obs, start, carry = loop
-            choice = act(state, key, carry, obs, start)
-            env_state, out = env.step(env_state, choice.env_action)
-            done = out.terminated | out.truncated | out.diverged
-            return (env_state, out.obs, ~out.valid, choice.carry), (
-                env_state.task,
-                out.reward,
-                done,
-            )
-
-        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
-        keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
-        return env_state.task, jax.lax.scan(step, loop, keys)[1]
-
-    first, (states, rewards, done) = jax.device_get(
-        episode(jax.device_get(state), jax.random.key(seed))
-    )
-    ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
-    length = int(ends.max())
-    take = [jax.tree.map(lambda x: x[0], first)]
-    take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    return take, rewards[:length].sum(axis=1)
-
-
-def film_on_host(
-    env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
-):
-    """(pictures, rewards) of one episode of a simulator on the host, step by step."""
-
-    @jax.jit
-    def step(state: AgentState, key, env_state, obs, start, carry):
-        choice = act(state, key, carry, obs, start)
-        env_state, out = env.step(env_state, choice.env_action)
-        return env_state, out, choice.carry
-
-    state, key = jax.device_get(state), jax.random.key(seed)
-    env_state, obs = jax.jit(env.reset)(key)
-    pictures: list[Any] = [env.picture(obs)]
-    rewards: list[float] = []
-    n = env.spec.num_envs  # one, or the agents of one world
-    start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
-    longest = 2 * env.spec.max_episode_steps or max_steps
-    while not done.all() and len(rewards) < longest:
-        key, step_key = jax.random.split(key)
-        env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
-        obs, start = out.obs, ~out.valid
-        done |= np.asarray(out.ends | out.diverged)
-        pictures.append(env.picture(obs))
-        rewards.append(float(out.scores.sum()))
-    return pictures, np.asarray(rewards)

@@ -25,7 +25,7 @@ from purejaxppo.parallel import processes
 from purejaxppo.runs import cli, imitation
 from purejaxppo.runs.console import Console, Stopped, fail
 from purejaxppo.runs.folder import CONFIG, imports
-from purejaxppo.runs.loop import resolve_shards
+from purejaxppo.runs.programs import resolve_shards
 from purejaxppo.runs.session import (
     INTERRUPTED,
     continue_config,

@@ -21,7 +21,7 @@ import purejaxppo.train as train_command
 from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes as hosts
-from purejaxppo.runs.loop import resolve_shards
+from purejaxppo.runs.programs import resolve_shards
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.session import spread, start_jax
 

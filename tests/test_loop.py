@@ -25,7 +25,8 @@ from purejaxppo.config import files as configio
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs.checkpoint import Progress
 from purejaxppo.runs.console import Stopped
-from purejaxppo.runs.loop import NotFiniteError, Programs, Run
+from purejaxppo.runs.loop import NotFiniteError, Run
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.session import closed_after_failure
 from purejaxppo.runs.sinks import CsvSink

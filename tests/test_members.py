@@ -24,8 +24,8 @@ from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.runs.curves import confidence, member_curves
-from purejaxppo.runs.loop import Programs
 from purejaxppo.runs.members import MemberPrograms, keep_better, seeds_of
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 
 CARTPOLE = """

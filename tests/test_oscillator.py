@@ -17,7 +17,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.oscillator import report as osc_report
 from purejaxppo.envs.oscillator import task as oscillator
-from purejaxppo.envs.oscillator.task import MODELS, runge_kutta
+from purejaxppo.envs.oscillator.models import MODELS, runge_kutta
 
 FULL = pytest.mark.full
 

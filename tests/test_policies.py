@@ -18,7 +18,7 @@ from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
 from purejaxppo.runs import imitation
-from purejaxppo.runs.loop import Programs
+from purejaxppo.runs.programs import Programs
 from purejaxppo.types import TrainState
 
 MEMORIES = ("none", "gru", "lstm", "mingru")

@@ -20,7 +20,8 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parts import STATE_AXES, map_over_shards
-from purejaxppo.runs.loop import Programs, Run
+from purejaxppo.runs.loop import Run
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import Row
 from purejaxppo.streams import split_keys
 from purejaxppo.types import Metrics, Rollout, TrainState

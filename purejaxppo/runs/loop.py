@@ -6,29 +6,21 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
-from purejaxppo import streams
 from purejaxppo.agents import optimizers, schedules
-from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config import files as configio
 from purejaxppo.config.schema import Config
-from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
-from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
-from purejaxppo.parallel.shards import Shards, largest_divisor
-from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
-from purejaxppo.runs import imitation
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.curves import plot_curve
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import COLUMNS, Row, eval_row, mean_row, metrics_row, read_csv
 from purejaxppo.runs.sinks import CsvSink, HeldBack, Sink, TensorBoardSink, WandbSink
 from purejaxppo.types import AgentState, Metrics, TrainState
@@ -40,8 +32,6 @@ CHUNK_SECONDS = 1.0
 FIRST_CHUNK_UPDATES = 1
 MOST_IDLE = 5
 """Updates in succession that may make no gradient step, all having been skipped."""
-MIN_ROWS = 64
-"""Rows of a minibatch that a shard should have at least, for more shards to pay."""
 
 
 class Intervals:
@@ -81,106 +71,6 @@ class NotFiniteError(ValueError):
 def beats(score: float, best: float | None) -> bool:
     """Whether an evaluation replaces the best so far: the latest of equals does, NaN never."""
     return not math.isnan(score) and (best is None or score >= best)
-
-
-class Programs:
-    """The compiled functions of a run: each compiled exactly once, ahead of time.
-
-    Args:
-        config: of the run, with `num_shards` resolved.
-        devices: to run on.
-        num_members: agents that train side by side; see `Shards`.
-    """
-
-    def __init__(self, config: Config, devices: list[jax.Device], num_members: int = 0) -> None:
-        """Builds the parts; nothing is compiled yet."""
-        self.config = config
-        self.devices = devices
-        self.shards = Shards(config.num_shards, devices, num_members)
-        self.parts = make_parts(config, self.shards)
-        self.hp = make_hyperparams(config)
-        self.key = jax.random.key(config.seed)
-        self.compile_seconds = 0.0
-        self.evaluator: Evaluator | None = None
-        self.evaluate: Any = None
-        self.members: list[Config] = []
-
-    def init(self) -> TrainState:
-        """The state before the first update."""
-        with named_failures(self.config.env.name, self):
-            return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
-
-    def taught(self, state: TrainState) -> TrainState:
-        """A state before the first update, its agent having learned from a teacher."""
-        with named_failures(self.config.env.name, self):
-            learned = imitation.taught(self.parts, self.key)
-        where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
-        return state.replace(**(jax.device_put(learned, where) if where else learned))
-
-    def abstract_state(self) -> TrainState:
-        """The shapes of the state, enough to compile for it."""
-        return self._init().eval_shape(self.key, shard_ids(self.parts))
-
-    def _init(self) -> Any:
-        return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
-
-    def compile(self, state: TrainState) -> None:
-        """Compiles training and evaluation for states like this one."""
-        started = time.perf_counter()
-        self.compile_training(state)
-        episodes = self.config.eval.num_episodes
-        if episodes:
-            self.evaluator = Evaluator(
-                self.config,
-                self.parts.policy,
-                episodes,
-                shards=evaluation_shards(
-                    self.config, episodes, self.shards.devices, self.shards.num_members
-                ),
-                seed=self.config.seed,
-            )
-            out = self.read_by_all(self.evaluator.shards)
-            evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
-            self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
-        self.compile_seconds = time.perf_counter() - started
-
-    def compile_training(self, state: TrainState) -> None:
-        """Compiles chunks of updates."""
-        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
-        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
-        donate = (0,) if self.parts.env.spec.restorable else ()
-        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
-        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
-
-    def read_by_all(self, shards: Shards) -> Any:
-        """Where numbers live that each process reads: members' on all devices, if need be."""
-        return shards.everywhere() if processes.several() else shards.shardings(None)
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps of one update of all members."""
-        return self.config.steps_per_update * max(len(self.members), 1)
-
-    @property
-    def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
-        envs = [self.parts.env] + ([self.evaluator.env] if self.evaluator else [])
-        return next((env.failure for env in envs if env.failure), None)
-
-    def close(self) -> None:
-        """Ends what runs on the host; the compiled functions must not be called again."""
-        self.parts.env.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
-
-    def eval_key(self, update: int):
-        """The key of the evaluation after `update` updates, whatever came before."""
-        return evaluation_key(self.key, update)
-
-
-def evaluation_key(key, update: int):
-    """The key of the evaluation after `update` updates of a run with this key."""
-    return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
 
 
 class Run:
@@ -431,45 +321,3 @@ class Run:
         plot_curve(
             rows, self.run_dir / "learning_curve.png", title, evaluated=self.config.eval.policy
         )
-
-
-def resolve_shards(config: Config, num_devices: int) -> Config:
-    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
-
-    Several seeds are spread over devices first; then what is left of them counts.
-
-    Raises:
-        ValueError: other shards of a simulator on the host than one per process, or environments
-            that do not divide among the processes.
-    """
-    count = jax.process_count()
-    if config.asynchronous and count > 1:
-        raise ValueError(
-            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
-        )
-    if registry.on_host(config.env):
-        if config.num_shards not in (0, count):
-            raise ValueError(
-                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
-                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
-                f"or leave num_shards at 0 for a new run"
-            )
-        if count > 1 and config.num_seeds > 1:
-            raise ValueError(
-                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
-                f"one seed in {count} processes; train seeds in processes of their own"
-            )
-        return replace(config, num_shards=count)
-    if config.num_shards:
-        return config
-    if config.num_seeds % num_devices == 0:
-        return replace(config, num_shards=1)
-    num_devices //= largest_divisor(config.num_seeds, num_devices)
-    rows = config.steps_per_update // config.ppo.num_minibatches
-    most = min(num_devices, rows // MIN_ROWS)
-    for shards in range(most - most % count, 1, -count):
-        try:
-            return replace(config, num_shards=shards)
-        except ValueError:
-            continue
-    return replace(config, num_shards=count)

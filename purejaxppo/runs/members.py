@@ -19,7 +19,8 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.curves import plot_members
-from purejaxppo.runs.loop import Programs, Run, beats, evaluation_key
+from purejaxppo.runs.loop import Run, beats
+from purejaxppo.runs.programs import Programs, evaluation_key
 from purejaxppo.runs.rows import MEMBER_COLUMNS, Row, eval_row, metrics_row
 from purejaxppo.runs.sinks import MeanOfMembers, PerMember, Sink, TensorBoardSink
 from purejaxppo.types import Metrics, TrainState

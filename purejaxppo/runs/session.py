@@ -21,8 +21,9 @@ from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu
 from purejaxppo.runs.asynchronous import AsynchronousPrograms, AsynchronousRun
 from purejaxppo.runs.console import duration, fail, short
 from purejaxppo.runs.folder import CONFIG, record_run, run_folder
-from purejaxppo.runs.loop import Programs, Run
+from purejaxppo.runs.loop import Run
 from purejaxppo.runs.members import MemberPrograms, MembersRun, seeds_of
+from purejaxppo.runs.programs import Programs
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")

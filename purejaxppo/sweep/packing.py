@@ -19,8 +19,9 @@ from purejaxppo.envs import registry
 from purejaxppo.parallel.shards import cpu_cores
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.folder import CONFIG, run_folder
-from purejaxppo.runs.loop import NotFiniteError, resolve_shards
+from purejaxppo.runs.loop import NotFiniteError
 from purejaxppo.runs.members import MemberPrograms, MembersRun
+from purejaxppo.runs.programs import resolve_shards
 from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 

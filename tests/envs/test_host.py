@@ -24,8 +24,9 @@ from purejaxppo.config import files as configio
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, Rows
-from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states, run_episodes
+from purejaxppo.evaluation import Agent, Evaluator, evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.recording import record_states
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import AgentState, PolicyStep

@@ -11,7 +11,8 @@ from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
-from purejaxppo.evaluation import Agent, record_states
+from purejaxppo.evaluation import Agent
+from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
 EXAMPLES = Path(__file__).parents[1] / "support" / "example_envs.py"

@@ -17,7 +17,8 @@ from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
-from purejaxppo.evaluation import Agent, Evaluator, evaluate, record_states
+from purejaxppo.evaluation import Agent, Evaluator, evaluate
+from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.types import AgentState
 

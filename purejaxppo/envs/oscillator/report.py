@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.envs.oscillator.task import BETA_BAND, Oscillator
+from purejaxppo.envs.oscillator.models import BETA_BAND
+from purejaxppo.envs.oscillator.task import Oscillator
 
 ENSEMBLES = 16
 BEFORE, DURING, AFTER = 2_000, 8_000, 2_000

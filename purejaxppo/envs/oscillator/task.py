@@ -10,194 +10,16 @@ part of the state, so that randomisation and sweeps are a vmap.
 
 import dataclasses
 import difflib
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
 from purejaxppo.spaces import Box
 
-BETA_BAND = (13.0, 30.0)  # Hz
-
-
-class Params(struct.PyTreeNode):
-    """The physics of one ensemble; every field is traced, float []."""
-
-    coupling: Any  # strength of the mean field's pull
-    coupling_drift: Any  # change of the coupling per integration step
-    current_mean: Any  # of the neurons' own currents (Kuramoto: of their frequencies, Hz)
-    current_std: Any
-    action_scale: Any  # kick of action 1
-    action_noise: Any  # standard deviation added to every kick
-    observation_noise: Any  # standard deviation added to every observed mean field
-    penalty: Any  # reward lost per unit of kick
-    controlled: Any  # fraction of the neurons that a kick reaches
-
-
-class State(struct.PyTreeNode):
-    """One ensemble of N neurons and what has been seen of it."""
-
-    params: Params
-    neurons: tuple[jax.Array, ...]  # variables of the model, [N] each
-    current: jax.Array  # [N]
-    x_history: jax.Array  # [H] mean of the first variable, oldest first
-    y_history: jax.Array  # [H] the observed mean field
-    kick: jax.Array  # [] the last action as it was given to the neurons
-
-
-class Model(NamedTuple):
-    """A kind of neuron, and the task that is made of it."""
-
-    start: Callable  # (key, N) -> neurons
-    derivative: Callable  # (neurons, current [N], coupling, pulse [N] or None) -> neurons' change
-    kick: Callable  # (neurons, pulse [N]) -> neurons
-    signal: Callable  # neurons -> [N] what a single neuron shows
-    fields: Callable  # neurons -> (X, Y): means of the signal, and of what is observed
-    cost: Callable  # (X, x_history, y_history) -> how synchronous the ensemble is
-    feedback: Callable  # (X, Y, x_history, y_history) -> kick of the linear feedback baseline
-    step_size: float
-    step_seconds: float  # real time of a step, for frequencies
-    history: int
-    warmup: int
-    max_episode_steps: int
-    params: Params
-
-
-def _params(**values: float) -> Params:
-    known = {
-        "coupling_drift": 0.0,
-        "action_noise": 0.0,
-        "observation_noise": 0.0,
-        "controlled": 1.0,
-        **values,
-    }
-    return Params(**known)
-
-
-def _bvdp(neurons, current, coupling, pulse):
-    """Bonhoeffer-van der Pol: x' = x - x^3/3 - y + I + eps X, y' = 0.1 (x - 0.8 y + 0.7)."""
-    x, y = neurons
-    drive = current + coupling * jnp.mean(x)
-    drive = drive if pulse is None else drive + pulse
-    return x - x * x * x / 3.0 - y + drive, 0.1 * (x - 0.8 * y + 0.7)
-
-
-def _hindmarsh_rose(neurons, current, coupling, pulse):
-    """X' = y - x^3 + 3x^2 - z + I + eps X, y' = 1 - 5x^2 - y, z' = 0.006 (4 (x + 1.56) - z)."""
-    x, y, z = neurons
-    drive = current + coupling * jnp.mean(x)
-    drive = drive if pulse is None else drive + pulse
-    squared = x * x
-    return (
-        y - x * squared + 3.0 * squared - z + drive,
-        1.0 - 5.0 * squared - y,
-        0.006 * (4.0 * (x + 1.56) - z),
-    )
-
-
-def _kuramoto(neurons, current, coupling, pulse):
-    """Phases: theta' = 2 pi f + K mean(sin(theta_j - theta)) - pulse sin(theta)."""
-    (phase,) = neurons
-    sin, cos = jnp.sin(phase), jnp.cos(phase)
-    pull = coupling * (jnp.mean(sin) * cos - jnp.mean(cos) * sin)
-    change = 2.0 * np.pi * current + pull
-    return (change if pulse is None else change - pulse * sin,)
-
-
-def _uniform(count: int) -> Callable:
-    def start(key, num_neurons: int):
-        values = jax.random.uniform(key, (count, num_neurons), minval=-1.0, maxval=1.0)
-        return tuple(values)
-
-    return start
-
-
-def _kick_first(neurons, pulse):
-    return (neurons[0] + pulse, *neurons[1:])
-
-
-def _two_means(neurons):
-    return jnp.mean(neurons[0]), jnp.mean(neurons[1])
-
-
-def _one_mean(neurons):
-    mean = jnp.mean(jnp.cos(neurons[0]))
-    return mean, mean
-
-
-def _beta_power(signal, step_seconds: float):
-    """Power of a signal [H] between 13 and 30 Hz: mean square of its part in that band."""
-    length = signal.shape[0]
-    frequencies = np.fft.rfftfreq(length, step_seconds)
-    inside = (frequencies >= BETA_BAND[0]) & (frequencies <= BETA_BAND[1])
-    angle = 2 * np.pi * np.arange(length) * step_seconds * frequencies[inside][:, None]
-    waves = jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)]) / length, jnp.float32)
-    return 2.0 * jnp.sum(jnp.square(waves @ (signal - jnp.mean(signal))))
-
-
-def _bvdp_feedback(x, y, x_history, y_history):
-    u, v = x - jnp.mean(x_history), y - jnp.mean(y_history)
-    return -0.05 * (np.cos(5.89) * u + 2.1 * np.sin(5.89) * v)
-
-
-MODELS = {
-    "bvdp": Model(
-        start=_uniform(2),
-        derivative=_bvdp,
-        kick=_kick_first,
-        signal=lambda neurons: neurons[0],
-        fields=_two_means,
-        cost=lambda x, x_history, y_history: jnp.square(x - jnp.mean(x_history)),
-        feedback=_bvdp_feedback,
-        step_size=0.2,
-        step_seconds=1.0 / (20.0 * 162.0),  # its rhythm of 162 steps, read as 20 Hz
-        history=250,
-        warmup=250,
-        max_episode_steps=10_000,
-        params=_params(
-            coupling=0.03, current_mean=0.6, current_std=0.1, action_scale=0.2, penalty=2.0
-        ),
-    ),
-    "hindmarsh_rose": Model(
-        start=_uniform(3),
-        derivative=_hindmarsh_rose,
-        kick=_kick_first,
-        signal=lambda neurons: neurons[0],
-        fields=_two_means,
-        cost=lambda x, x_history, y_history: 2.0 * jnp.square(x + 0.4),
-        feedback=lambda x, y, x_history, y_history: -0.2 * (x - jnp.mean(x_history)),
-        step_size=0.1,
-        step_seconds=0.001,
-        history=150,
-        warmup=10_000,
-        max_episode_steps=5_000,
-        params=_params(
-            coupling=0.2, current_mean=3.0, current_std=0.02, action_scale=0.5, penalty=0.5
-        ),
-    ),
-    "kuramoto": Model(
-        start=lambda key, n: (jax.random.uniform(key, (n,), maxval=2 * np.pi),),
-        derivative=_kuramoto,
-        kick=lambda neurons, pulse: (neurons[0] - pulse * jnp.sin(neurons[0]),),
-        signal=lambda neurons: jnp.cos(neurons[0]),
-        fields=_one_mean,
-        cost=lambda x, x_history, y_history: _beta_power(y_history, 0.002),
-        feedback=lambda x, y, x_history, y_history: -0.1 * x,
-        step_size=0.002,
-        step_seconds=0.002,
-        history=250,
-        warmup=1_000,
-        max_episode_steps=5_000,
-        params=_params(
-            coupling=20.0, current_mean=20.0, current_std=1.0, action_scale=0.2, penalty=0.5
-        ),
-    ),
-}
 PULSES = ("delta", "current", "biphasic")
 COUNTS = {
     "num_neurons": 1000,
@@ -302,26 +124,6 @@ def _waveform(pulse, counts: dict[str, int]) -> tuple[float, ...]:
             f"{skip} per action; set skip to {len(wave)} or more"
         )
     return (*wave, *[0.0] * (skip - len(wave)))
-
-
-def runge_kutta(derivative: Callable, neurons, step_size: float):
-    """One classical fourth-order step of neurons' = derivative(neurons)."""
-
-    def ahead(slope, size):
-        return jax.tree.map(lambda x, k: x + size * k, neurons, slope)
-
-    k1 = derivative(neurons)
-    k2 = derivative(ahead(k1, 0.5 * step_size))
-    k3 = derivative(ahead(k2, 0.5 * step_size))
-    k4 = derivative(ahead(k3, step_size))
-    return jax.tree.map(
-        lambda x, a, b, c, d: x + step_size / 6.0 * (a + 2.0 * (b + c) + d),
-        neurons,
-        k1,
-        k2,
-        k3,
-        k4,
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,100 @@
+"""One episode's states, for drawing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.bridge import HostEnv, named_failures
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.evaluation import Agent, how_to_act
+from purejaxppo.types import AgentState
+
+
+def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
+    """One episode's states, for drawing; acts as `evaluate` does.
+
+    Returns:
+        (task, list of its states from the start to the end, rewards [steps], summed over agents).
+    """
+    env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
+    policy = agent.policy
+    act = how_to_act(agent.config, policy, deterministic)
+    episode = act, policy.network.initial_carry, agent.state, seed, agent.config.eval.max_steps
+    try:
+        with (
+            named_failures(agent.config.env.name, env),
+            jax.default_matmul_precision(agent.config.matmul_precision),
+        ):
+            film: Any = film_on_host if registry.on_host(agent.config.env) else film_in_jax
+            states, rewards = film(env, *episode)
+    finally:
+        env.close()
+    return env.task, states, rewards
+
+
+def film_in_jax(
+    env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
+):
+    """(states, rewards) of one episode of a JAX simulator, in one program."""
+    rows = env.spec.num_envs  # one, or the agents of one world
+
+    @jax.jit
+    def episode(state: AgentState, key):
+        env_key, key = jax.random.split(key)
+        env_state, obs = env.reset(env_key)
+
+        def step(loop, key):
+            env_state, obs, start, carry = loop
+            choice = act(state, key, carry, obs, start)
+            env_state, out = env.step(env_state, choice.env_action)
+            done = out.terminated | out.truncated | out.diverged
+            return (env_state, out.obs, ~out.valid, choice.carry), (
+                env_state.task,
+                out.reward,
+                done,
+            )
+
+        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
+        keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
+        return env_state.task, jax.lax.scan(step, loop, keys)[1]
+
+    first, (states, rewards, done) = jax.device_get(
+        episode(jax.device_get(state), jax.random.key(seed))
+    )
+    ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
+    length = int(ends.max())
+    take = [jax.tree.map(lambda x: x[0], first)]
+    take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
+    return take, rewards[:length].sum(axis=1)
+
+
+def film_on_host(
+    env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
+):
+    """(pictures, rewards) of one episode of a simulator on the host, step by step."""
+
+    @jax.jit
+    def step(state: AgentState, key, env_state, obs, start, carry):
+        choice = act(state, key, carry, obs, start)
+        env_state, out = env.step(env_state, choice.env_action)
+        return env_state, out, choice.carry
+
+    state, key = jax.device_get(state), jax.random.key(seed)
+    env_state, obs = jax.jit(env.reset)(key)
+    pictures: list[Any] = [env.picture(obs)]
+    rewards: list[float] = []
+    n = env.spec.num_envs  # one, or the agents of one world
+    start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
+    longest = 2 * env.spec.max_episode_steps or max_steps
+    while not done.all() and len(rewards) < longest:
+        key, step_key = jax.random.split(key)
+        env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
+        obs, start = out.obs, ~out.valid
+        done |= np.asarray(out.ends | out.diverged)
+        pictures.append(env.picture(obs))
+        rewards.append(float(out.scores.sum()))
+    return pictures, np.asarray(rewards)
