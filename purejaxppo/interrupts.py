@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +22,19 @@ PARTIAL: set[Path] = set()
 """Files that are being written, and go with the process."""
 _TAKERS: list["Interrupt"] = []
 """Who asked for the first signal."""
+
+
+@contextlib.contextmanager
+def named_when_done(path: Path) -> Iterator[Path]:
+    """Where to write what becomes `path` if all goes well, and else is not there."""
+    partial = path.with_name(f".{path.name}")
+    PARTIAL.add(partial)
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+        PARTIAL.discard(partial)
 
 
 class Interrupt:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.runs import refusal
 
+from purejaxppo import interrupts
 from purejaxppo.config import files as configio
 
 pytestmark = pytest.mark.toy
@@ -52,7 +53,7 @@ def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkey
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "config.yaml"
     configio.write_whole(path, "old")
-    with pytest.raises(RuntimeError, match="full"), configio.named_when_done(path) as partial:
+    with pytest.raises(RuntimeError, match="full"), interrupts.named_when_done(path) as partial:
         partial.write_text("ne")
         assert path.read_text() == "old"
         raise RuntimeError("the disk is full")

@@ -16,12 +16,11 @@ pytestmark = [
 BUSY = """
 import ctypes, pathlib, sys, threading
 from purejaxppo import interrupts
-from purejaxppo.config import files as configio
 
 interrupts.listen()
 if "take" in sys.argv:
     taker = interrupts.Interrupt()
-with configio.named_when_done(pathlib.Path("film.gif")) as partial:
+with interrupts.named_when_done(pathlib.Path("film.gif")) as partial:
     partial.write_text("half of it")
     print("ready", flush=True)
     print("not flushed")

@@ -1,11 +1,9 @@
 """Configs from YAML and the command line, strictly: unknown keys and wrong types are refused."""
 
-import contextlib
 import dataclasses
-import difflib
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ import yaml
 
 from purejaxppo import interrupts
 from purejaxppo.config import checks
+from purejaxppo.config.hints import did_you_mean, nearest
 from purejaxppo.config.schema import TUNABLE, Config
 
 
@@ -68,8 +67,8 @@ def find_config(name: str) -> Path:
             for candidate in (folder / name, folder / f"{name}.yaml"):
                 if candidate.is_file():
                     return candidate
-    close = difflib.get_close_matches(path.stem, list_configs(), 1, 0.5)
-    hint = f"did you mean '{close[0]}.yaml'?" if close else "--list-configs prints what there is"
+    close = nearest(path.stem, list_configs(), 0.5)
+    hint = f"did you mean '{close}.yaml'?" if close else "--list-configs prints what there is"
     raise ValueError(f"--config {name}: no such file or config; {hint}")
 
 
@@ -159,13 +158,9 @@ def _did_you_mean(key: str, prefix: str) -> str:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
     siblings = [d.removeprefix(prefix) for d in known if d.startswith(prefix)]
     siblings = list(dict.fromkeys(s.partition(".")[0] for s in siblings))
-    close = difflib.get_close_matches(key, siblings, 1)
-    if close:
-        return f"did you mean '{close[0]}'?"
-    close = difflib.get_close_matches(key, by_leaf, 1)
-    if close:
-        return f"did you mean '{by_leaf[close[0]]}'?"
-    return f"here are known {', '.join(siblings)}"
+    leaf = nearest(key, by_leaf)
+    elsewhere = f"did you mean {by_leaf[leaf]!r}?" if leaf else ""
+    return did_you_mean(key, siblings, elsewhere or f"here are known {', '.join(siblings)}")
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
@@ -242,21 +237,8 @@ def dump(data: Any) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is there whole or not at all, also if the process is killed."""
-    with named_when_done(path) as partial:
+    with interrupts.named_when_done(path) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def named_when_done(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path` if all goes well, and else is not there."""
-    partial = path.with_name(f".{path.name}")
-    interrupts.PARTIAL.add(partial)
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-        interrupts.PARTIAL.discard(partial)
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:

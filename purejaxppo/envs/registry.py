@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 from typing import Any, NamedTuple
 
+from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization
 from purejaxppo.envs.curriculum import CurriculumEnv
@@ -77,8 +78,7 @@ def adapter(family: str) -> Any:
         ValueError: no such family, or its package is not installed.
     """
     if family not in FAMILIES:
-        close = difflib.get_close_matches(family, FAMILIES, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(FAMILIES)}"
+        hint = did_you_mean(family, FAMILIES, f"there are {', '.join(FAMILIES)}")
         raise ValueError(f"env.name: unknown family {family!r}; {hint}")
     entry = FAMILIES[family]
     if importlib.util.find_spec(entry.requires) is None:

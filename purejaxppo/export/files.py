@@ -19,12 +19,12 @@ import purejaxppo
 from purejaxppo import spaces
 from purejaxppo.agents import convolutions, normalize
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import files as configio
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Agent
 from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Program
 from purejaxppo.export.trace import trace
+from purejaxppo.interrupts import named_when_done
 
 SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
@@ -86,7 +86,7 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
         policy, state = agent.policy, jax.device_get(agent.state)
         act = deterministic(policy, state, env.to_simulator)
         program = trace_policy(act, policy, batch, metadata(agent))
-        with configio.named_when_done(path) as partial:
+        with named_when_done(path) as partial:
             play, name = written_as(program, partial, path.suffix)
             difference = compare(act, policy, play, batch, state.obs_stats)
             check_difference(difference, path)

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import functools
 import io
 import logging
@@ -23,6 +22,7 @@ from purejaxppo.config.files import (
     from_dict,
     load_config,
 )
+from purejaxppo.config.hints import nearest
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs.console import Stopped, fail
@@ -180,10 +180,9 @@ def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
         return positive, True
     if key in hints:
         return key, False
-    close = difflib.get_close_matches(key, hints, 1) or [
-        name for name in hints if name.rpartition(".")[2] == key
-    ]
-    hint = f"did you mean --{close[0]}?" if close else "--help lists them"
+    same = [name for name in hints if name.rpartition(".")[2] == key]
+    close = nearest(key, hints) or next(iter(same), None)
+    hint = f"did you mean --{close}?" if close else "--help lists them"
     raise ValueError(f"{word}: unknown flag; {hint}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.rows import Row
 
 
@@ -111,6 +112,5 @@ def save_figure(figure, path: Path) -> None:
     for axes in figure.axes:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=130, format="png")
-    partial.replace(path)
+    with named_when_done(path) as partial:
+        figure.savefig(partial, dpi=130, format="png")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
 
 
@@ -28,12 +29,10 @@ class CsvSink:
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
         """Opens the file, keeping rows up to update `resumed_at`."""
         kept = [row for row in read_csv(path) if row["update"] <= resumed_at]
-        partial = path.with_name(f".{path.name}")
-        with partial.open("w", newline="", encoding="utf-8") as file:
+        with named_when_done(path) as partial, partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(_cells(row) for row in kept)
-        partial.replace(path)
         self._file = path.open("a", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, columns)
 

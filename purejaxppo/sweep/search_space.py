@@ -4,7 +4,6 @@ A setting is a flat mapping from dotted names of config fields to values, over a
 """
 
 import dataclasses
-import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import yaml
 
 from purejaxppo.config import files as configio
 from purejaxppo.config.checks import settings as settings_of
+from purejaxppo.config.hints import nearest
 from purejaxppo.config.schema import TUNABLE, Config
 
 Setting = dict[str, Any]
@@ -172,9 +172,8 @@ def check_key(key: str, where: str) -> str:
     known = configio.flatten(Config())
     if key not in known:
         by_leaf = {dotted.rpartition(".")[2]: dotted for dotted in known}
-        close = difflib.get_close_matches(key, known, 1)
-        close = close or [by_leaf[x] for x in difflib.get_close_matches(key, by_leaf, 1)]
-        hint = f"did you mean '{close[0]}'?" if close else "docs/config.md lists what there is"
+        close = nearest(key, known) or by_leaf.get(nearest(key, by_leaf) or "")
+        hint = f"did you mean {close!r}?" if close else "docs/config.md lists what there is"
         raise ValueError(f"{where}: {key}: unknown field; {hint}")
     if key in NOT_SWEPT:
         hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")

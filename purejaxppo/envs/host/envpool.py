@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import difflib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 from jax.experimental import io_callback
 
 from purejaxppo import spaces
+from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, Rows, seed_at
 
@@ -178,8 +178,7 @@ def _options(name: str, config: EnvConfig) -> dict[str, Any]:
     )
     for option, value in options.items():
         if option not in known:
-            close = difflib.get_close_matches(option, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            hint = did_you_mean(option, known)
             raise ValueError(f"env.options.{option}: envpool/{name} has no such setting; {hint}")
         default = settings.get(option, value)
         if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):

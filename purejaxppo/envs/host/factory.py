@@ -3,17 +3,17 @@
 Nothing here imports JAX, since worker processes import it.
 """
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from purejaxppo.config.hints import nearest
 from purejaxppo.envs.host.errors import MakeError
 
 _LOADING = threading.RLock()
@@ -152,7 +152,7 @@ def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> A
     try:
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
-        close = near(task, gymnasium.registry)
+        close = nearest(task, gymnasium.registry)
         hint = f"did you mean {close!r}?" if close else "is its package named, as in package:Id-v0?"
         if isinstance(error, gymnasium.error.DeprecatedEnv):
             hint = one_line(error)
@@ -197,7 +197,7 @@ def _wrapper(name: str) -> Any:
     try:
         return getattr(place, class_name)
     except AttributeError:
-        close = near(class_name, dir(place))
+        close = nearest(class_name, dir(place))
         hint = f"; did you mean {close!r}?" if close else ""
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
 
@@ -282,13 +282,6 @@ def _module_of(path: Path) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def near(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is nearest to a wrong one, if any is near."""
-    by_lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, 0.6)
-    return by_lower[close[0]] if close else None
 
 
 def one_line(error: BaseException) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 import pettingzoo
 from pettingzoo import ParallelEnv
 
+from purejaxppo.config.hints import nearest
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.factory import import_named, in_file, near, one_line
+from purejaxppo.envs.host.factory import import_named, in_file, one_line
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.slots import action_space, decoder, encoder, leaves, observation_space
 from purejaxppo.envs.teams import (
@@ -84,7 +85,7 @@ def _builder(name: str) -> Any:
         return builder
     if not where and hasattr(module, "env"):
         raise MakeError(f"{label}: its agents take turns; only parallel environments are supported")
-    close = near(attribute, [key for key in vars(module) if not key.startswith("_")])
+    close = nearest(attribute, [key for key in vars(module) if not key.startswith("_")])
     hint = f"; did you mean {close!r}?" if where and close else ""
     raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
 
@@ -93,7 +94,7 @@ def _registered(name: str, label: str) -> Any:
     """What makes an environment of PettingZoo's registry, which there is since 1.27."""
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
-        close = near(name, known)
+        close = nearest(name, known)
         raise MakeError(f"{label}: no such id{f'; did you mean {close!r}?' if close else ''}")
 
     def build(**options: Any) -> Any:
@@ -119,7 +120,7 @@ def _module(name: str, label: str) -> Any:
         known = [
             module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
         ]
-        close = near(last, known)
+        close = nearest(last, known)
         hint = f"; did you mean '{package}.{close}'?" if close else ""
         raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
 

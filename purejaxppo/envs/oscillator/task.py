@@ -9,12 +9,12 @@ part of the state, so that randomisation and sweeps are a vmap.
 """
 
 import dataclasses
-import difflib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
@@ -56,8 +56,7 @@ def make(name: str, config: EnvConfig):
     known = [*PHYSICS, *COUNTS, "pulse", "same_ensemble"]
     for option in options:
         if option not in known:
-            close = difflib.get_close_matches(option, known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+            hint = did_you_mean(option, known)
             raise ValueError(f"env.options.{option}: oscillator/{name} has no such option; {hint}")
     counts = {option: _count(option, options.get(option, COUNTS[option])) for option in COUNTS}
     ranges = {p: _range(p, options.get(p, getattr(model.params, p))) for p in PHYSICS}

@@ -1,0 +1,18 @@
+"""Hints for a name that is not known. Without JAX, since workers use them."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is nearest to a wrong one, whatever their case; None if none is near."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[close[0]] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A question that names the nearest of the known names, or `otherwise`: "it has a, b, c"."""
+    known = list(known)
+    close = nearest(name, known)
+    return f"did you mean {close!r}?" if close else otherwise or f"it has {', '.join(known)}"
