@@ -638,8 +638,10 @@ def document() -> str:
         "",
         "Each row is `python benchmarks/learning.py CONFIG --seeds N`, which runs, seed by seed,",
         "",
-        "    python -m purejaxppo.train --config CONFIG.yaml --seed SEED",
-        "    python -m purejaxppo.evaluate --run RUN --episodes 100",
+        "```bash",
+        "python -m purejaxppo.train --config CONFIG.yaml --seed SEED",
+        "python -m purejaxppo.evaluate --run RUN --episodes 100",
+        "```",
         "",
         "and keeps mean returns over 100 whole episodes of the deterministic policy (where the "
         "config has `eval.stochastic`: of samples of it): of the last checkpoint, which is what "

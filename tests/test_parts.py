@@ -130,7 +130,7 @@ def test_collector_and_trainer_are_train_step(parts, state):
 @pytest.mark.full
 def test_the_page_runs():
     page = (Path(__file__).parent.parent / "docs/parts.md").read_text()
-    code = "\n".join(line[4:] for line in page.splitlines() if re.match(r"^(    |$)", line))
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}
     exec(code, names)
     assert names["batch"].advantage.shape == (128 * 64,)
