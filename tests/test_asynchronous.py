@@ -102,6 +102,7 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
         next_rollout = collect(state.agent, rollout.end, keys.act, (update + 1) / 10)
         state, metrics = learn(state, rollout, hp)
         rollout = next_rollout
+    jax.block_until_ready((state, rollout))  # or a rollout under way would lose its simulator
     parts.env.close()
     assert metrics.losses.approx_kl >= 0
     jax.tree.map(
