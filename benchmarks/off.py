@@ -31,9 +31,13 @@ TASKS: dict[str, tuple[str, int]] = {
 """Task -> config, and seeds in one program (0: one agent)."""
 PROGRAM = """
 import sys, time, jax, jax.numpy as jnp
-from purejaxppo.parallel.shards import Shards, use_cpu_cores, use_compilation_cache
+try:
+    from purejaxppo.config.files import load_config
+    from purejaxppo.parallel.shards import Shards, use_cpu_cores, use_compilation_cache
+except ImportError:  # a version without rooms
+    from purejaxppo.configio import load_config
+    from purejaxppo.sharding import Shards, use_cpu_cores, use_compilation_cache
 use_compilation_cache(); use_cpu_cores(0)
-from purejaxppo.config.files import load_config
 config, seeds = sys.argv[1], int(sys.argv[2])
 host = load_config(config).env.name.partition("/")[0] in ("envpool", "gymnasium")
 devices = jax.devices()[:1] if host else jax.devices()
@@ -46,7 +50,7 @@ try:
     parts = make_parts(config, shards)
     init, train, ids = init_program(parts), train_program(parts), shard_ids(parts)
     hp = make_hyperparams(config)
-except ImportError:  # a version before parts
+except ImportError:  # a version without parts
     from purejaxppo.learner import STATE_AXES, Learner
     learner = Learner(config, shards)
     init, train, ids = learner.init, learner.train_chunk, learner.shard_ids()
