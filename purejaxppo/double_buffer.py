@@ -1,14 +1,14 @@
-"""Collecting experience from two halves of environments that step and are acted for in turns.
+"""Collecting experience from two halves of environments in turns.
 
-While the one half steps, the policy acts for the other:
+While one half steps, the policy acts for the other:
 
     policy    act B      act A      act B      act A      ...
     half A    step ........         step ........         ...
     half B               step ........         step ...   ...
 
-The policy always acts for all N rows, and its answer for one half is used. A row's numbers do not
-depend on what is in the others, while they do depend, in the last bit, on how many there are.
-So trajectories are those of `rollout.collect`, at the price of a policy that acts twice per step.
+The policy always acts for all N rows, and its actions for one half are used. A row's numbers do not
+depend on the other rows, but they do depend, in the last bit, on the number of rows. So the
+trajectories are those of `rollout.collect`, at the cost of a policy that acts twice per step.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def collect(
         return env_state, env.rows(which, choice._replace(env_action=()))
 
     def step(carried, keys):
-        """From when the first half was sent its actions to when it is sent its next."""
+        """One step of both halves: the first half's actions are sent before it, its next within."""
         state, stored, first = carried
         key, next_key = keys
         stored, obs = storage.append(stored, state.obs, state.start, state.env)

@@ -23,7 +23,7 @@ DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to evaluate, and how."""
+    """Flags of an evaluation."""
 
     run: str = ""
     """The run's folder, as made by `python -m purejaxppo.train`."""
@@ -90,7 +90,7 @@ def run(command: Command) -> int:
 
 
 def report(agent: Agent, command: Command, *, deterministic: bool) -> None:
-    """Prints and draws what the task's family says of a controller, where it says anything."""
+    """Prints and draws the report of the task's family on a controller, if it has one."""
     family = registry.adapter(agent.config.env.name.partition("/")[0])
     if agent.members or not hasattr(family, "report"):
         return

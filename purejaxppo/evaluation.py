@@ -1,4 +1,4 @@
-"""Whole episodes of a trained agent: exactly as many as asked for, one per environment."""
+"""Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from purejaxppo.parallel.shards import Shards
 from purejaxppo.types import AgentState, PolicyStep
 
 MAX_PARALLEL = 256
-"""Episodes that run side by side; more are run in turns."""
+"""Episodes that run in parallel; more are run in turns."""
 OTHER_STARTS = 10_007
-"""Added to seeds of simulators on the host: not the starts that the best save was chosen by."""
+"""Offset of host simulators' seeds, for other starts than those that the best save is chosen by."""
 
 
 class Agent(NamedTuple):
@@ -30,12 +30,12 @@ class Agent(NamedTuple):
     config: Config
     state: AgentState
     env_steps: int = 0
-    """Training steps behind it."""
+    """Environment steps of its training."""
     members: tuple[Config, ...] = ()
-    """Not one agent but as many, which trained side by side: their configs; every array of the
-    state has a leading axis of them. `member` takes one."""
+    """Configs of the agents, if several were trained side by side; every array of the state then
+    has a leading axis of agents. `member` selects one."""
     member_steps: tuple[int, ...] = ()
-    """Training steps behind each of them."""
+    """Environment steps of each one's training."""
 
     def member(self, index: int) -> "Agent":
         """One of the agents that trained side by side.
@@ -52,14 +52,14 @@ class Agent(NamedTuple):
         return Agent(self.members[index], state, self.member_steps[index])
 
     def check_single(self, what: str, run: str) -> None:
-        """Refuses several agents.
+        """Checks that this is one agent.
 
         Args:
-            what: asks for one, as the beginning of a sentence.
-            run: where they are from.
+            what: beginning of the message: the operation that needs one agent.
+            run: the agents' run, for the message.
 
         Raises:
-            ValueError: it is not one agent.
+            ValueError: this is several agents.
         """
         if self.members:
             raise ValueError(
@@ -69,7 +69,7 @@ class Agent(NamedTuple):
 
     @property
     def policy(self) -> Policy:
-        """How the parameters act."""
+        """The policy whose parameters are `state`."""
         spec = registry.make(self.config.env, 1, evaluation=True).spec
         return Policy(self.config, spec)
 
@@ -98,7 +98,7 @@ class Agent(NamedTuple):
 class Evaluation(NamedTuple):
     """The outcome of whole episodes; of many agents, with a leading axis of them."""
 
-    returns: np.ndarray  # [episodes] undiscounted, as the environment pays them; NaN: it diverged
+    returns: np.ndarray  # [episodes] undiscounted, of the environment's reward; NaN: it diverged
     lengths: np.ndarray  # [episodes] steps
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ def run_episodes(
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
         keys: of each of G groups of rows, consumed.
-        any_member: under vmap, whether a bool [] holds for any of the batch: a loop that each
+        any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit.
 
@@ -204,14 +204,14 @@ def first_steps(env: Any, begun: tuple[Any, Any], initial_carry: Callable) -> Ru
 class Evaluator:
     """Runs whole episodes.
 
-    The episodes are divided over the shards; what does not divide is rounded up and cut off by
-    index, so that no episode is preferred for being short. Each has a key of its own, by its
-    number among all, so that it does not depend on how they are divided.
+    The episodes are divided over the shards; if their number does not divide, it is rounded up and
+    the rest is cut off by index, so that no episode is preferred for being short. Each has a key of
+    its own, by its number among all, so that it does not depend on how they are divided.
 
     Args:
         config: of the run.
-        policy: how parameters act.
-        episodes: how many.
+        policy: of the agent.
+        episodes: their number.
         deterministic: the distribution's mode, or samples of it; None: as the config says.
         shards: to divide the episodes over; one for simulators on the host.
         seed: of simulators that do not take a key.
@@ -234,7 +234,7 @@ class Evaluator:
         self.env = self._make(seed)
         size = self.env.spec.num_agents
         self.per_shard = self.env.spec.num_envs // size  # environments, or worlds of many agents
-        self.count = -(-episodes // size)  # over all shards, without what is cut off
+        self.count = -(-episodes // size)  # over all shards, without those cut off
         self.act = how_to_act(config, policy, deterministic, apart=True)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(
@@ -253,7 +253,7 @@ class Evaluator:
         return Apart(one, -(-count // shards))
 
     def close(self) -> None:
-        """Ends what runs on the host."""
+        """Closes simulators on the host."""
         self.env.close()
 
     @at_matmul_precision
@@ -273,7 +273,7 @@ class Evaluator:
             self.shards.any_member,
             max_steps=self.config.eval.max_steps,
         )
-        # What is not finite may still act, always alike: that is worth nothing.
+        # An agent that is not finite may still act, but its returns are meaningless.
         return jnp.where(is_finite(agent), returns, jnp.nan), lengths
 
     def evaluate(self, agent: AgentState, key, first=0):
@@ -295,9 +295,9 @@ class Evaluator:
 def evaluation_shards(
     config: Config, episodes: int, devices: list[jax.Device], num_members: int = 0
 ) -> Shards:
-    """Over how many devices to divide members and episodes; one for simulators on the host.
+    """Shards that divide members and episodes over devices; one for simulators on the host.
 
-    With several processes over all, in any case: each of them has to take part.
+    With several processes they are always on all devices: each process has to take part.
     """
     if registry.on_host(config.env) and not processes.several():
         return Shards(1, num_members=num_members)
@@ -311,7 +311,7 @@ def how_to_act(
 ) -> Callable:
     """The policy's way to act: its mode, samples of it, or for None as the config says.
 
-    `apart`: it is given a key for each of some groups of rows, not one for all.
+    `apart`: it takes a key for each of some groups of rows, not one for all.
     """
     if deterministic is None:
         deterministic = not config.eval.stochastic
@@ -323,11 +323,11 @@ def how_to_act(
 def evaluate(
     agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
 ) -> Evaluation:
-    """Runs exactly `episodes` whole episodes; of many agents, so many of each.
+    """Runs exactly `episodes` whole episodes; of many agents, this number of each.
 
     Args:
         agent: from `restore`, or `Agent(config, result.agent)` of a TrainResult.
-        episodes: how many.
+        episodes: their number.
         seed: of the environments' starts (and of the actions' noise).
         deterministic: the distribution's mode, or samples of it; None: as the run's evaluations.
 

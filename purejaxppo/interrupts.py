@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM: the first one saves, the second one ends, whatever is computing.
 
-Python runs signal handlers between two of its own steps, of which there are none while XLA compiles
-or computes, or while a simulator hangs; and what a handler raises in a callback of JAX is lost.
-So in a process that is one command's, a thread hears signals as well.
+Python runs signal handlers between two bytecode instructions, of which there are none while XLA
+compiles or computes, or while a simulator hangs; and an exception of a handler in a callback of JAX
+is lost. So a process that runs one command handles signals in a thread as well.
 """
 
 import contextlib
@@ -19,14 +19,14 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
 PARTIAL: set[Path] = set()
-"""Files that are being written, and go with the process."""
+"""Files that are being written, and are deleted when a signal ends the process."""
 _TAKERS: list["Interrupt"] = []
-"""Who asked for the first signal."""
+"""Interrupts that take the first signal."""
 
 
 @contextlib.contextmanager
 def named_when_done(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path` if all goes well, and else is not there."""
+    """Yields a path to write to, which becomes `path` on success and is deleted on failure."""
     partial = path.with_name(f".{path.name}")
     PARTIAL.add(partial)
     try:
@@ -41,7 +41,7 @@ class Interrupt:
     """Turns the first Ctrl-C or SIGTERM into a flag; the second ends the process."""
 
     def __init__(self) -> None:
-        """Takes the signals over, if this is the main thread."""
+        """Installs its signal handlers, if this is the main thread."""
         self.signal: str | None = None
         self._old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
@@ -55,7 +55,7 @@ class Interrupt:
         self._give_back()
 
     def restore(self) -> None:
-        """Gives the signals back."""
+        """Restores the previous signal handlers."""
         self._give_back()
         if self in _TAKERS:
             _TAKERS.remove(self)
@@ -67,10 +67,10 @@ class Interrupt:
 
 
 def listen() -> None:
-    """For a process that runs one command: a signal ends it at once, with 128 + its number.
+    """Makes a signal end a process that runs one command at once, with 128 + its number.
 
-    Only what an `Interrupt` takes ends it later. What was saved is whole, since saves get their
-    names when they are done. To be called before JAX is imported, which takes seconds.
+    A signal that an `Interrupt` takes ends it later. Saves on disk are complete, since they get
+    their names when they are done. Call it before JAX is imported, which takes seconds.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -85,14 +85,14 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 
 def _hear(read: int) -> None:
-    """Acts on the numbers of signals, which come through a pipe."""
+    """Reads the numbers of signals from a pipe, and acts on them."""
     taken = False
     while number := os.read(read, 1):
         if number[0] not in NUMBERS:
             continue
         if _TAKERS and not taken:
             taken = True
-            if number[0] == signal.SIGINT:  # from a person
+            if number[0] == signal.SIGINT:  # Ctrl-C
                 _say("stopping after this chunk, with a save; Ctrl-C once more ends at once")
         else:
             _end(number[0])
@@ -111,6 +111,6 @@ def _end(number: int) -> None:
 
 
 def _say(text: str) -> None:
-    """One line on stderr, past Python's own buffers, which may be held."""
+    """Writes one line to stderr, without Python's own buffers, which may be locked."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

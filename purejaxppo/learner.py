@@ -1,4 +1,4 @@
-"""PPO, one update from top to bottom: free functions over the parts of a training.
+"""PPO, one update from top to bottom: functions over the parts of a training.
 
 `train_step` is the algorithm: collect a rollout, scale its rewards, estimate values, advantages and
 targets, make several epochs of minibatch steps, and last update the statistics. To use another
@@ -45,31 +45,31 @@ class Parts(NamedTuple):
     """The parts of a training; `parts.make_parts` chooses them by a config."""
 
     config: Config
-    """Of the run, with `num_shards` resolved."""
+    """Config of the run, with `num_shards` resolved."""
     shards: Shards
-    """Map functions of one shard of environments over all, and over members."""
+    """Maps functions of one shard of environments over all shards, and over members."""
     env: Env
     """The environments of one shard."""
     policy: Policy
-    """Learns: network, distribution, normaliser."""
+    """The policy that learns: network, distribution, normaliser."""
     act: Callable[..., PolicyStep]
     """(agent, key, carry, obs, start) -> the actions of a rollout."""
     initial_carry: Callable[[tuple[int, ...]], Any]
-    """Batch shape -> recurrent carry of who acts."""
+    """Batch shape -> recurrent carry of the policy that acts."""
     storage: ObsStorage
-    """Of a rollout's observations."""
+    """Storage of a rollout's observations."""
     layout: Layout
     """Single steps or sequences, of which minibatches are made."""
     critic: Critic
-    """Makes values of a network's outputs, and has their loss."""
+    """Critic head: decodes values from a network's outputs and computes their loss."""
     bonus: Intrinsic
     """An intrinsic reward."""
     symmetry: Symmetry
     """Mirror images of rows, and a penalty on asymmetry."""
     start: Callable[[RolloutState, Any, Any], RolloutState]
-    """(state after the last rollout, key, progress of the run []) -> where the next one begins."""
+    """(state after the last rollout, key, progress of the run []) -> state before the next one."""
     collect: Callable[..., Rollout]
-    """As `rollout.collect`."""
+    """Collector, `rollout.collect` or one with its arguments."""
     advantages: Advantages
     """Advantages and value targets of a rollout."""
     before_epoch: Callable[..., ppo.Batch]
@@ -79,13 +79,13 @@ class Parts(NamedTuple):
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The dashboard's names of what the parts report beside the usual."""
+        """The dashboard's names of the parts' additional figures."""
         optimizer = optimizers.figures(self.config.ppo)
         return (*self.bonus.figures, *self.critic.figures, *optimizer)
 
 
 def init_state(parts: Parts, key, shard_id) -> TrainState:
-    """One shard before the first update; `key` is the run's, the same for all shards."""
+    """State of one shard before the first update; `key` is the run's, the same for all shards."""
     agent_key, shard_key = jax.random.split(key)
     env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
     agent = parts.policy.init(agent_key)
@@ -141,8 +141,8 @@ def learn(
 ) -> tuple[TrainState, Metrics]:
     """An update from a rollout.
 
-    Observations are normalised as they were when the policy acted on them, and the statistics move
-    last: so the first probability ratio is exactly 1.
+    Observations are normalised as they were when the policy acted on them, and the statistics are
+    updated last, so that the first probability ratio is exactly 1.
     """
     keys = split_keys(state.key)
     hp = scheduled(hp, parts.config.ppo, state.update)
@@ -191,7 +191,7 @@ def learn(
 def scale_rewards(
     parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams
 ) -> tuple[Any, RunningStats, Any]:
-    """(rewards [T, N], scaled if asked for, statistics, discounted return to carry over [N])."""
+    """(rewards [T, N], scaled if configured, statistics, discounted return to carry over [N])."""
     config, stats = parts.config.ppo, state.reward_stats
     rows, carried = rollout.transitions, state.rollout.discounted_return
     if not config.normalize_reward:
@@ -203,7 +203,7 @@ def scale_rewards(
 def add_bonus(
     parts: Parts, state: TrainState, rollout: Rollout, reward, hp: Hyperparams, keys: Keys
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """(rewards with the intrinsic one's [T, N], what it has learned, its figures)."""
+    """(rewards with the bonus added [T, N], the bonus's state, its figures)."""
     transitions = rollout.transitions
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs = parts.storage.read(rollout.stored, transitions.obs)
@@ -247,14 +247,14 @@ def make_batch(
 
 
 def track_targets(parts: Parts, params, stats: ValueStats, batch: ppo.Batch):
-    """(params, statistics) that have seen the batch's value targets; the values stay the same."""
+    """(params, statistics) updated by the batch's value targets; the values stay the same."""
     psum, pmax = parts.shards.psum, parts.shards.pmax
     new = parts.critic.track(stats, batch.target, batch.valid, psum, pmax)
     return parts.critic.preserve(params, stats, new), new
 
 
 def read_minibatch(parts: Parts, stored, rows: ppo.Batch) -> ppo.Batch:
-    """A minibatch with its observations, and with its mirror images where these are asked for."""
+    """A minibatch with its observations, and with its mirror images where these are configured."""
     rows = rows._replace(obs=parts.storage.read(stored, rows.obs))
     return parts.symmetry.augment(rows)
 

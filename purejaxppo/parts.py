@@ -31,7 +31,7 @@ from purejaxppo.streams import NEW_EPISODES, stream
 from purejaxppo.types import Metrics, RolloutState, TrainState, state_axes
 
 STATE_AXES: Any = state_axes()
-"""Which fields of a TrainState have a leading axis of shards: 0, or None."""
+"""Axes of a TrainState: 0 for fields with a leading axis of shards, else None."""
 
 
 def make_parts(config: Config, shards: Shards | None = None) -> Parts:
@@ -39,7 +39,7 @@ def make_parts(config: Config, shards: Shards | None = None) -> Parts:
 
     Args:
         config: of the run; `num_shards` 0 means 1 here.
-        shards: where shards live.
+        shards: mapping of shards to devices.
 
     Raises:
         ValueError: the config's parts do not fit each other.
@@ -79,7 +79,7 @@ def make_env(config: Config) -> Env:
     """The environments of one shard of a run.
 
     Raises:
-        ValueError: a rollout cannot begin with new episodes in this simulator; or as
+        ValueError: a rollout cannot begin with new episodes in this simulator; or see
             `registry.make`.
     """
     env: EnvConfig = config.env
@@ -96,7 +96,7 @@ def make_env(config: Config) -> Env:
 def rollout_start(
     config: Config, env: Env, initial_carry: Callable
 ) -> Callable[[RolloutState, Any, Any], RolloutState]:
-    """(state after a rollout, key, progress []) -> where the next one begins, by the config."""
+    """(state after a rollout, key, progress []) -> state before the next one, by the config."""
     env_at = curriculum.follower(env)
 
     def go_on(state: RolloutState, key, progress) -> RolloutState:

@@ -14,7 +14,7 @@ from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics
 
 
 class Curves(NamedTuple):
-    """How a run went, at P points; under `vmap` each array gains a leading axis of seeds."""
+    """Learning curves of a run, at P points; `vmap` adds a leading axis of seeds to each array."""
 
     env_steps: jax.Array  # [P] float32: environment steps so far
     episodic_return: jax.Array  # [P] mean over the episodes that ended; NaN where none did
@@ -24,7 +24,7 @@ class Curves(NamedTuple):
 
 
 class TrainResult(NamedTuple):
-    """What training returns; `Agent(config, result.seed(i).agent)` evaluates one of its seeds."""
+    """Result of training; `Agent(config, result.seed(i).agent)` is one of its seeds' agents."""
 
     agent: AgentState
     curves: Curves
@@ -35,7 +35,7 @@ class TrainResult(NamedTuple):
 
 
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
-    """The config's tunable floats as arrays, an argument of what `make_train` returns.
+    """The config's tunable floats as arrays, an argument of the function from `make_train`.
 
     `changes` replace some of them by arrays [S], by the names of ppo's fields; then all have that
     leading axis, to be vmapped over: `hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))`.
@@ -64,12 +64,12 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainR
     key; without the second argument the config's own numbers are used. Its memory does not depend
     on total_timesteps: metrics are reduced to `num_points` numbers each.
 
-    With a simulator on the host it is not pure: EnvPool's environments go on from where the last
-    call left their generators. Its pools live until `train.close()`, after which no program that
-    was compiled from it may run.
+    With a simulator on the host it is not pure: EnvPool's random generators continue from the last
+    call. Its pools exist until `train.close()`, after which no program that was compiled from it
+    may run.
 
     Args:
-        config: what to train; `num_shards` 0 means 1 here. Logging, evaluation and checkpoint
+        config: of the run; `num_shards` 0 means 1 here. Logging, evaluation and checkpoint
             settings do not apply.
         num_points: points of each curve, at most one per update.
 

@@ -41,7 +41,7 @@ def collect(
     Args:
         env: the environments.
         act: (key, carry, obs, start) -> PolicyStep; the carry is to be reset where `start`.
-        state: where they stand.
+        state: their state before the rollout.
         key: consumed.
         length: T.
         storage: of observations.
@@ -67,14 +67,14 @@ def collect(
 def record(
     state: RolloutState, obs, choice: PolicyStep, env_state, out: EnvStep
 ) -> tuple[RolloutState, tuple[Transition, Episodes]]:
-    """One step, taken: where the environments stand after it, and what is kept of it.
+    """One step's results: (state after it, (transition, sums over ended episodes)).
 
     Args:
-        state: where they stood.
-        obs: what they observed there, as a row of the storage.
-        choice: what was done.
-        env_state: the environments' own state after it.
-        out: what they answered.
+        state: before the step.
+        obs: observations before the step, as a row of the storage.
+        choice: the policy's actions.
+        env_state: the environments' own state after the step.
+        out: the environments' result.
     """
     done = out.ends
     episode_return = state.episode_return + out.scores

@@ -1,4 +1,4 @@
-"""What an environment observes and accepts: frozen, hashable descriptions."""
+"""Spaces of observations and actions: frozen, hashable descriptions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Box:
     high: float | tuple = np.inf
     dtype: str = "float32"
     slide: int = 0
-    """Of a sliding window along the first axis: how many values each step drops at its front and
-    appends at its end, 1 or more. A rollout then keeps the series instead of the windows. 0: any
-    other observation."""
+    """Values that each step drops at the front and appends at the end of a sliding window along the
+    first axis, 1 or more. A rollout then stores the series instead of the windows. 0: any other
+    observation."""
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
@@ -34,7 +34,7 @@ class Box:
 
     @property
     def bounded(self) -> bool:
-        """Whether every element has finite bounds on both sides."""
+        """True if every element has finite bounds on both sides."""
         return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
 
 
@@ -71,8 +71,8 @@ class Dict:
 Space = Box | Discrete | MultiDiscrete | Dict
 
 MASK = "action_mask"
-"""The part of a `Dict` observation that says which discrete actions are allowed: no encoder reads
-it, and the others are never chosen."""
+"""The part of a `Dict` observation that is the mask of allowed discrete actions: no encoder reads
+it, and forbidden actions are never chosen."""
 
 
 def example(space: Space) -> Any:
@@ -88,13 +88,13 @@ def example(space: Space) -> Any:
 
 
 WIDE = ("float64", "int64", "int16", "uint32", "uint64")
-"""Dtypes that JAX, or what reads observations, would narrow."""
+"""Dtypes that JAX, or the code that reads observations, would narrow."""
 
 
 def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
-    """The dtype that we take for numbers between bounds: uint8, int32 or float32.
+    """The dtype for numbers between bounds: uint8, int32 or float32.
 
-    Whole numbers that int32 does not hold become floats: rounded, where they would wrap around.
+    Integers beyond the range of int32 become floats, which rounds them instead of wrapping around.
     """
     if np.dtype(dtype) == np.uint8:
         return "uint8"
@@ -105,7 +105,7 @@ def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
 
 
 def convert(space: Any) -> Space:
-    """A space of Gymnasium's kind (gymnax's and EnvPool's are alike) as ours.
+    """Converts a space of Gymnasium (or of gymnax or EnvPool, which are alike).
 
     Raises:
         ValueError: a kind that policies cannot read or write.
@@ -135,7 +135,7 @@ def convert(space: Any) -> Space:
 
 
 def _hashable(bound: np.ndarray) -> float | tuple:
-    """One float where all are equal, else nested tuples."""
+    """One float if all are equal, else nested tuples."""
     if bound.size and np.all(bound == bound.flat[0]):
         return float(bound.flat[0])
     return _nest(bound)

@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import jax
 
 CURIOSITY = 0x63757269
-"""What an intrinsic reward draws in an update, of the state's key."""
+"""Draws of an intrinsic reward in an update, from the state's key."""
 CURIOUS_NETWORKS = 0x63757230
-"""The networks of an intrinsic reward, of the agent's first key."""
+"""Initial networks of an intrinsic reward, from the agent's first key."""
 NEW_EPISODES = 0x6E657765
-"""The episodes of a rollout that begins with new ones, of the key that it acts by."""
+"""Episodes of a rollout that begins with new ones, from the rollout's key."""
 POPULATION = 0x706274
-"""Selections of a population, of its first member's key."""
+"""Selections of a population, from its first member's key."""
 EVALUATIONS = 0x6576616C
-"""A run's evaluations, of its key."""
+"""Evaluations of a run, from its key."""
 EVALUATE = 0x65706973
-"""What `evaluate` draws, of the key of its seed, from which a run draws, too."""
+"""Draws of `evaluate`, from its seed's key, from which a run draws, too."""
 VARIATION = 0x76617279
-"""What a randomized episode draws, of the key of its reset, so that the start stays the same."""
+"""Parameters of a randomized episode, from its reset's key, so that the start stays the same."""
 
 
 def stream(key, name: int):
-    """The key of a stream, of those named here."""
+    """The key of one of the streams named here."""
     return jax.random.fold_in(key, name)
 
 
@@ -33,15 +33,15 @@ class Keys(NamedTuple):
     """The keys of one update."""
 
     next: Any
-    """The state's key after it."""
+    """The state's key after the update."""
     act: Any
-    """Actions, and the environments' first states where these are drawn anew."""
+    """Key of actions, and of the environments' first states where these are drawn anew."""
     update: Any
-    """Minibatches."""
+    """Key of minibatches."""
     bonus: Any
-    """An intrinsic reward."""
+    """Key of an intrinsic reward."""
 
 
 def split_keys(key) -> Keys:
-    """The keys of an update, of the state's key before it."""
+    """The keys of an update, from the state's key before it."""
     return Keys._make([*jax.random.split(key, 3), stream(key, CURIOSITY)])

@@ -46,7 +46,7 @@ resumes; Ctrl-C saves and ends."""
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """What to do besides the config's own fields."""
+    """Flags besides the config's own fields."""
 
     config: str = "hopper.yaml"
     """A YAML file, or the bare name of a config that comes with the library."""
@@ -59,20 +59,20 @@ class Flags:
     coordinator: str = ""
     """HOST:PORT at which process 0 of several can be reached; empty: as mpirun or srun says."""
     num_processes: int = 0
-    """How many processes train together; 0: as many as mpirun or srun started, else one."""
+    """Processes that train together; 0: as many as mpirun or srun started, else one."""
     process_id: int = -1
     """This process's number, from 0; -1: as mpirun or srun says."""
     wait_seconds: float = 120.0
-    """How long processes wait for each other when they start."""
+    """Seconds that processes wait for each other when they start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Command(Config, Flags):
-    """A config, and what to do with it."""
+    """A config, and the flags of its training."""
 
 
 def parse(args: Sequence[str]) -> Command:
-    """The command line over its config file.
+    """Parses the command line over its config file.
 
     Raises:
         ValueError: one sentence.
@@ -110,7 +110,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
-    """Reads the command line, and meets the other processes if there are any."""
+    """Reads the command line, and connects to the other processes if there are any."""
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     kinds = {"coordinator": str, "num_processes": int, "process_id": int, "wait_seconds": float}
     for name, kind in kinds.items():
@@ -118,7 +118,7 @@ def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
         peek.add_argument(*spellings, dest=name, type=kind, default=getattr(Flags, name))
     try:
         flags = peek.parse_known_args(list(words))[0]
-    except argparse.ArgumentError:  # `parse` says it better
+    except argparse.ArgumentError:  # `parse` gives a better message
         flags = peek.parse_args([])
 
     def find(place: processes.Place) -> processes.Place:
@@ -151,7 +151,7 @@ def list_configs() -> int:
 
 
 def train(command: Command, place: processes.Place = processes.ALONE) -> int:
-    """Trains what `command` says, in its run folder, from scratch or from the last save."""
+    """Trains the config of `command` in its run folder, from scratch or from the last save."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
@@ -169,7 +169,7 @@ def train(command: Command, place: processes.Place = processes.ALONE) -> int:
             imitation.load_teacher(config, programs.parts.policy)
     with writing(config, run_dir, programs.members, clobber=command.clobber):
         steps = config.num_updates * programs.steps_per_update
-        # mpirun hands its processes terminals, even if its own output goes to a file.
+        # mpirun gives its processes terminals, even if its own output goes to a file.
         console = Console(steps, quiet=not processes.is_main(), lines=processes.several())
         run = run_kind(programs, run_dir, console)
         if finished(run, notes):

@@ -1,4 +1,4 @@
-"""The nouns of the library: what flows between rollout, estimation and update.
+"""Data types that rollout, estimation and update pass to each other.
 
 Axis letters: T time, N environments (of one shard), D shards. Every array field states its shape.
 """
@@ -39,7 +39,7 @@ else:
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: Any  # [N, ...] what the action was chosen from, as a row of `obs_storage`
+    obs: Any  # [N, ...] the observation before the action, as a row of `obs_storage`
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
@@ -55,11 +55,11 @@ class Episodes(NamedTuple):
     count: jax.Array  # type: ignore[assignment]  # [] int32
     return_sum: jax.Array  # []
     length_sum: jax.Array  # [] int32
-    diverged: jax.Array  # [] int32: episodes that a simulator broke, none of those above
+    diverged: jax.Array  # [] int32: episodes that diverged, not counted above
 
 
 class RolloutState(struct.PyTreeNode):
-    """Where N environments stand between two rollouts."""
+    """State of N environments between two rollouts."""
 
     env: Any  # the environment's own state
     obs: Obs  # [N, ...]
@@ -79,7 +79,7 @@ class RunningStats(NamedTuple):
 
 
 class ValueStats(NamedTuple):
-    """What the value targets of a run were like so far."""
+    """Statistics of a run's value targets so far."""
 
     moments: RunningStats  # [] each
     low: jax.Array  # [] the smallest; infinity before there were any
@@ -87,27 +87,27 @@ class ValueStats(NamedTuple):
 
 
 class PolicyStep(NamedTuple):
-    """What a policy chose for N environments."""
+    """Actions that a policy chose for N environments."""
 
     carry: Any  # [N, ...] recurrent carry after it, () for feed-forward networks
     action: Action  # [N, ...] as the policy stores it
     log_prob: jax.Array  # [N]
-    env_action: Any  # [N, ...] as the environment gets it
+    env_action: Any  # [N, ...] as the environment receives it
 
 
 class Outputs(NamedTuple):
-    """What a network puts out for N rows, or T x N of them."""
+    """Outputs of a network for N rows, or T x N of them."""
 
     carry: Any  # [N, ...] after the last row, () for feed-forward networks
     dist_params: jax.Array  # [(T,) N, P] of the distribution over actions
-    critic: jax.Array  # [(T,) N, K] what `Critic.value` makes a value of
+    critic: jax.Array  # [(T,) N, K] outputs that `Critic.value` decodes
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments, and what it takes to learn from them."""
+    """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    stored: Any  # what the rows of transitions.obs refer to; () if they are the observations
+    stored: Any  # storage behind the rows transitions.obs; () if these are the observations
     carry: Any  # [N, ...] recurrent carry before the first row
     end: RolloutState  # after the last row
     episodes: Episodes
@@ -115,34 +115,34 @@ class Rollout(NamedTuple):
 
 
 class AgentState(struct.PyTreeNode):
-    """All that acting needs: what evaluation restores."""
+    """The part of a training state that acting needs, and that evaluation restores."""
 
     params: Any  # network parameters
     obs_stats: RunningStats  # of observations, frozen during a rollout and its update
 
 
 def state_field(*, local: bool = False, own: str = "", untaught: str = "") -> Any:
-    """A field of a training state, with what happens to it.
+    """A field of a training state, with metadata on how it is sharded and copied.
 
     Args:
         local: each shard has its own (a leading axis of D outside of a shard's functions), or all
             have the same.
-        own: why a member of a population keeps it when all else is copied from another member.
-        untaught: why it does not come from the time with a teacher.
+        own: reason why a member of a population does not copy it from another member; "": it does.
+        untaught: reason why it is not copied from the imitation of a teacher; "": it is.
     """
     return struct.field(metadata={"local": local, "own": own, "untaught": untaught})
 
 
 class TrainState(struct.PyTreeNode):
-    """The whole of a training run; saving and restoring it is exact resume."""
+    """The complete state of a training run; a run resumes exactly from a saved one."""
 
     agent: AgentState = state_field()
     opt_state: Any = state_field(  # optax state over the parameters as one flat vector
         untaught="its moments are of another loss, and of another optimiser under kl_rate"
     )
     reward_stats: RunningStats = state_field()  # of discounted returns
-    value_stats: ValueStats = state_field()  # of value targets, for critics that look at them
-    intrinsic: Any = state_field(  # what an intrinsic reward has learned; () for none
+    value_stats: ValueStats = state_field()  # of value targets, for critics that use them
+    intrinsic: Any = state_field(  # state of the intrinsic reward; () for none
         untaught="a student is not curious"
     )
     update: jax.Array = state_field(  # [] int32: PPO iterations done
@@ -172,7 +172,7 @@ class Losses(NamedTuple):
     approx_kl: jax.Array  # []
     clipfrac: jax.Array  # []
     grad_norm: jax.Array  # [] before clipping
-    epochs: jax.Array  # [] passes over the data, fewer than asked for where KL stopped them
+    epochs: jax.Array  # [] passes over the data, fewer than configured where KL stopped them
     skipped: jax.Array  # [] gradient steps not taken, since the gradient's norm was not finite
 
 

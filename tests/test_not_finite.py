@@ -144,7 +144,7 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
     def execute(run):
         raise NotFiniteError("gone")
 
-    monkeypatch.setattr(packing.train, "execute", execute)
+    monkeypatch.setattr(packing, "execute", execute)
     assert packing.train_batch(tmp_path / "run", [make_config()], jax.devices()[:1]) == 0
 
 

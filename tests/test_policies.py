@@ -436,6 +436,18 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
     assert taught.reward_stats.count == taught.value_stats.moments.count
 
 
+def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
+    """Making CartPole's environment computes its bounds, which a trace would turn into tracers."""
+    pytest.importorskip("gymnax")
+    config = make_config(env={"name": "gymnax/CartPole-v1"})
+    teacher = Agent(config, make_parts(config).policy.init(key))
+    parts = imitation.cloning_parts(config, teacher, Shards(1))
+    begun = jax.eval_shape(init_program(parts), key, shard_ids(parts))
+    hp = make_hyperparams(config)
+    after, _ = jax.eval_shape(train_program(parts), begun, hp, 1)
+    assert jax.tree.structure(after) == jax.tree.structure(begun)
+
+
 def test_an_apprentice_does_as_its_teacher(make_config, key):
     """A teacher that always takes action 1 of a Discrete(3), by its bias; the student a GRU."""
     env = {"name": "dummy/choices"}

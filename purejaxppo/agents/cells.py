@@ -1,8 +1,8 @@
-"""Recurrent memories: they read a stretch of time at once, and forget where an episode starts.
+"""Recurrent memories: they read a sequence of steps at once, and are reset where an episode starts.
 
 A memory is a module (carry [N, ...], x [T, N, F], start bool [T, N]) -> (carry, y [T, N, H]), and
-its initial carry is zeros. Where `start`, what came before is dropped. What does not depend on the
-step before is computed for all of T in one product. One step (T = 1), which is how a policy acts,
+its initial carry is zeros. Where `start`, the carry is reset. Terms that do not depend on the
+step before are computed for all of T in one product. One step (T = 1), as when a policy acts,
 needs no loop.
 """
 
@@ -26,12 +26,12 @@ def fresh(start, carry):
 def gate_biases(span: int, factors: tuple[float, ...]) -> Callable:
     """Initial biases [k H] of k gates: each of H units forgets after 1 to `span` steps of its own.
 
-    A gate with bias b keeps σ(b) of what it holds, and with b = log(s - 1) it keeps some of it for
-    about s steps. Tallec & Ollivier 2018, https://arxiv.org/abs/1804.11188, eq. 15.
+    A gate with bias b retains σ(b) of its content, and with b = log(s - 1) some of it for about s
+    steps. Tallec & Ollivier 2018, https://arxiv.org/abs/1804.11188, eq. 15.
 
     Args:
-        span: the longest; 2 or less for biases of 0.
-        factors: what b is multiplied by for each of the k gates.
+        span: the largest number of steps; 2 or less for biases of 0.
+        factors: multipliers of b for each of the k gates.
     """
 
     def init(key, shape, dtype=jnp.float32):
@@ -50,7 +50,7 @@ def over_time(step: Callable[[Any, Any], tuple[Any, Any]], carry, rows):
 
 
 class Memory(nn.Module):
-    """What memories have in common: their width, how long they remember at first, and h."""
+    """Base class of memories: their width, their initial time span, and the carry h."""
 
     size: int
     span: int = 0
@@ -125,11 +125,11 @@ class LSTM(Memory):
 
 
 class MinGRU(Memory):
-    """A GRU whose gates see the input alone, so that all of T is one parallel scan.
+    """A GRU whose gates depend on the input alone, so that all of T is one parallel scan.
 
         z = σ(W_z x + b_z)    h' = (1 - z) h + z (Wₕ x + bₕ)
 
-    An affine map per step, and affine maps compose: O(log T) steps in place of T. A start is the
+    Each step is an affine map, and affine maps compose: O(log T) steps instead of T. A start is the
     map that drops h. Feng et al. 2024, https://arxiv.org/abs/2410.01201, section 3.1; their form in
     logarithms is for half precision.
     """

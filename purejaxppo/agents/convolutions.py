@@ -1,8 +1,8 @@
 """Convolution and pooling of images in two forms with the same numbers, chosen by back end.
 
 `LAX` is the back end's own convolution, for accelerators. `BATCH_LAST` is for CPUs, where the
-gradient of a `lax.conv` inside `lax.scan` is many times slower than matrix products. It keeps
-images as [C, H, W, B]: with the batch innermost, shifts and strides over pixels move whole rows
+gradient of a `lax.conv` inside `lax.scan` is many times slower than matrix products. It lays
+images out as [C, H, W, B]: with the batch innermost, shifts and strides over pixels move whole rows
 of B numbers, which a CPU does with vector instructions, and the gradient of a kernel is a product
 of two matrices whose long axis is contiguous.
 """
@@ -20,7 +20,7 @@ class Form(NamedTuple):
     """One way to compute; x is in the form's own layout between `enter` and `leave`."""
 
     channel_axis: int
-    """Where the layout has its channels."""
+    """The layout's axis of channels."""
     enter: Callable
     """(images [B, H, W, C] or [B, C, H, W], channels_first) -> x, of the same type."""
     convolve: Callable
@@ -42,7 +42,7 @@ def default() -> Form:
 
 @contextlib.contextmanager
 def using(form: Form) -> Iterator[None]:
-    """What is traced inside is traced in this form, whatever the back end."""
+    """Use this form for everything that is traced inside, on any back end."""
     token = _CHOSEN.set(form)
     try:
         yield
@@ -108,10 +108,10 @@ def _blocks(x, kernel, stride: int):
 
 
 def _convolve(x, kernel, bias, stride: int, padding: str):
-    """As one matrix product.
+    """A convolution as one matrix product.
 
-    Patches copy the input k * k times. Or columns alone are gathered before the product, and rows
-    added up after it: k copies of the input and k of the output, if that is less.
+    Patches copy the input k * k times. Alternatively only columns are gathered before the product,
+    and rows summed after it: k copies of the input and k of the output, if that is less.
     """
     if padding == "SAME":
         pads = [same_padding(size, kernel.shape[0], stride) for size in x.shape[1:3]]

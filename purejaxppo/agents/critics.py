@@ -1,7 +1,7 @@
-"""How a critic's outputs mean a value, and what it is charged for being wrong.
+"""Critic heads: decode a value and compute its loss.
 
 A `Critic` is pure functions of outputs [..., K]. `ValueStats`, the statistics of the value targets
-so far, move before an update's gradient steps, and only critics that need them look at them.
+so far, are updated before an update's gradient steps, and only critics that need them use them.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
 
 BINS = 101
-"""Of the distributional critic."""
+"""Bins of the distributional critic."""
 LIMIT = 12.0
-"""The centres of its outermost bins, in symlog units: values up to e^12 - 1, about 160,000."""
+"""Centres of its outermost bins, ±LIMIT in symlog units: values up to e^12 - 1, about 160,000."""
 SMOOTHING = 0.75
-"""Its histogram's standard deviation in bins, as Farebrother et al. recommend."""
+"""Standard deviation of its target histogram in bins, as Farebrother et al. recommend."""
 CLIPPED = "losses/clipped_targets"
-"""The dashboard's name of the share of value targets that lie beyond its bins."""
+"""The dashboard's name of the fraction of value targets that lie beyond its bins."""
 
 
 class Critic(NamedTuple):
-    """How to use outputs [..., K] that a network puts out."""
+    """Functions of a network's critic outputs [..., K]."""
 
     num_outputs: int
     value: Callable[[Any, ValueStats], Any]
@@ -35,19 +35,19 @@ class Critic(NamedTuple):
     loss: Callable[[Any, Any, Any, ValueStats, Hyperparams], Any]
     """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> [B]."""
     preserve: Callable[[Any, ValueStats, ValueStats], Any]
-    """(params, old stats, new stats) -> params whose values are what they were."""
+    """(params, old stats, new stats) -> params with the same values as before."""
     gain: float = 1.0
-    """Of its layer's weights at the start."""
+    """Gain of its layer's initial weights."""
     figures: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
-    """The dashboard's names of functions, targets [B] -> [B], whose means are reported."""
+    """Functions, targets [B] -> [B], whose means are reported, by dashboard name."""
     track: Callable[..., ValueStats] = lambda stats, *_: stats
-    """(stats, targets [*B], valid [*B], psum, pmax) -> stats of these targets, too."""
+    """(stats, targets [*B], valid [*B], psum, pmax) -> stats that include these targets."""
     clip_bootstrap: Callable[[Any, ValueStats], Any] = lambda value, stats: value
     """(values [...], stats) -> values that a step may bootstrap from."""
 
 
 def keep(params, old: ValueStats, new: ValueStats):
-    """Parameters of a critic whose values do not depend on the statistics."""
+    """The parameters, unchanged: for critics whose values do not depend on the statistics."""
     del old, new
     return params
 
@@ -96,14 +96,14 @@ def hl_gauss() -> Critic:
     """A histogram over symlog values, and the cross-entropy to the target's, a narrow Gaussian.
 
     Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
-    that are equally wide in symlog units. The value is the mean of what the bins stand for, as in
+    that are equally wide in symlog units. The value is the mean of the bins' values, as in
     Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning", and so the
-    mean of the returns: what they stand for, `decoded`, is such that the histogram of a bin's
-    centre has it as its mean, and that of a number in between has it to 0.003 near 0 and to 1.3 %
-    elsewhere. Targets beyond the outermost bins count as these.
+    mean of the returns: the bins' values, from `decode`, are such that the histogram of a target at
+    a bin's centre has the target as its mean; for targets in between the mean is exact to 0.003
+    near 0 and to 1.3 % elsewhere. Targets beyond the outermost bins count as these.
 
-    Its layer begins at 0, and bins of opposite sign are subtracted before they are weighed: so
-    that what they have in common does not add up to a large value.
+    Its layer's initial weights are 0, and bins of opposite sign are subtracted before they are
+    weighted, so that their common part does not add up to a large value.
     """
 
     def loss(outputs, old_value, target, stats, hp):
@@ -122,7 +122,7 @@ def hl_gauss() -> Critic:
 
 
 def histogram(x):
-    """The mass in each bin of a Gaussian around x, without what lies beyond; [*B] -> [*B, K]."""
+    """The mass in each bin of a Gaussian around x, truncated to the bins; [*B] -> [*B, K]."""
     width = 2 * LIMIT / (BINS - 1)
     edges = np.linspace(-LIMIT - width / 2, LIMIT + width / 2, BINS + 1)
     z = (jnp.asarray(edges, jnp.float32) - x[..., None]) / (SMOOTHING * width)
@@ -131,9 +131,9 @@ def histogram(x):
 
 
 def decode() -> np.ndarray:
-    """What each bin stands for, [K]: such that the histogram of a bin's centre has it as its mean.
+    """The bins' values, [K]: such that the histogram of a bin's centre has symexp(centre) as mean.
 
-    They are near symexp of the centres, and not quite: a Gaussian around the symlog of a large
+    They are near symexp of the centres, but not equal: a Gaussian around the symlog of a large
     number has a mean that is larger by a factor.
     """
     centres = np.linspace(-LIMIT, LIMIT, BINS)
@@ -145,8 +145,8 @@ def decode() -> np.ndarray:
 def popart() -> Critic:
     """The value in standard deviations of the targets so far, and half the squared error there.
 
-    When the statistics move, the last layer moves against them, so that values stay what they
-    were. van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
+    When the statistics change, the last layer is rescaled so that the values stay the same.
+    van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
     """
 
     def loss(outputs, old_value, target, stats: ValueStats, hp):
@@ -174,7 +174,7 @@ def moments(stats: ValueStats):
 
 
 def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) -> ValueStats:
-    """Statistics with the valid rows of these targets, arrays [*B]."""
+    """Statistics updated by the valid rows of these targets, arrays [*B]."""
     low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
     high = pmax(jnp.max(target, where=valid, initial=-jnp.inf))
     return ValueStats(
@@ -185,7 +185,7 @@ def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) ->
 
 
 def clip_observed(value, stats: ValueStats):
-    """Values within the range of all targets so far; before there are any, as they are."""
+    """Values clipped to the range of all targets so far; unchanged before there are any."""
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 
 

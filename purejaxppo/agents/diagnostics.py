@@ -10,11 +10,11 @@ from purejaxppo.spaces import LARGEST
 from purejaxppo.types import AgentState, Episodes, Losses, Metrics, Rollout
 
 ROUNDING = 1e-5
-"""Value targets whose standard deviation is below this share of their mean do not vary."""
+"""Value targets whose standard deviation is below this fraction of their mean do not vary."""
 
 
 def zero_metrics(figures: Sequence[str]) -> Metrics:
-    """Sums of nothing; `figures` names the extras."""
+    """Metrics of zeros; `figures` names the extras."""
     i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
     extras = dict.fromkeys(figures, f)
     losses = Losses._make([f] * len(Losses._fields))
@@ -54,7 +54,7 @@ def summarise(
 
 
 def has_learned(losses: Losses):
-    """Whether not all of an update's gradient steps were skipped, int32 []."""
+    """True unless all of an update's gradient steps were skipped, int32 []."""
     return ((losses.skipped == 0) | jnp.isfinite(losses.grad_norm)).astype(jnp.int32)
 
 
@@ -74,7 +74,7 @@ def mean_of_targets(
 
 
 def explained_variance(rows, mean, valid, count, psum: Callable):
-    """(whether the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
+    """(1 if the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
 
     Args:
         rows: targets and errors, [2, *B] of this shard.
@@ -92,7 +92,7 @@ def explained_variance(rows, mean, valid, count, psum: Callable):
 
 
 def is_finite(agent: AgentState):
-    """Whether an agent's numbers are finite, and no parameter is beyond ±LARGEST, bool []."""
+    """Check that an agent's numbers are finite and no parameter is beyond ±LARGEST, bool []."""
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]
     return jnp.all(jnp.stack([jnp.ones((), bool), *params, *stats]))

@@ -22,7 +22,7 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 class Distribution(NamedTuple):
-    """How to use parameters [..., num_params] that a network puts out."""
+    """Functions of a network's distribution parameters [..., num_params]."""
 
     num_params: int
     sample: Callable[[Any, Any], Any]
@@ -34,9 +34,9 @@ class Distribution(NamedTuple):
     entropy: Callable[[Any], Any]
     """params -> [...]."""
     to_env: Callable[[Any], Any]
-    """The stored action -> what the environment is given."""
+    """The stored action -> the environment's action."""
     from_env: Callable[[Any], Any]
-    """What an environment was given -> a stored action that does the same."""
+    """An environment's action -> a stored action that `to_env` maps to it."""
 
 
 def _identity(action):
@@ -245,7 +245,7 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
 
 
 def log_std_positions(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
-    """Which of the parameters [P] of `for_space(space)` are log standard deviations; bool [P]."""
+    """True for the parameters of `for_space(space)` that are log standard deviations; bool [P]."""
     match space:
         case spaces.Box(shape):
             has_std = continuous != "beta"
@@ -256,7 +256,7 @@ def log_std_positions(space: spaces.Space, continuous: str = "gaussian") -> np.n
 
 
 def num_logits(space: spaces.Space) -> int:
-    """How many of the parameters of `for_space(space)` are logits of discrete actions."""
+    """The number of parameters of `for_space(space)` that are logits of discrete actions."""
     match space:
         case spaces.Discrete(n):
             return n
@@ -268,7 +268,7 @@ def num_logits(space: spaces.Space) -> int:
 
 
 def logit_positions(space: spaces.Space) -> np.ndarray:
-    """Which of the parameters [P] of `for_space(space)` are logits; bool [P]."""
+    """True for the parameters of `for_space(space)` that are logits; bool [P]."""
     match space:
         case spaces.Box(shape):
             return np.zeros(2 * shape[0], bool)
@@ -294,7 +294,7 @@ def forbid(params, mask, space: spaces.Space, impossible: float):
         mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
             also a dict of masks, of those parts that have logits.
         space: of the actions.
-        impossible: a logit.
+        impossible: the logit of a forbidden action.
 
     Raises:
         ValueError: the mask has another length than there are logits.

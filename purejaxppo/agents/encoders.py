@@ -1,4 +1,4 @@
-"""What reads observations: dense layers, convolutions, and the parts of a `Dict` joined."""
+"""Observation encoders: dense layers, convolutions, and the parts of a `Dict` joined."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 NIPS = ((16, 8, 4), (32, 4, 2))
 """The narrower network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602."""
 SMALL = ((16, 3, 1),)
-"""One convolution, as Young & Tian 2019 use for MinAtar, https://arxiv.org/abs/1903.03176."""
+"""One convolution, as in Young & Tian 2019 for MinAtar, https://arxiv.org/abs/1903.03176."""
 PLAIN = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
 IMPALA = (16, 32, 32)
 """Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
@@ -67,7 +67,7 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """From C channels to `features` channels."""
+        """Convolves C channels to `features` channels."""
         form = convolutions.default()
         shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
         kernel = self.param("kernel", orthogonal(np.sqrt(2)), shape, jnp.float32)
@@ -81,7 +81,7 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        """As many channels as x has."""
+        """Computes x + f(x), with as many channels as x has."""
         channels = x.shape[convolutions.default().channel_axis]
         y = x
         for i in range(2):
@@ -90,7 +90,7 @@ class Residual(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Images to features: scaled to 0..1 if uint8, convolved, flattened."""
+    """Maps images to features: scaled to 0..1 if uint8, convolved, flattened."""
 
     encoder: str
     channels_first: bool
@@ -137,12 +137,12 @@ def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
 
 
 def is_image(space: spaces.Space) -> bool:
-    """Whether a space is one of images: three axes."""
+    """True if a space is one of images: three axes."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3
 
 
 class Encoder(nn.Module):
-    """Any observation to one feature vector; the parts of a `Dict` are encoded and joined."""
+    """Maps any observation to one feature vector; parts of a `Dict` are encoded and joined."""
 
     space: spaces.Space
     config: NetworkConfig
@@ -211,7 +211,7 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
 
 
 def smallest(layers: Sequence[tuple[int, int, int]]) -> int:
-    """The width of an image of which convolutions (channels, kernel, stride) leave one pixel."""
+    """The image width that convolutions (channels, kernel, stride) reduce to one pixel."""
     width = 1
     for _, kernel, stride in reversed(layers):
         width = (width - 1) * stride + kernel

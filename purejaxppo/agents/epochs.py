@@ -1,4 +1,4 @@
-"""How many epochs an update makes: all, or as many as keep the policy near the one that acted."""
+"""Epochs of an update: all, or until the policy has moved too far from the one that acted."""
 
 from collections.abc import Callable
 
@@ -14,9 +14,9 @@ def every_epoch(epoch: Callable, state, keys):
 
 
 def until_kl(limit: float) -> Callable:
-    """Epochs until one of them has moved the policy by more than `limit`, by its mean KL.
+    """Epochs until the mean KL of one of them is more than `limit`.
 
-    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. Later epochs take no time.
+    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. Skipped epochs take no time.
     """
 
     def run(epoch: Callable, state, keys):
@@ -38,5 +38,5 @@ def until_kl(limit: float) -> Callable:
 
 
 def make(config: PPOConfig) -> Callable:
-    """(epoch, state, keys) -> (state, losses [E, ...]) of the epochs that a config asks for."""
+    """(epoch, state, keys) -> (state, losses [E, ...]) of the epochs that a config names."""
     return until_kl(config.target_kl) if config.kl_stop else every_epoch

@@ -35,16 +35,16 @@ class Network(NamedTuple):
     apply: Callable[[Any, Any, Any, Any], Outputs]
     """(params, carry, obs [N, *shape], start bool [N]) -> `Outputs`, arrays [N, ...]."""
     unroll: Callable[[Any, Any, Any, Any], Outputs]
-    """The same for a stretch of time, carry [N, ...], obs [T, N, *shape], start [T, N]: as `apply`
-    step after step, the carry reset where `start`."""
+    """The same for a sequence of steps, carry [N, ...], obs [T, N, *shape], start [T, N]: equals
+    `apply` step after step, the carry reset where `start`."""
     initial_carry: Callable[[tuple[int, ...]], Any]
     """batch shape -> recurrent carry; () for feed-forward networks."""
     limits: dict[str, tuple[float, float]]
-    """Names of parameters, and the range that each keeps in all gradient steps."""
+    """Names of parameters, and the range that each is clipped to after every gradient step."""
 
 
 class Residual(nn.Module):
-    """x + f(x), where f normalises, widens to 4 times x's width, takes a relu and narrows again."""
+    """x + f(x), where f normalises, widens to 4 times x's width, applies a relu, projects back."""
 
     config: NetworkConfig
 
@@ -93,7 +93,7 @@ class Torso(nn.Module):
 class ActorCritic(nn.Module):
     """Distribution parameters and a critic's outputs, from separate or shared torsos.
 
-    Memories and heads are float32 whatever the torsos compute in: bfloat16's 8 bits would round a
+    Memories and heads are float32 for any dtype of the torsos: bfloat16's 8 bits would round a
     value of 500 to a multiple of 2.
     """
 
@@ -107,7 +107,7 @@ class ActorCritic(nn.Module):
     def __call__(self, carry, obs, start):
         """One step or many of observations [..., *shape] -> (carry, params [..., P], [..., K]).
 
-        With a memory, [...] is [T, N], of `start`, too, and the carry's leading axis is N.
+        With a memory, [...] is [T, N], as for `start`, and the carry's leading axis is N.
         """
         config = self.config
         actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
@@ -168,15 +168,15 @@ def log_std_limits(config: NetworkConfig) -> tuple[float, float]:
 
 
 def has_mask(observation: spaces.Space) -> bool:
-    """Whether the observation has an action mask."""
+    """True if the observation has an action mask."""
     return isinstance(observation, spaces.Dict) and MASK in dict(observation.spaces)
 
 
 def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spaces.Space:
-    """What a torso reads: the named parts of a `Dict`, or everything but the action mask.
+    """The input space of a torso: the named parts of a `Dict`, or all but the action mask.
 
     Raises:
-        ValueError: a part that is not there.
+        ValueError: a part that does not exist.
     """
     if not isinstance(observation, spaces.Dict):
         if keys:
@@ -209,7 +209,7 @@ def make_network(
 ) -> Network:
     """The actor-critic that a config describes.
 
-    The critic has so many outputs, of a layer whose weights begin with such a gain.
+    The critic has `critic_outputs` outputs, of a layer with the initial gain `critic_gain`.
 
     Raises:
         ValueError: the config's encoder cannot read the observations, its keys are not among their
@@ -228,12 +228,12 @@ def make_networks(
 
     Args:
         spec: of the environment: `observation`, `action`, and `agents` if it has several.
-        config: which one.
-        critic_outputs: how many numbers a critic puts out.
-        critic_gain: of its last layer's weights at the start.
+        config: of the network.
+        critic_outputs: number of a critic's outputs.
+        critic_gain: of its last layer's initial weights.
 
     Raises:
-        ValueError: as `make_network`; or `policies` that do not name every agent once.
+        ValueError: see `make_network`; or `policies` that do not name every agent once.
     """
     if not config.policies:
         return make_network(spec.observation, spec.action, config, critic_outputs, critic_gain)
@@ -251,10 +251,10 @@ def make_networks(
 
 
 def policy_of(agent: str, policies: dict[str, Any]) -> str:
-    """The policy of the first pattern that an agent's name fits.
+    """The policy of the first pattern that matches an agent's name.
 
     Raises:
-        ValueError: none does.
+        ValueError: no pattern matches.
     """
     for pattern, name in policies.items():
         if fnmatch.fnmatchcase(agent, pattern):
@@ -263,10 +263,10 @@ def policy_of(agent: str, policies: dict[str, Any]) -> str:
 
 
 def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
-    """A network per policy, of which each row takes its agent's; all are computed for all rows.
+    """A network per policy; each row uses its agent's; all are computed for all rows.
 
     Args:
-        one: what each policy is like.
+        one: the network of each policy.
         names: of the agents' policies; an agent's number is the part `agent` of its observation.
     """
     policies = tuple(dict.fromkeys(names))
@@ -342,7 +342,7 @@ def recurrent(module: ActorCritic) -> Network:
 
 
 def limits_of(module: ActorCritic) -> dict[str, tuple[float, float]]:
-    """Names of a network's parameters that have limits, with these."""
+    """Limits of a network's parameters, by name."""
     return {LOG_STD: log_std_limits(module.config)}
 
 

@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns, and what is normalised by them."""
+"""Running statistics of observations and returns, and normalisation by them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,21 +10,21 @@ import jax.numpy as jnp
 from purejaxppo.types import RunningStats, Transition, ValueStats
 
 EPSILON = 1e-8
-"""Added to variances."""
+"""Constant added to variances."""
 WARM_UP = 10_000
-"""Rows after which what enters the statistics is limited."""
+"""Rows after which the numbers that enter the statistics are clipped."""
 LIMIT = 100.0
-"""Standard deviations from the mean beyond which a number enters as this many of them."""
+"""Standard deviations from the mean to which these numbers are clipped."""
 
 
 def init_stats(example) -> RunningStats:
-    """Statistics of nothing: count 0, mean 0. `example` is a pytree of one sample's arrays."""
+    """Empty statistics: count 0, mean 0. `example` is a pytree of one sample's arrays."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
     return RunningStats(jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros))
 
 
 def init_value_stats() -> ValueStats:
-    """Statistics of no targets: mean 0, standard deviation 1, any range."""
+    """Empty statistics of value targets: mean 0, standard deviation 1, any range."""
     infinity = jnp.full((), jnp.inf, jnp.float32)
     return ValueStats(init_stats(jnp.zeros(())), infinity, -infinity)
 
@@ -62,14 +62,14 @@ def sum_rows(batch, valid):
 def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> RunningStats:
     """`update_stats` for a batch that need not exist as a whole.
 
-    Once there were WARM_UP rows, a number enters as at most LIMIT standard deviations so far from
-    the mean so far: one huge number cannot squeeze all others to nothing, while a feature that has
-    truly grown is followed within a few batches.
+    After WARM_UP rows, a number is clipped to LIMIT standard deviations so far from the mean so
+    far: one huge number cannot scale all others to nearly 0, while the statistics follow a feature
+    that has truly grown within a few batches.
 
     Args:
         stats: so far.
         total: a function of rows -> its sum over the batch's valid rows.
-        count: how many these are.
+        count: number of these rows.
         psum: sum over shards.
     """
     count = psum(jnp.float32(count))
@@ -99,7 +99,7 @@ def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> 
 
 
 def variance(stats: RunningStats):
-    """Population variance; 1 before anything was seen."""
+    """Population variance; 1 for empty statistics."""
     return jax.tree.map(
         lambda m2: jnp.where(stats.count > 1, m2 / jnp.maximum(stats.count, 1.0), 1.0), stats.m2
     )
@@ -116,9 +116,9 @@ def normalize(stats: RunningStats, x, clip: float):
 
 
 def discounted_returns(reward, done, valid, start, gamma):
-    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, anew in each episode.
+    """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, reset in each episode.
 
-    This is what OpenAI's VecNormalize divides rewards by the standard deviation of.
+    OpenAI's VecNormalize divides rewards by its standard deviation.
 
     Args:
         reward: float [T, N].
@@ -128,7 +128,7 @@ def discounted_returns(reward, done, valid, start, gamma):
         gamma: discount.
 
     Returns:
-        Rₜ float [T, N] for every row, and what to carry over, float [N].
+        Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
 
     def forwards(running, row):
@@ -143,10 +143,10 @@ def discounted_returns(reward, done, valid, start, gamma):
 def scale_rewards(
     stats: RunningStats, carried, rows: Transition, gamma, clip: float, *, psum: Callable
 ) -> tuple[jax.Array, RunningStats, jax.Array]:
-    """Rewards over the running standard deviation of the discounted return.
+    """Rewards divided by the running standard deviation of the discounted return.
 
-    Where a rollout begins with an episode's first step, nothing is carried into it: episodes
-    may have been left unfinished before (`ppo.rollout_start`).
+    Where a rollout begins with an episode's first step, the return carried into it is 0: the
+    episode before may have been left unfinished (`ppo.rollout_start`).
 
     Args:
         stats: of discounted returns so far.

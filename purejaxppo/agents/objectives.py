@@ -1,4 +1,4 @@
-"""What PPO's policy may maximise, by `ppo.objective`; each negated, to be minimised."""
+"""Policy objectives of PPO, by `ppo.objective`; each negated, to be minimised."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from purejaxppo.types import Hyperparams
 
 
 def unclipped_surrogate(log_ratio, advantage):
-    """-r A: what conservative policy iteration improves. Arrays [B] -> [B].
+    """-r A: the objective of conservative policy iteration. Arrays [B] -> [B].
 
     Schulman et al. 2017, eq. 6.
     """
@@ -20,7 +20,7 @@ def unclipped_surrogate(log_ratio, advantage):
 def dual_clipped_surrogate(log_ratio, advantage, clip_eps, limit):
     """The clipped surrogate, bounded where A < 0: -max(min(r A, clip(r) A), limit A).
 
-    A ratio that has grown large on a bad action would else outweigh all the rest. Arrays
+    Otherwise a large ratio on a bad action would outweigh all other rows. Arrays
     [B] -> [B]; limit > 1. Ye et al. 2020, https://arxiv.org/abs/1912.09729, eq. 5.
     """
     loss = clipped_surrogate(log_ratio, advantage, clip_eps)
@@ -28,9 +28,9 @@ def dual_clipped_surrogate(log_ratio, advantage, clip_eps, limit):
 
 
 def simple_policy_optimization(log_ratio, advantage, clip_eps):
-    """-(r A - |A| (r - 1)² / (2ε)): its gradient pulls a ratio back that has left the range.
+    """-(r A - |A| (r - 1)² / (2ε)): its gradient returns a ratio that has left the range.
 
-    Its best ratio is 1 ± ε, by the sign of A. Arrays [B] -> [B]. Xie et al. 2024,
+    Its best ratio is 1 ± ε, with the sign of A. Arrays [B] -> [B]. Xie et al. 2024,
     https://arxiv.org/abs/2401.16025, eq. 11.
     """
     away = jnp.expm1(log_ratio)
@@ -39,7 +39,7 @@ def simple_policy_optimization(log_ratio, advantage, clip_eps):
 
 
 Objective = Callable[[Any, Any, Hyperparams], Any]
-"""(log_ratio [B], advantage [B], hp) -> what is minimised [B]."""
+"""(log_ratio [B], advantage [B], hp) -> the loss to minimise [B]."""
 OBJECTIVES: dict[str, Objective] = {
     "clip": lambda log_ratio, advantage, hp: clipped_surrogate(log_ratio, advantage, hp.clip_eps),
     "dual_clip": lambda ratio, advantage, hp: dual_clipped_surrogate(
@@ -54,4 +54,4 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "imitate": lambda ratio, advantage, hp: -ratio,
 }
-"""(log ratio [B], advantage [B], hp) -> what is minimised [B], by `ppo.objective`."""
+"""(log ratio [B], advantage [B], hp) -> the loss to minimise [B], by `ppo.objective`."""

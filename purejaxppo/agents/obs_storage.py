@@ -1,10 +1,10 @@
 """Observation storage: every observation, or only the time series behind sliding windows.
 
 Consecutive windows of a series share all but a few values. Storing the values instead of the
-windows takes T + H numbers per environment instead of T x H, and `read` puts together the windows
-that are asked for. The numbers are the same, bit for bit.
+windows takes T + H numbers per environment instead of T x H, and `read` assembles the windows
+that are requested. The numbers are the same, bit for bit.
 
-Both kinds have the same functions, so that rollout and learner need not know which one they use.
+Both kinds have the same functions, so that rollout and learner work with either one.
 Observations are stored as the environment returned them; the policy normalises what it reads.
 """
 
@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from purejaxppo.spaces import Box, Space
 
 ROWS = 4096
-"""Windows that `WindowedObs.map_rows` puts together at a time."""
+"""Windows that `WindowedObs.map_rows` assembles at a time."""
 IMAGES = 512
-"""Images that `FullObs.map_rows` hands on at a time: convolutions need many times the bytes."""
+"""Images that `FullObs.map_rows` passes on at a time: convolutions need many times the bytes."""
 
 
 class FullObs:
-    """Stores every observation; rows are the observations themselves, and there is nothing else."""
+    """Stores every observation: rows are the observations themselves, without further storage."""
 
     def init(self, obs, length: int, env_state):
         """Storage besides rows, before a rollout of `length` steps from `obs` [N, ...]."""
@@ -36,8 +36,8 @@ class FullObs:
         Args:
             stored: of the rows so far.
             obs: [N, ...].
-            start: whether it is an episode's first, bool [N].
-            env_state: of the environments, when they have returned it.
+            start: True if it is an episode's first, bool [N].
+            env_state: of the environments after they have returned it.
 
         Returns:
             (stored, row [N]).
@@ -51,7 +51,7 @@ class FullObs:
         return rows
 
     def map_rows(self, function: Callable, stored, rows, *others):
-        """`function`(observations [T, N, ...], *others) of all rows [T, N]; images in parts."""
+        """Applies `function`(observations [T, N, ...], *others) to all rows; images in parts."""
         del stored
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
@@ -63,7 +63,7 @@ class FullObs:
         return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
 
     def sum_rows(self, function: Callable, stored, rows, *others):
-        """`function`, which sums over all rows it is given, of all of them."""
+        """Applies `function`, which sums over the rows that it receives, to all rows [T, N]."""
         del stored
         return function(rows, *others)
 
@@ -78,10 +78,10 @@ class Series(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where a window is found."""
+    """The position of a window in a `Series`."""
 
     env: jax.Array  # [N] int32
-    first: jax.Array  # [N] int32: the place of its first value among `Series.values`
+    first: jax.Array  # [N] int32: the index of its first value in `Series.values`
     origin: jax.Array  # [N] int32: which of `Series.starts` its episode began with
     age: jax.Array  # [N] int32: all but the last `age` values are of that start
 
@@ -101,11 +101,11 @@ class WindowedObs:
     """
 
     def __init__(self, window: int, slide: int, starts: Callable) -> None:
-        """Sizes, and where starts are known from."""
+        """Stores the sizes and the function that returns the starts."""
         self.window, self.slide, self.starts = window, slide, starts
 
     def init(self, obs, length: int, env_state) -> Series:
-        """The first windows, and room for `length` rows after them."""
+        """The first windows, and memory for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
         room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
         return Series(
@@ -116,7 +116,7 @@ class WindowedObs:
         )
 
     def append(self, stored: Series, obs, start, env_state) -> tuple[Series, Row]:
-        """As `FullObs.append`; the row says where its window is."""
+        """See `FullObs.append`; the row is its window's position."""
         num_envs = len(obs)
         first = stored.time * self.slide
         new = obs[:, -self.slide :]
@@ -139,7 +139,7 @@ class WindowedObs:
         return stored, row
 
     def read(self, stored: Series, rows: Row):
-        """As `FullObs.read`: stretches of the series, which cost what stored windows would."""
+        """See `FullObs.read`; it takes as long as reading stored windows."""
         values = _stretches(stored.values, rows.env, rows.first, self.window)
         padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
@@ -147,7 +147,7 @@ class WindowedObs:
         return jnp.where(_expand(old, values), start, values)
 
     def map_rows(self, function: Callable, stored: Series, rows: Row, *others):
-        """As `FullObs.map_rows`, some rows of time at once, so that few windows exist."""
+        """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
         return jax.lax.map(
             lambda part: function(self.read(stored, part[0]), *part[1:]),
@@ -156,7 +156,7 @@ class WindowedObs:
         )
 
     def sum_rows(self, function: Callable, stored: Series, rows: Row, *others):
-        """As `FullObs.sum_rows`."""
+        """See `FullObs.sum_rows`."""
         parts = self.map_rows(function, stored, rows, *others)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 

@@ -1,7 +1,7 @@
 """Optimisers by name, without their step size, over all parameters as one vector.
 
-The step size stays a traced number, and what an optimiser returns is multiplied by it. Whatever
-needs the parameters' own shapes is given them by `on_tree`.
+The step size stays a traced number that multiplies an optimiser's updates. `on_tree` restores the
+parameters' shapes for optimisers that need them.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from purejaxppo.config.schema import PPOConfig
 LANES = 64
 """Lengths of vectors are rounded up to a multiple of this."""
 FASTER, SLOWER = 1.5, 1 / 1.5
-"""What the adaptive rate is multiplied by, and its limits as factors of the rate."""
+"""Multipliers of the adaptive rate; LIMITS are its limits as factors of the rate."""
 LIMITS = (1e-2, 1e2)
 RATE_FACTOR = "charts/rate_factor"
-"""The dashboard's name of what the adaptive rate has become a multiple of."""
+"""The dashboard's name of the adaptive rate's factor."""
 
 
 def muon(config: PPOConfig) -> optax.GradientTransformation:
@@ -44,7 +44,7 @@ PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
     "rmsprop": lambda config: optax.scale_by_rms(decay=0.99, eps=config.adam_eps),
     "sgd": lambda config: optax.identity(),
 }
-"""What works on each number alone, and therefore on the vector as it is."""
+"""Elementwise optimisers, which need no shapes and work on the flat vector."""
 
 
 class Optimizer(NamedTuple):
@@ -54,8 +54,8 @@ class Optimizer(NamedTuple):
     """parameters [P] -> state."""
     update: Callable[..., tuple[jax.Array, Any]]
     """(gradient [P], state, parameters [P], kl=, first=) -> (updates, state): kl is the divergence
-    from the policy that acted, before the step, and first whether the step is the first that a
-    rollout makes (bool [])."""
+    from the policy that acted, before the step; first is True for a rollout's first gradient step
+    (bool [])."""
     unravel: Callable[[jax.Array], Any]
     """parameters [P] -> the tree."""
 
@@ -81,9 +81,9 @@ def init_state(config: PPOConfig, params: Any) -> Any:
 
 
 def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
-    """All parameters as one vector [P], and the way back; P is rounded up to whole SIMD rows.
+    """All parameters as one vector [P], and the inverse; P is rounded up to whole SIMD rows.
 
-    One vector makes one reduction over the devices and one loop of Adam. XLA's CPU code for such
+    One vector needs one reduction over the devices and one loop of Adam. XLA's CPU code for such
     a loop is scalar, and many times slower, where the length is odd.
     """
     flat, unravel = ravel_pytree(params)
@@ -92,7 +92,7 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 
 def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
-    """A function of the flat parameters that puts those with limits, by name, back within them."""
+    """A function of the flat parameters that clips those with limits, by name, to them."""
     ranges, start = [], 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = getattr(path[-1], "key", None)
@@ -109,7 +109,7 @@ def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
 
 
 def figures(config: PPOConfig) -> tuple[str, ...]:
-    """The dashboard's names of what `measure` tells."""
+    """The dashboard's names of the figures of `measure`."""
     return (RATE_FACTOR,) if config.kl_rate else ()
 
 
@@ -155,11 +155,12 @@ def weight_decay(weight: float, mask: jax.Array) -> optax.GradientTransformation
 
 
 def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
-    """A factor of the step size that keeps the divergence of each gradient step near a target.
+    """A factor of the step size that holds the divergence of each gradient step near a target.
 
     Above twice the target the rate becomes slower, below half of it faster. Before a rollout's
-    first step the policy is the one that acted: a divergence of 0 says nothing of the rate there,
-    and makes it no faster. As in Rudin et al. 2022, https://arxiv.org/abs/2109.11978, appendix A.
+    first step the policy is the one that acted: the divergence of 0 there carries no information
+    about the rate, and does not increase it. As in Rudin et al. 2022,
+    https://arxiv.org/abs/2109.11978, appendix A.
     """
 
     def init(flat):

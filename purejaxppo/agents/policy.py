@@ -1,4 +1,4 @@
-"""The static side of an agent: how parameters and observations become actions."""
+"""The static part of an agent: functions from parameters and observations to actions."""
 
 import functools
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from purejaxppo.types import AgentState, Outputs, PolicyStep, RunningStats
 def at_matmul_precision(method: Callable) -> Callable:
     """A method that is traced with products of its object's `config.matmul_precision`.
 
-    A product, and its gradient, keeps the precision that it was traced with. So the numbers follow
-    from the config and not from a back end's default: TF32 on NVIDIA's GPUs, bfloat16 on TPUs.
+    A product and its gradient have the precision that they were traced with. So it is set by the
+    config and not by a back end's default: TF32 on NVIDIA's GPUs, bfloat16 on TPUs.
     """
 
     @functools.wraps(method)
@@ -30,15 +30,15 @@ def at_matmul_precision(method: Callable) -> Callable:
 
 
 class Policy:
-    """A network, a distribution over actions, and the normalisation of what it sees.
+    """A network, a distribution over actions, and the normalisation of observations.
 
     Args:
         config: of the run.
-        spec: of the environment, or whatever has its `observation` and `action` spaces.
+        spec: of the environment, or any object with its `observation` and `action` spaces.
 
     Raises:
-        ValueError: the config's network cannot read the observations, or its distribution is none
-            over the actions.
+        ValueError: the config's network cannot read the observations, or its distribution does not
+            fit the actions.
     """
 
     def __init__(self, config: Config, spec: Any) -> None:
@@ -51,7 +51,7 @@ class Policy:
         self.recurrent = config.network.memory != "none"
 
     def init(self, key) -> AgentState:
-        """Fresh parameters, and statistics of nothing."""
+        """Fresh parameters, and empty statistics."""
         return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
 
     def init_obs_stats(self) -> RunningStats:
@@ -90,7 +90,7 @@ class Policy:
         )
 
     def unroll(self, agent: AgentState, carry, obs, start) -> Outputs:
-        """As `apply` step after step, for observations [T, N, ...]."""
+        """Applies the network step after step to observations [T, N, ...]; see `apply`."""
         return self.network.unroll(
             agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
         )
@@ -108,7 +108,7 @@ class Policy:
 
     @at_matmul_precision
     def act_apart(self, agent: AgentState, keys, carry, obs, start) -> PolicyStep:
-        """As `act`, with a key for each of G equal groups of rows, keys [G]."""
+        """Samples actions [N, ...], with a key for each of G equal groups of rows, keys [G]."""
         carry, params, _ = self.apply(agent, carry, obs, start)
         groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
         action = jax.vmap(self.distribution.sample)(groups, keys)
@@ -124,6 +124,6 @@ class Policy:
 
     @at_matmul_precision
     def mode(self, agent: AgentState, carry, obs, start) -> tuple[Any, Any]:
-        """As `act_deterministically`, without the log-probability: -> (carry, env_action)."""
+        """Takes the distribution's mode, without its log-probability: -> (carry, env_action)."""
         carry, params, _ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))

@@ -19,7 +19,7 @@ from purejaxppo.types import Hyperparams, Losses
 
 
 class Batch(NamedTuple):
-    """A rollout as the update sees it: B units that are divided into minibatches.
+    """A rollout's data for the update: B units that are divided into minibatches.
 
     A unit is a transition or, of recurrent networks, a sequence of L of them in one environment.
     """
@@ -36,12 +36,12 @@ class Batch(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What the current parameters say of a batch's rows."""
+    """Outputs of the current parameters for a batch's rows."""
 
     log_prob: jax.Array  # [B, (L)] of the stored actions
     entropy: jax.Array  # [B, (L)]
     value_loss: jax.Array  # [B, (L)]
-    penalty: Any = 0.0  # [B, (L)] what else is added to the loss
+    penalty: Any = 0.0  # [B, (L)] further term of the loss
 
 
 def ppo_loss(
@@ -69,7 +69,7 @@ def ppo_loss(
 def mean_gradient(
     loss: Callable, flat: jax.Array, rows: Batch, psum: Callable
 ) -> tuple[jax.Array, Losses, jax.Array]:
-    """The gradient [P] of a loss, its parts, and how many valid rows of all shards these are over.
+    """The gradient [P] of a loss, its parts, and the number of valid rows of all shards.
 
     Args:
         loss: (flat, rows) -> (sum over valid rows, sums of its parts).
@@ -93,7 +93,7 @@ def clip_norm(gradient: jax.Array, limit) -> tuple[jax.Array, jax.Array]:
 
 
 def keep_advantages(estimate: Callable[[Any], Batch], params, batch: Batch) -> Batch:
-    """A batch whose advantages hold for all epochs."""
+    """The batch, unchanged: its advantages are used in all epochs."""
     del estimate, params
     return batch
 
@@ -122,13 +122,13 @@ class Update(NamedTuple):
     before_epoch: Callable[[Any, Batch], Batch] = lambda params, batch: batch
     """(params, batch) -> the batch of the next epoch."""
     prepare: Callable[[Batch], Batch] = unchanged
-    """The rows of a minibatch -> those that the loss is given."""
+    """The rows of a minibatch -> the rows for the loss."""
     project: Callable[[jax.Array], jax.Array] = unchanged
     """Flat parameters after a gradient step -> those within their limits."""
 
 
 class Descent(NamedTuple):
-    """What a gradient step changes."""
+    """State that a gradient step changes."""
 
     flat: jax.Array  # [P] all parameters
     opt_state: Any
@@ -145,8 +145,8 @@ def gradient_step(
 ) -> tuple[Descent, Losses]:
     """One step of gradient descent on one minibatch: (indices of units, their advantages) [B].
 
-    A step whose gradient has a norm that is not finite is skipped, and changes nothing; neither
-    does one of a minibatch without a valid row.
+    A step whose gradient has a norm that is not finite is skipped and changes nothing, as does a
+    step on a minibatch without a valid row.
     """
     index, advantage = minibatch
     rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), batch)
@@ -187,7 +187,7 @@ def update_epochs(
         params: network parameters.
         opt_state: of `optimizers.make`, over the raveled parameters.
         batch: T x N units, time-major.
-        hp: already scheduled.
+        hp: of this update, scheduled.
         key: consumed.
         config: sizes and kinds.
         num_envs: N of this shard.
@@ -214,7 +214,7 @@ def update_epochs(
 
 
 def mean_losses(parts: Losses, num_minibatches: int) -> Losses:
-    """Means over the gradient steps that were made, of losses [E, M] of all."""
+    """Means over the gradient steps that were made, from losses [E, M] of all steps."""
     made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
     steps = jnp.where(made + skipped > 0, made, 1.0)
     means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)

@@ -1,6 +1,6 @@
-"""How a number changes over a run: functions of progress, 0 at the start and 1 at the end.
+"""Schedules: factors as functions of a run's progress, 0 at the start and 1 at the end.
 
-They take numpy's arrays, JAX's, and plain numbers.
+They accept NumPy arrays, JAX arrays and plain numbers.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
 
 LAST = 0.01
-"""What part of its value an exponential schedule ends at."""
+"""The final factor of an exponential schedule."""
 
 
 def constant(progress):
-    """1."""
+    """Factor 1."""
     return jnp.ones_like(progress)
 
 
@@ -31,12 +31,12 @@ def cosine(progress):
 
 
 def exponential(progress):
-    """From 1 to `LAST` in a straight line of the logarithm."""
+    """From 1 to `LAST`, with a logarithm that is linear in progress."""
     return LAST**progress
 
 
 def step(progress):
-    """1, a tenth from the middle on, a hundredth from three quarters on."""
+    """From 1 to a tenth at the middle and a hundredth at three quarters, in two steps."""
     return jnp.where(progress < 0.5, 1.0, jnp.where(progress < 0.75, 0.1, 0.01))
 
 
@@ -50,11 +50,11 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 
 
 def factor(name: str, progress, warmup: float = 0.0, stride=0.0):
-    """What a value is multiplied by at `progress`, 0 to 1.
+    """The multiplier of a value at `progress`, 0 to 1.
 
-    A warm-up takes the factor to the schedule's in a straight line over the first `warmup` of the
-    run, of whose updates each is the part `stride`: the k-th, from 1 on, has k strides of it, so
-    that the first one does not have a factor of 0.
+    A warm-up multiplies the schedule by a factor that grows linearly to 1 over the first `warmup`
+    of the run. Each update is the fraction `stride` of the run, and the k-th update, from 1 on,
+    counts as k strides, so that the first one does not have a factor of 0.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
     value = SCHEDULES[name](progress)
@@ -68,7 +68,7 @@ def make_hyperparams(config: Config) -> Hyperparams:
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update) -> Hyperparams:
-    """Hyperparameters at an update, of total_updates: each by its schedule."""
+    """Hyperparameters at an update of `total_updates`, each multiplied by its schedule."""
     progress, stride = update / hp.total_updates, 1.0 / hp.total_updates
     warmup = config.learning_rate_warmup
     rate = factor(config.learning_rate_schedule, progress, warmup, stride)

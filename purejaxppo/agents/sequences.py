@@ -1,7 +1,7 @@
 """Layout of an update's rows: single steps or, for recurrent networks, sequences of steps.
 
-Both layouts have the same functions, so that the learner need not know which one it uses. `unroll`
-is (carry [N, ...], obs [T, N, ...], start [T, N]) -> `Outputs` with arrays [T, N, ...].
+Both layouts have the same functions, so that the learner works with either one. `unroll` is
+(carry [N, ...], obs [T, N, ...], start [T, N]) -> `Outputs` with arrays [T, N, ...].
 """
 
 from collections.abc import Callable
@@ -57,18 +57,18 @@ class SingleSteps:
 class Sequences:
     """Units are `length` steps of one environment; a gradient reaches back to its unit's start.
 
-    Truncated back-propagation through time, Williams & Peng 1990. The carry before a unit is the
-    newest parameters' for all that was before it in the rollout.
+    Truncated back-propagation through time, Williams & Peng 1990. The carry before a unit is
+    computed with the newest parameters from all steps before it in the rollout.
     """
 
     def __init__(self, length: int) -> None:
-        """Sizes only."""
+        """Stores the length."""
         self.length = length
 
     def evaluate_rollout(
         self, unroll: Callable, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
-        """As `SingleSteps.evaluate_rollout`, one sequence after another."""
+        """See `SingleSteps.evaluate_rollout`; one sequence after another."""
         rows = rollout.transitions.obs, rollout.transitions.start
         parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
 
@@ -83,7 +83,7 @@ class Sequences:
         return RolloutOutputs(carries, after, dist_params, critic)
 
     def split(self, rows):
-        """A tree of arrays [T, N, ...] as units [B, L, ...], of which N are of one time."""
+        """A tree of arrays [T, N, ...] as units [B, L, ...], N for each interval of L steps."""
 
         def split(x):
             sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
@@ -114,7 +114,7 @@ def make(recurrent: bool, length: int) -> Layout:
 def minibatch_indices(key, config: PPOConfig, length: int, num_envs: int):
     """Indices of a rollout's units, flattened from [T, N], by minibatch, int32 [M, B].
 
-    `shuffle` decides whether single units or whole environments are shuffled.
+    By `shuffle`, single units or whole environments are shuffled.
     """
     m = config.num_minibatches
     if m == 1:
@@ -126,5 +126,5 @@ def minibatch_indices(key, config: PPOConfig, length: int, num_envs: int):
 
 
 def shuffled(key, n: int):
-    """A random order of 0..n-1: one sort by random bits (ties are as good as never)."""
+    """A random order of 0..n-1: one sort by random bits (ties are very rare)."""
     return jnp.argsort(jax.random.bits(key, (n,)))

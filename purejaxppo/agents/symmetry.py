@@ -1,4 +1,4 @@
-"""Tasks that look the same in a mirror: what an update makes of that.
+"""Tasks with a mirror symmetry: augmented minibatches, or a penalty on asymmetric policies.
 
 A mirror is a permutation with signs, of observations and of actions. Rows are mirrored as they were
 observed, and normalised afterwards, so that the statistics need not be symmetric.
@@ -25,27 +25,27 @@ Penalty = Callable[[Callable, Batch, Any, Hyperparams], Any]
 
 
 class Symmetry(NamedTuple):
-    """How an update uses a mirror."""
+    """An update's use of a mirror."""
 
     augment: Callable[[Batch], Batch]
-    """The rows of a minibatch -> those that a gradient step sees."""
+    """The rows of a minibatch -> the rows of its gradient step."""
     penalty: Penalty
-    """(forward, rows, distribution parameters of rows, hp) -> what the loss adds, [B, (L)], where
+    """(forward, rows, distribution parameters of rows, hp) -> term of the loss, [B, (L)], where
     forward(carry, obs, start) -> Outputs."""
 
 
 class Mirror(NamedTuple):
-    """What a task looks like in a mirror; doing it twice changes nothing."""
+    """Reflection of a task's observations and actions; applied twice, it is the identity."""
 
     obs: Callable[[Any], Any]
     """Observations [..., n], not normalised."""
     action: Callable[[Any], Any]
     """Actions as the policy stores them."""
     choice: Callable[[Any], Any]
-    """Distribution parameters [..., P] -> what the policy would do [..., k]: the mode as the
-    environment is given it, or of discrete actions their probabilities."""
+    """Distribution parameters [..., P] -> the policy's choice [..., k]: the environment's action
+    for the mode, or the probabilities of discrete actions."""
     mirrored_choice: Callable[[Any], Any]
-    """What it would do [..., k], mirrored."""
+    """A choice [..., k] -> its mirror image [..., k]."""
 
 
 def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Any], Any]:
@@ -54,7 +54,7 @@ def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Any], Any
     Args:
         entries: such as [-1, -2, 4, 3].
         size: n.
-        where: what to name in errors.
+        where: the config field, for errors.
 
     Raises:
         ValueError: not n entries, not a permutation, or not its own inverse.
@@ -82,7 +82,7 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
     """The mirror that a config describes.
 
     Raises:
-        ValueError: spaces that are not one vector each, or lists that do not fit them.
+        ValueError: spaces that are not single vectors, or lists that do not fit them.
     """
     env = config.env
     if not isinstance(observation, Box) or len(observation.shape) != 1:
@@ -111,9 +111,9 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
 
 
 def mirrored(mirror: Mirror, rows: Batch) -> Batch:
-    """Rows as seen in the mirror; what was stored about them stays.
+    """Rows with mirrored observations and actions; their other stored numbers are unchanged.
 
-    What a recurrent network would remember of a mirrored past is not known: its memory is empty,
+    A recurrent network's carry for a mirrored past is not known: its memory is empty,
     as at an episode's start.
     """
     return rows._replace(
@@ -124,7 +124,7 @@ def mirrored(mirror: Mirror, rows: Batch) -> Batch:
 
 
 def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
-    """Rows -> these and their mirror images, [2B, (L)]."""
+    """A function from rows to these and their mirror images, [2B, (L)]."""
 
     def augment(rows: Batch) -> Batch:
         return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, mirrored(mirror, rows))
@@ -133,7 +133,7 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
 
 
 def asymmetry(mirror: Mirror) -> Penalty:
-    """|π(Mo) - M π(o)|², as `Symmetry.penalty`: what is done in the mirror against its mirror."""
+    """|π(Mo) - M π(o)|², as `Symmetry.penalty`: the choice for mirrored rows minus its mirror."""
 
     def penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
         image = mirrored(mirror, rows)
@@ -145,13 +145,13 @@ def asymmetry(mirror: Mirror) -> Penalty:
 
 
 def no_penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
-    """Nothing, for a policy that need not be symmetric."""
+    """Zero, for a policy that need not be symmetric."""
     del forward, rows, dist_params, hp
     return 0.0
 
 
 def make(config: Config, spec: Any, dist: Distribution) -> Symmetry:
-    """What a config's update does with its mirror.
+    """The use of a mirror that a config names.
 
     Args:
         config: of the run.

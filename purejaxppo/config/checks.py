@@ -1,4 +1,4 @@
-"""What settings must be, by themselves and together: `Config` asks when it is made."""
+"""Checks of settings, alone and together; `Config` runs them when it is made."""
 
 import math
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ def check(config: "Config") -> None:
 
 
 def inside(path: str) -> bool:
-    """Whether a path stays in the folder that it is relative to."""
+    """True if a path stays in the folder that it is relative to."""
     drives = (PurePosixPath(path), PureWindowsPath(path))
     return not any(p.root or p.drive or ".." in p.parts for p in drives)
 
 
 def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """(dotted name, its `config.setting`, value) of every field; sections pass their use on."""
+    """(dotted name, its `config.setting`, value) of every field, with its section's use."""
     for field in fields(config):
         value, own = getattr(config, field.name), dict(field.metadata)
         if not is_dataclass(value):
@@ -41,7 +41,7 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any
 
 
 def check_ranges(config: "Config") -> None:
-    """Numbers that are too small, too large, or none."""
+    """Checks for numbers that are too small, too large, or not finite."""
     for name, setting, value in settings(config):
         low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
         if isinstance(value, tuple):
@@ -63,7 +63,7 @@ def check_ranges(config: "Config") -> None:
 
 
 def check_singles(config: "Config") -> None:
-    """Values, and pairs of them, that make no sense."""
+    """Checks for invalid values, and pairs of them."""
     if config.env.full_state and not config.env.visible:
         raise ValueError("env.full_state goes with env.visible, which is empty")
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):
@@ -86,7 +86,7 @@ def check_singles(config: "Config") -> None:
 
 
 def check_kinds(config: "Config") -> None:
-    """Choices that do not go together."""
+    """Checks for choices that do not go together."""
     network, ppo = config.network, config.ppo
     if not network.hidden and network.layers == "residual":
         raise ValueError("network.layers = residual needs at least one width in network.hidden")
@@ -127,7 +127,7 @@ def check_kinds(config: "Config") -> None:
 
 
 def check_products(config: "Config") -> None:
-    """Sizes that must divide each other."""
+    """Checks sizes that must divide each other."""
     shards = max(config.num_shards, 1)
     if config.env.num_envs % shards:
         raise ValueError(
@@ -162,7 +162,7 @@ def check_products(config: "Config") -> None:
 
 
 def check_stretches(config: "Config", local_envs: int) -> None:
-    """What recurrent networks' stretches and curiosity's minibatches must divide."""
+    """Checks the sizes of recurrent networks' stretches and curiosity's minibatches."""
     ppo, rows = config.ppo, local_envs * config.ppo.rollout_length
     if config.network.memory != "none":
         if ppo.rollout_length % ppo.stretch:

@@ -1,4 +1,4 @@
-"""Configs from YAML and the command line, strictly: unknown keys and wrong types are refused."""
+"""Configs from YAML and the command line; unknown keys and wrong types are errors."""
 
 import dataclasses
 import re
@@ -16,10 +16,10 @@ from purejaxppo.config.schema import TUNABLE, Config
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: plain PyYAML reads `3e-4` as a string. And its unique keys."""
+    """Loads YAML 1.2's numbers (plain PyYAML reads `3e-4` as a string) and unique keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping's values by its keys; PyYAML would keep a key's last value without a word."""
+        """Loads a mapping; a repeated key is an error, and not replaced by its last value."""
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
@@ -38,7 +38,7 @@ Loader.add_implicit_resolver(
 
 
 def config_dirs() -> list[Path]:
-    """Where configs are found by bare name: in the package (wheel) or beside it (checkout)."""
+    """Folders of configs with bare names: in the package (wheel) or beside it (checkout)."""
     package = Path(__file__).resolve().parent.parent
     return [path for path in (package / "configs", package.parent / "configs") if path.is_dir()]
 
@@ -54,7 +54,7 @@ def list_configs() -> dict[str, str]:
 
 
 def find_config(name: str) -> Path:
-    """The file that a path or a bare name (with or without .yaml) means.
+    """Finds the file of a path or a bare name (with or without .yaml).
 
     Raises:
         ValueError: there is none; names the nearest.
@@ -87,7 +87,7 @@ def load_config(name: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping.
+    """Reads a YAML file's mapping.
 
     Raises:
         ValueError: not readable, not YAML, or not a mapping.
@@ -111,7 +111,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of nested `data` with values replaced by dotted name."""
+    """Copies nested `data`, with values replaced by dotted name."""
     data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
     for dotted, value in overrides.items():
         section, _, key = dotted.rpartition(".")
@@ -123,7 +123,7 @@ def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[
 
 
 def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
-    """A checked Config from nested mappings.
+    """Builds a checked Config from nested mappings.
 
     Raises:
         ValueError: names the place, the key, what was found and what would do.
@@ -164,7 +164,7 @@ def _did_you_mean(key: str, prefix: str) -> str:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """`value` as a field's type, without guessing: only int -> float and list -> tuple."""
+    """Converts `value` to a field's type, strictly: only int -> float and list -> tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in args:
@@ -186,7 +186,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
 
 
 def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
-    """A mapping of names to values of one type, or of any that is no collection."""
+    """Converts a mapping of names to values of one type, or of any that is no collection."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
     for key, item in value.items():
@@ -236,13 +236,13 @@ def dump(data: Any) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is there whole or not at all, also if the process is killed."""
+    """Writes a file atomically, also if the process is killed."""
     with interrupts.named_when_done(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
-    """Writes in what each of the agents that train side by side differs from `config`."""
+    """Writes, for each agent that trains side by side, its differences from `config`."""
     common = flatten(dataclasses.replace(config, num_seeds=1))
     differing = [
         {key: value for key, value in flatten(member).items() if value != common[key]}
@@ -252,7 +252,7 @@ def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
 
 
 def load_members(path: Path, config: Config) -> list[Config]:
-    """The configs of the agents that train side by side, [] where there is no such file.
+    """Loads the configs of agents that train side by side, [] where there is no such file.
 
     Raises:
         ValueError: the file was changed or damaged.
@@ -278,11 +278,11 @@ def imported_files(config: Config) -> list[Path]:
 
 
 FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")
-"""Options of simulators on the host that say how fast they run, and not what they are."""
+"""Options of simulators on the host that change their speed, and not their results."""
 
 
 def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:
-    """What a resumed run would change: (structural fields, tunable fields), by dotted name."""
+    """Changes by a resumed run: (structural fields, tunable fields), by dotted name."""
     before, after = flatten(old), flatten(new)
     for flat in (before, after):
         options = flat["env.options"]

@@ -1,4 +1,4 @@
-"""Hints for a name that is not known. Without JAX, since workers use them."""
+"""Hints for a name that is not known. Without JAX, since worker processes use them."""
 
 import difflib
 from collections.abc import Iterable

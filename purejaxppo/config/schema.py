@@ -25,7 +25,7 @@ def setting(
     free: bool = False,
     swept: bool = True,
 ) -> Any:
-    """A field with its range and its use; the docstring under it says what it is.
+    """A field with its range and its use; the docstring under it describes it.
 
     Args:
         default: its value.
@@ -35,7 +35,7 @@ def setting(
         tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
             a field of `types.Hyperparams`.
         free: may change when a run resumes, since what is learned does not depend on it.
-        swept: whether a sweep may vary it.
+        swept: True if a sweep may vary it.
     """
     range_ = {"low": low, "above": above, "high": high}
     use = {"tunable": tunable, "free": free, "swept": swept}
@@ -61,7 +61,7 @@ class EnvConfig:
     max_episode_steps: int = setting(0, low=0)
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """When fresh starts are drawn. every_rollout: one per environment at each rollout's start, and
+    """Drawing of fresh starts. every_rollout: one per environment at each rollout's start, and
     all of these in turn by each as its episodes end (fast; exact while none begins more episodes
     within a rollout than a shard has environments). every_step: a new one for every episode
     (always exact). auto: every_step where a reset costs next to nothing."""
@@ -69,8 +69,8 @@ class EnvConfig:
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
     visible: tuple[int, ...] = ()
-    """Which numbers of a vector observation are seen, counted from 0; empty: all. What is left out
-    has to be remembered. For simulators in JAX."""
+    """Numbers of a vector observation that are observed, counted from 0; empty: all. The policy
+    has to remember the others. For simulators in JAX."""
     full_state: bool = False
     """With `visible`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for a
     critic that may see more (network.actor_keys, network.critic_keys)."""
@@ -102,14 +102,14 @@ class NetworkConfig:
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
     torso: Literal["separate", "shared"] = "separate"
-    """Whether policy and value have layers of their own or share them."""
+    """Layers of policy and value: their own, or shared ones."""
     layers: Literal["plain", "residual"] = "plain"
     """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
     normalisation (Lee et al. 2024, SimBa)."""
     layer_norm: bool = False
     """Layer normalisation after each hidden layer of plain ones."""
     memory: Literal["none", "gru", "lstm", "mingru"] = "none"
-    """What remembers, behind the hidden layers. mingru is a parallel scan over time: faster where
+    """Recurrent cell behind the hidden layers. mingru is a parallel scan over time: faster where
     stretches are long (Feng et al. 2024)."""
     memory_size: int = setting(64, low=1)
     """Width of the memory."""
@@ -128,15 +128,15 @@ class NetworkConfig:
     """Widths of layers of its own that each part of a Dict observation goes through before the
     parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """What encoder and hidden layers compute in. Under bfloat16 parameters, optimiser, the heads
-    (distribution parameters, values) and losses stay float32. Faster on accelerators with large
+    """Dtype in which encoder and hidden layers compute. Under bfloat16 parameters, optimiser, the
+    heads (distribution parameters, values) and losses stay float32. Faster on accelerators with large
     networks, slower on CPUs."""
     encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
-    """What reads images: Mnih et al. 2015's three convolutions, the two narrower ones of their
+    """Encoder of images: Mnih et al. 2015's three convolutions, the two narrower ones of their
     network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
     channels as in MinAtar. auto: by size, cnn_nature, cnn_small or mlp, which flattens them."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Where an image's channels are. auto: first if that axis is smaller than the last one."""
+    """Axis of an image's channels. auto: first if that axis is smaller than the last one."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
     the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
@@ -144,7 +144,7 @@ class NetworkConfig:
     """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
     tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
     std: Literal["independent", "dependent"] = "independent"
-    """Whether the standard deviation is a parameter or an output of the network."""
+    """independent: the standard deviation is a parameter. dependent: an output of the network."""
     init_std: float = 1.0
     """Standard deviation at the start."""
     min_std: float = setting(1e-3, above=0)
@@ -203,7 +203,7 @@ class PPOConfig:
     vf_clip_eps: float = setting(0.2, above=0, tunable=True)
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
-    """What the critic puts out: the value; its symlog (Hafner et al. 2023), whose mean is not that
+    """Output of the critic: the value; its symlog (Hafner et al. 2023), whose mean is not that
     of returns that vary; a histogram over symlog values up to 160,000 (Farebrother et al. 2024),
     whose mean is; the value in standard deviations of the targets so far (van Hasselt et al.
     2016)."""
@@ -225,7 +225,7 @@ class PPOConfig:
     intrinsic_schedule: Schedule = "constant"
     """Of intrinsic_coef, as for the learning rate."""
     symmetry: Literal["none", "augment", "loss"] = "none"
-    """What is made of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
+    """Use of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
     2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
     does otherwise in the mirror."""
     symmetry_coef: float = setting(1.0, low=0, tunable=True)
@@ -237,8 +237,8 @@ class PPOConfig:
     rollout_length: int = setting(128, low=1)
     """Steps of each environment between updates."""
     rollout_start: Literal["continue", "reset"] = "continue"
-    """Whether episodes go on from one rollout to the next, or each rollout begins with new ones,
-    so that all are of one fixed length or shorter. For simulators in JAX."""
+    """continue: episodes go on from one rollout to the next. reset: each rollout begins with new
+    ones, so that all are of one fixed length or shorter. For simulators in JAX."""
     bptt_length: int = setting(0, low=0)
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
     num_minibatches: int = setting(4, low=1)
@@ -246,7 +246,7 @@ class PPOConfig:
     num_epochs: int = setting(4, low=1)
     """Passes over the data of a rollout."""
     shuffle: Literal["transitions", "trajectories"] = "transitions"
-    """What is dealt into minibatches: single steps, or whole environments' rollouts (faster)."""
+    """Units of the minibatches: single steps, or whole environments' rollouts (faster)."""
     advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over what advantages get mean 0 and standard deviation 1."""
     normalize_obs: bool = True
@@ -315,7 +315,7 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept on disk."""
+    """Saves of a run."""
 
     interval: int = setting(0, low=0)
     """Steps of training between saves; 0: a tenth of total_timesteps. A save is also made at the
@@ -323,12 +323,12 @@ class CheckpointConfig:
     max_seconds: float = setting(300.0, above=0)
     """A save is made at the latest after this many seconds."""
     keep: int = setting(2, low=1)
-    """How many of the last saves are kept, beside the best."""
+    """Number of the last saves on disk, beside the best."""
 
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What is reported, and where."""
+    """Metrics and logs of a run."""
 
     interval: int = setting(0, low=0)
     """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""

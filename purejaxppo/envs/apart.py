@@ -1,4 +1,4 @@
-"""Environments in JAX with a key each: none depends on how many others there are."""
+"""Environments in JAX with a key each, independent of the number of environments."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,20 +12,20 @@ class Apart:
     """G times one environment, or one world of A agents, as a batch of G x A rows.
 
     Args:
-        env: the one.
+        env: one environment or world.
         count: G.
     """
 
     failure = None  # nothing runs on the host
 
     def __init__(self, env: Env, count: int) -> None:
-        """Takes the environment over."""
+        """Stores the environment and its facts."""
         self.env = env
         self.count = count
         self.spec = replace(env.spec, num_envs=count * env.spec.num_envs)
 
     def close(self) -> None:
-        """Nothing runs on the host."""
+        """Does nothing: nothing runs on the host."""
 
     def reset(self, keys) -> tuple[Any, Any]:
         """Keys [G] -> (state, obs [N, ...])."""

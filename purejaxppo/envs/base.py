@@ -15,30 +15,30 @@ from purejaxppo.spaces import Space
 
 
 class EnvStep(NamedTuple):
-    """What N environments answer to N actions."""
+    """Result of one step of N environments."""
 
     obs: Any  # [N, ...] after the step: the true last observation where an episode ended
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool: the task itself ended; never together with truncated
     truncated: jax.Array  # [N] bool: cut by a time limit
     valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
-    diverged: jax.Array  # [N] bool: the simulator's answer was unusable, and its row is not valid
-    score: Any = None  # [N] what returns are reported in, if not the reward: a game's true score
+    diverged: jax.Array  # [N] bool: the simulator's output was unusable, and its row is not valid
+    score: Any = None  # [N] summands of reported returns, if not the reward: a game's true score
     over: Any = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
 
     @property
     def scores(self) -> jax.Array:
-        """What a reported episode's return is the sum of, [N]."""
+        """Summands of the reported episodes' returns, [N]."""
         return self.reward if self.score is None else self.score
 
     @property
     def ends(self) -> jax.Array:
-        """Where a reported episode ends, bool [N]."""
+        """True where a reported episode ends, bool [N]."""
         return self.terminated | self.truncated if self.over is None else self.over
 
 
 class Starts(NamedTuple):
-    """What episodes begin with between two `refresh`."""
+    """Observations that episodes begin with between two calls of `refresh`."""
 
     obs: Any  # [M, ...] first observations
     place: jax.Array  # [N] int32: which of them each environment's present episode began with
@@ -55,13 +55,13 @@ class EnvSpec:
     num_agents: int = 1
     """Agents per world, A; row = world * A + agent."""
     agents: tuple[str, ...] = ()
-    """Their names, of a task of several agents."""
+    """The agents' names, for a task of several agents."""
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
     known_starts: bool = False
-    """Whether there is `starts(state)`, what episodes begin with until the next `refresh`."""
+    """True if `starts(state)` exists: the observations that episodes begin with until `refresh`."""
     restorable: bool = True
-    """Whether the state can be saved and continued exactly (False for host simulators)."""
+    """True if the state can be saved and continued exactly (False for host simulators)."""
 
 
 class Env(Protocol):
@@ -70,7 +70,7 @@ class Env(Protocol):
     On the step that ends an episode `obs` is the true last observation. The step after it ignores
     the action, returns the next episode's first observation with reward 0, and is not `valid`.
 
-    A step whose answer is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
+    A step whose result is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
     `valid`, ends nothing, and the next valid step is of a new episode.
     """
 
@@ -78,7 +78,7 @@ class Env(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
+        """The error on the host, if there was one."""
         ...
 
     def reset(self, key) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ class Env(Protocol):
         ...
 
     def refresh(self, state) -> Any:
-        """Called once before each rollout: the place to draw fresh starts."""
+        """Draws fresh starts; called once before each rollout."""
         ...
 
     def continue_at(self, update: int) -> None:
@@ -101,12 +101,12 @@ class Env(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends what runs on the host; compiled programs must not step it again."""
+        """Closes simulators on the host; compiled programs must not step them again."""
         ...
 
 
 class TaskStep(NamedTuple):
-    """What one environment answers to one action."""
+    """Result of one step of one environment."""
 
     obs: Any
     reward: jax.Array
@@ -124,7 +124,7 @@ class Task(Protocol):
     action: Space
     max_episode_steps: int
     cheap_reset: bool
-    """Whether a reset costs about as little as a step."""
+    """True if a reset costs about as little as a step."""
 
     def reset(self, key) -> tuple[Any, Any]:
         """A key -> (state, obs)."""
@@ -136,30 +136,30 @@ class Task(Protocol):
 
 
 class MultiStep(NamedTuple):
-    """What one world of A agents answers to one action of each."""
+    """Result of one step of a world of A agents."""
 
     obs: tuple  # A observations, each in its agent's space
     reward: jax.Array  # [A]
-    terminated: jax.Array  # [A] bool: who has no part in the episode any more
+    terminated: jax.Array  # [A] bool: agents that have left the episode
     truncated: jax.Array  # [] bool: a time limit, for all at once
 
 
 class MultiTask(Protocol):
     """One world of A agents in JAX, without resets: pure functions of its state.
 
-    What it says of an agent that is done already is not looked at: such an agent keeps its last
-    observation, is paid nothing, and its actions are arbitrary. An agent whose observation is a
-    `Dict` with a part `action_mask` (uint8 [n], 1 = allowed) says what it may do.
+    The outputs of an agent that is done already are ignored: its last observation is repeated, its
+    reward is 0, and its actions are arbitrary. In an observation that is a `Dict`, the part
+    `action_mask` (uint8 [n], 1 = allowed) gives the allowed actions.
 
-    A world may offer `state_space`, a `Box` with one axis, and `global_state(state)`: what a
-    centralised critic sees.
+    A world may offer `state_space`, a `Box` with one axis, and `global_state(state)`: the input of
+    a centralised critic.
     """
 
     agents: tuple[str, ...]
     observation: tuple[Space, ...]
-    """Of each agent."""
+    """Observation space of each agent."""
     action: tuple[Space, ...]
-    """Of each agent; actions of a bounded `Box` arrive within its bounds."""
+    """Action space of each agent; actions of a bounded `Box` arrive within its bounds."""
     max_episode_steps: int
     cheap_reset: bool
 

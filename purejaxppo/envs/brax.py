@@ -1,6 +1,6 @@
 """`brax/`: Brax's tasks under any of its physics back ends.
 
-https://github.com/google/brax. The raw environment is wrapped by us, since Brax's own wrappers
+https://github.com/google/brax. The raw environment is used, since Brax's own wrappers
 overwrite the last observation and restart from one cached state.
 """
 
@@ -20,7 +20,7 @@ from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
 BROKEN = frozenset({"swimmer"})
-"""Its fluid forces call `jnp.clip` with an argument that JAX has dropped (Brax 0.14.2)."""
+"""Tasks whose fluid forces pass `jnp.clip` an argument that JAX has removed (Brax 0.14.2)."""
 EPISODE_STEPS = 1000
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "friction": mjx.FIELDS["friction"],
     "gravity": ("gravity", *mjx.FIELDS["gravity"]),
 }
-"""As MJX's, and where Brax's own back ends have the same."""
+"""Paths of the parameters that can be multiplied: MJX's and those of Brax's own back ends."""
 
 
 def _envs():
@@ -79,7 +79,7 @@ class BraxTask:
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "BraxTask":
-        """The same robot with parts of its system multiplied; see `variation`."""
+        """The same robot with parts of its system multiplied; see `domain_randomization`."""
         task = copy.copy(self)
         system = domain_randomization.scaled(self.env.sys, FIELDS, values)
         task.env = domain_randomization.OtherModel(self.env, "sys", system)

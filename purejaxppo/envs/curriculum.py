@@ -1,8 +1,8 @@
 """Environments whose parameters are functions of a run's progress, traced: nothing recompiles.
 
-Before each rollout the learner says how far the run is, and from there on all environments compute
-with the parameters of that moment, those in the middle of an episode, too. Evaluations have them
-as they are at the end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
+Before each rollout the learner passes the run's progress, and from then on all environments compute
+with the parameters at that progress, also in the middle of an episode. Evaluations use the
+parameters of the run's end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
 """
 
 import re
@@ -25,15 +25,15 @@ Values = dict[str, jax.Array]
 
 
 def ramp(start: float, end: float, until: float, progress):
-    """A straight line from `start` to `end`, where it is from `until` of the run on; [] -> []."""
+    """A straight line from `start` to `end`, constant from progress `until` on; [] -> []."""
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
 
 def parse(name: str, text: str) -> Callable[[Any], Any]:
-    """What an entry of `env.curriculum` means: a function of progress [] -> value [].
+    """Parse an entry of `env.curriculum` into a function of progress [] -> value [].
 
     Raises:
-        ValueError: it means nothing, or a function that is not there or gives no number.
+        ValueError: invalid syntax, or a function that does not exist or does not return a number.
     """
     where = f"env.curriculum.{name}"
     file, _, function = text.rpartition(":")
@@ -54,7 +54,7 @@ def parse(name: str, text: str) -> Callable[[Any], Any]:
 
 
 def _check_function(function: Callable[[Any], Any], where: str) -> None:
-    """Raises ValueError if it does not make a number of a traced one."""
+    """Raises ValueError if `function` does not map a traced number to a number."""
     try:
         out = jax.eval_shape(function, jnp.float32(0))
     except (jax.errors.JAXTypeError, TypeError) as error:
@@ -77,7 +77,7 @@ def schedule(entries: Mapping[str, str]) -> Callable[[Any], Values]:
 
 
 class CurriculumState(NamedTuple):
-    """N environments, and what their parameters are now."""
+    """N environments and their current parameters."""
 
     values: Values  # [] each
     env: Any  # the environments' own state
@@ -96,14 +96,14 @@ class CurriculumEnv:
     def __init__(
         self, values: Callable[[Any], Values], build: Callable[[Values], VectorEnv]
     ) -> None:
-        """Only the facts of the environments; nothing is computed yet."""
+        """Reads the facts of the environments; nothing is computed yet."""
         self.values, self.build = values, build
         final = build(values(1.0))
         self.spec, self.task = final.spec, final.task
         self.to_simulator = final.to_simulator
 
     def at(self, state: CurriculumState, progress) -> CurriculumState:
-        """The same environments with the parameters of another moment."""
+        """The same environments with the parameters at `progress`."""
         return state._replace(values=self.values(progress))
 
     def reset(self, key) -> tuple[CurriculumState, Any]:
@@ -118,7 +118,7 @@ class CurriculumEnv:
         return state._replace(env=after), out
 
     def refresh(self, state: CurriculumState) -> CurriculumState:
-        """Draws fresh starts with the present parameters."""
+        """Draws fresh starts with the current parameters."""
         return state._replace(env=self.build(state.values).refresh(state.env))
 
     def starts(self, state: CurriculumState) -> Starts:
@@ -126,10 +126,10 @@ class CurriculumEnv:
         return self.build(state.values).starts(state.env)
 
     def continue_at(self, update: int) -> None:
-        """Nothing to prepare: the state is saved."""
+        """Does nothing: the state is saved."""
 
     def close(self) -> None:
-        """Nothing runs on the host."""
+        """Does nothing: nothing runs on the host."""
 
 
 def follower(env: Any) -> Callable[[Any, Any], Any]:

@@ -1,12 +1,12 @@
-"""Tasks whose parameters vary: drawn anew for each episode, or set while a run goes on.
+"""Tasks whose parameters vary: drawn anew for each episode, or set during a run.
 
-A task that can be varied says what its parameters are and makes itself with others:
+A task that can be varied declares its parameters and returns a copy with other values:
 
     parameters          name -> nominal value: a factor, 1, of a physical model's numbers, or the
                         parameter itself, where a simulator has such
     adjusted(values)    name -> [] array, traced or not -> the same task with these
 
-A task is adjusted once, from its nominal values, and what is drawn multiplies what is set.
+A task is adjusted once, from its nominal values; the drawn factors multiply the set values.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from purejaxppo.envs.wrappers import Wrapper
 class Randomized(Wrapper):
     """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
 
-    The factors are part of the task's state, so that resets draw them and saves keep them.
+    The factors are part of the task's state, so that resets draw them and saves include them.
 
     Tobin et al. 2017, https://arxiv.org/abs/1703.06907; of dynamics, Peng et al. 2018,
     https://arxiv.org/abs/1710.06537.
@@ -32,7 +32,7 @@ class Randomized(Wrapper):
     Args:
         task: one that can be varied.
         spread: x of each parameter that varies, at least 0 and below 1.
-        values: what parameters are set to, [] each; the nominal ones where it says nothing.
+        values: values that parameters are set to, [] each; nominal values for all others.
     """
 
     task: Any
@@ -54,7 +54,7 @@ class Randomized(Wrapper):
         }
 
     def with_factors(self, factors) -> Any:
-        """The task as an episode with these factors has it."""
+        """The task with its parameters multiplied by these factors."""
         nominal = self.task.parameters
         drawn = {
             name: self.values.get(name, nominal[name]) * factor for name, factor in factors.items()
@@ -72,17 +72,17 @@ class Randomized(Wrapper):
         return (factors, state), obs
 
     def step(self, key, state, action):
-        """As the task with the episode's factors."""
+        """Steps the task with the episode's factors."""
         factors, state = state
         state, out = self.with_factors(factors).step(key, state, action)
         return (factors, state), out
 
 
 def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> Any:
-    """A task with parameters set and drawn: the task itself if neither is asked for.
+    """A task with parameters set and drawn: the task itself if neither is requested.
 
     Args:
-        task: an adapter's.
+        task: from an adapter.
         spread: see `Randomized`.
         values: name -> [] array or number.
     """
@@ -92,11 +92,11 @@ def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> A
 
 
 def check(task: Any, config: EnvConfig) -> None:
-    """Refuses what cannot be varied, before anything is compiled.
+    """Checks that the config's parameters can be varied, before anything is compiled.
 
     Raises:
-        ValueError: an unknown parameter (with those that there are), a task without any, or a
-            spread that would make a parameter 0 or turn its sign.
+        ValueError: an unknown parameter (with the known ones), a task without any, or a
+            spread that would make a parameter 0 or change its sign.
     """
     known = getattr(task, "parameters", {})
     for field in ("randomize", "curriculum"):
@@ -129,17 +129,17 @@ def check_host(config: EnvConfig) -> None:
 class OtherModel:
     """A simulator that computes with another physical model than its own.
 
-    Brax and Playground keep their model in an attribute, which is exchanged while a call is traced,
-    as their own wrappers do: simulators hold on to methods of theirs, which a copy would not.
+    Brax and Playground hold their model in an attribute, which is exchanged while a call is traced,
+    as in their own wrappers: simulators store bound methods, which a copy would not update.
 
     Args:
         env: the simulator.
-        attribute: where it keeps its model.
-        model: the other one.
+        attribute: the simulator's attribute that holds its model.
+        model: the model to use instead.
     """
 
     def __init__(self, env: Any, attribute: str, model: Any) -> None:
-        """Nothing is exchanged yet."""
+        """Stores the model; nothing is exchanged yet."""
         self.env, self.attribute, self.model = env, attribute, model
 
     def __getattr__(self, name: str) -> Any:
@@ -155,12 +155,12 @@ class OtherModel:
             setattr(self.env, self.attribute, own)
 
     def reset(self, key):
-        """As the simulator."""
+        """Resets the simulator with the other model."""
         with self._exchanged():
             return self.env.reset(key)
 
     def step(self, state, action):
-        """As the simulator."""
+        """Steps the simulator with the other model."""
         with self._exchanged():
             return self.env.step(state, action)
 

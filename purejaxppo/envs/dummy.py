@@ -1,6 +1,6 @@
 """`dummy/`: environments at no simulation cost, to measure everything but the simulator.
 
-Also the ground of exact tests: `dummy/constant` pays 1 per step and ends by time limit alone.
+Exact tests use them, too: `dummy/constant` has reward 1 per step and ends by time limit alone.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ TASKS = {
     "choices": "which action is right can be seen; of any kind (option kind), 10 steps",
 }
 KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
-"""Of the actions of `dummy/choices`."""
+"""Kinds of actions of `dummy/choices`."""
 
 
 def task_names() -> list[str]:
@@ -60,7 +60,7 @@ class Vector:
     cheap_reset = True
 
     def reset(self, key):
-        """A random vector."""
+        """Draws a random vector."""
         obs = jax.random.normal(key, (17,))
         return obs, obs
 
@@ -82,7 +82,7 @@ class Pixels:
     cheap_reset = True
 
     def reset(self, key):
-        """Random shades."""
+        """Draws random shades."""
         shades = jax.random.randint(key, (4,), 0, 256, jnp.int32)
         return shades, self._draw(shades)
 
@@ -90,7 +90,7 @@ class Pixels:
         return jnp.broadcast_to(shades.astype(jnp.uint8), (84, 84, 4))
 
     def step(self, key, state, action):
-        """The first shade moves by the action; the reward is its brightness."""
+        """Moves the first shade by the action; the reward is its brightness."""
         del key
         shades = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
         reward = shades[0] / 255.0
@@ -99,7 +99,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Constant:
-    """Pays 1 at every step and never ends by itself."""
+    """Reward 1 at every step; never ends by itself."""
 
     observation = Box((2,))
     action = Discrete(2)
@@ -107,12 +107,12 @@ class Constant:
     cheap_reset = True
 
     def reset(self, key):
-        """The same start with a little noise."""
+        """Draws a vector near 0."""
         obs = 0.1 * jax.random.normal(key, (2,))
         return obs, obs
 
     def step(self, key, state, action):
-        """Nothing happens."""
+        """Returns the same observation and a reward of 1."""
         del key, action
         return state, TaskStep(state, jnp.float32(1.0), jnp.array(False), jnp.array(False))
 
@@ -128,13 +128,14 @@ ACTIONS: dict[str, Space] = {
 
 @dataclass(frozen=True)
 class Choices:
-    """At every step the right action is observed; a reward of 1 for it, less for others.
+    """The observation determines the right action; reward 1 for it, less for others.
 
-    Observed are three numbers, drawn anew each time. The right discrete action is the largest one's
-    place, of MultiDiscrete((2, 3)) whether the first is positive and that place, and the right
-    continuous one the first two. A continuous action pays 1 less its squared error. Under the kind
-    `masked` one of the three discrete actions is forbidden, and the right one is the largest of the
-    others; a forbidden one costs 1.
+    The observation is three numbers, drawn anew each time. The right discrete action is the index
+    of the largest one; for MultiDiscrete((2, 3)), (1 if the first is positive else 0, that index);
+    the right continuous action is the first two numbers. The reward of a continuous action is 1
+    minus its mean squared error. Under the kind `masked` one of the three discrete actions is
+    forbidden, and the right one is the index of the larger of the others; a forbidden one has
+    reward -1.
 
     Args:
         kind: of actions, one of `KINDS`.
@@ -146,7 +147,7 @@ class Choices:
 
     @property
     def action(self) -> Space:
-        """By kind."""
+        """The action space of the kind."""
         return ACTIONS[self.kind]
 
     @property
@@ -166,12 +167,12 @@ class Choices:
         return {"action_mask": (jnp.arange(3) != forbidden).astype(jnp.uint8), "obs": obs}
 
     def reset(self, key):
-        """Three numbers."""
+        """Draws three numbers."""
         obs = self._draw(key)
         return obs, obs
 
     def step(self, key, state, action):
-        """Pays, and draws the next numbers."""
+        """Computes the reward and draws the next numbers."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         obs = self._draw(key)
         return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))

@@ -71,7 +71,7 @@ class GymnaxTask:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The numbers among the parameters, but for the time limit, which is not the task's own."""
+        """The numeric parameters, without the time limit, which is not the task's own."""
         return {
             name: value
             for name, value in vars(self.params).items()
@@ -79,7 +79,7 @@ class GymnaxTask:
         }
 
     def adjusted(self, values) -> "GymnaxTask":
-        """The same task with other parameters, whole numbers rounded; see `variation`."""
+        """The same task with other parameters, integers rounded; see `domain_randomization`."""
         nominal = self.parameters
         task = copy.copy(self)
         task.params = self.params.replace(
@@ -109,12 +109,12 @@ class GymnaxTask:
 
     @property
     def frame_rate(self) -> float:
-        """Steps per second, where the simulator has a time step; a pleasant pace elsewhere."""
+        """Steps per second: the simulator's time step where it has one, else a default."""
         dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
         return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
 
     def draw(self, states, *, height, width):
-        """Frames: classic control as such, all else by its observations."""
+        """Frames: the scene for classic control, a picture of the observations for all others."""
         from purejaxppo.pictures import charts, classic
 
         name = self.env.name

@@ -13,23 +13,23 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "friction": ("geom_friction", "pair_friction"),
     "gravity": ("opt.gravity",),
 }
-"""What of a model can be multiplied while it runs, and where it is. A mass is that of all bodies,
-with their inertias: of denser bodies of the same shape."""
+"""Paths of a model's numbers that can be multiplied, by parameter name. `mass` multiplies the mass
+and the inertia of every body, as for denser bodies of the same shape."""
 
 
 class _OwnDevices:
-    """JAX, of whose devices only this process's are seen."""
+    """The module `jax` with the devices of this process only."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jax, name)
 
     def devices(self, backend: str | None = None) -> list[jax.Device]:
-        """As `jax.devices`."""
+        """The local devices, in place of `jax.devices`."""
         return jax.local_devices(backend=backend)
 
 
 def use_own_devices() -> None:
-    """Lets MJX make its arrays here; it takes the first device of all, which may be elsewhere."""
+    """Makes MJX use this process's devices, not the first of all, which may be another's."""
     if jax.process_count() > 1:
         from mujoco.mjx._src import io
 

@@ -21,12 +21,12 @@ from purejaxppo.spaces import Box, Discrete, Space
 DT, DAMPING = 0.1, 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 100.0, 1e-3
 DIRECTIONS = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
-"""What the five discrete actions push in."""
+"""Push directions of the five discrete actions."""
 FRAME_RATE = 1 / DT
 
 
 class State(NamedTuple):
-    """One world of A agents and L discs that stay where they are."""
+    """One world of A agents and L fixed discs."""
 
     position: jax.Array  # [A, 2]
     velocity: jax.Array  # [A, 2]
@@ -42,7 +42,7 @@ class Bodies:
     accel: tuple[float, ...]  # force of a full push
     max_speed: tuple[float, ...]  # infinity: any
     fixed_size: float = 0.0
-    """Radius of fixed discs, if agents bump into them; 0: they pass through."""
+    """Radius of fixed discs, if agents collide with them; 0: agents pass through."""
 
     def move(self, state: State, push: jax.Array) -> State:
         """One step of DT under pushes [A, 2] of length up to 1 per axis.
@@ -64,13 +64,13 @@ class Bodies:
         return state._replace(position=state.position + DT * state.velocity, velocity=velocity)
 
     def touching(self, position: jax.Array) -> jax.Array:
-        """Which agents overlap, bool [A, A]; each overlaps with itself."""
+        """True for pairs of agents that overlap, bool [A, A]; each overlaps with itself."""
         size = jnp.asarray(self.size)
         return distances(position, position) < size[:, None] + size
 
 
 def distances(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Euclidean, [A, 2] and [B, 2] -> [A, B]."""
+    """Euclidean distances, [A, 2] and [B, 2] -> [A, B]."""
     return jnp.sqrt(jnp.sum((a[:, None] - b) ** 2, axis=-1) + 1e-12)
 
 
@@ -81,7 +81,7 @@ def contact(a: jax.Array, b: jax.Array, reach, there) -> jax.Array:
         a: [A, 2].
         b: [B, 2].
         reach: sums of radii [A, B].
-        there: which pairs push each other, bool [A, B].
+        there: True for pairs that push each other, bool [A, B].
     """
     away = a[:, None] - b
     distance = distances(a, b)
@@ -108,7 +108,7 @@ def start(key, num_agents: int, num_fixed: int, spread: float) -> State:
 
 
 class Particles:
-    """What both tasks have in common."""
+    """Base class of both tasks."""
 
     cheap_reset = True
     frame_rate = FRAME_RATE
@@ -126,11 +126,11 @@ class Particles:
 
     @property
     def state_space(self) -> Box:
-        """Of `global_state`."""
+        """Space of `global_state`."""
         return Box((5 * len(self.agents) + 2 * self.num_fixed,))
 
     def global_state(self, state: State) -> jax.Array:
-        """Positions, velocities, fixed discs, and who is alive; float [5 A + 2 L]."""
+        """Positions, velocities, fixed discs, and the flags `alive`; float [5 A + 2 L]."""
         parts = (*state[:3], state.alive.astype(jnp.float32))
         return jnp.concatenate([part.ravel() for part in parts])
 
@@ -145,7 +145,7 @@ class Particles:
 
 @dataclass(frozen=True)
 class Spread(Particles):
-    """A agents that are to cover A landmarks without touching each other; all share the reward
+    """A agents have to cover A landmarks without touching each other; all share the reward
 
         r = - sum over landmarks of the distance to the nearest agent
             - collision_penalty * (pairs of agents that touch)
@@ -162,12 +162,12 @@ class Spread(Particles):
 
     @property
     def agents(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Their names."""
+        """The agents' names."""
         return tuple(f"agent_{i}" for i in range(self.num_agents))
 
     @property
     def num_fixed(self) -> int:  # type: ignore[override]
-        """Landmarks."""
+        """The number of landmarks."""
         return self.num_agents
 
     @property
@@ -178,16 +178,16 @@ class Spread(Particles):
 
     @property
     def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
-        """The same for all."""
+        """The same space for all agents."""
         return (Box((2 + 4 * self.num_agents,)),) * self.num_agents
 
     def reset(self, key):
-        """Everything anywhere in [-1, 1]^2."""
+        """Places agents and landmarks uniformly in [-1, 1]^2."""
         state = start(key, self.num_agents, self.num_agents, 1.0)
         return state, self._observe(state)
 
     def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
-        """One step; nobody is ever done before the time limit."""
+        """Takes one step; no agent is done before the time limit."""
         del key
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
         nearest = jnp.min(distances(state.position, state.fixed), axis=0)
@@ -210,13 +210,13 @@ class Spread(Particles):
 
 @dataclass(frozen=True)
 class Tag(Particles):
-    """Hunters that are to catch faster prey among obstacles; a prey that a hunter touches is out.
+    """Hunters have to catch faster prey among obstacles; a prey that a hunter touches is done.
 
-    Each catch pays 10 to every hunter and costs the prey 10. Prey also pay for leaving
-    [-0.9, 0.9]^2, as in Lowe et al. 2017. When the last prey is caught, the episode is over for the
-    hunters, too. Hunters observe themselves, obstacles, other hunters, and of each prey where it is
-    relative to them, its velocity, and 1 if it is still free (all 0 if it is not). Prey observe
-    themselves, obstacles and hunters.
+    Each catch is a reward of 10 for every hunter and of -10 for the prey. Prey also have a cost
+    outside [-0.9, 0.9]^2, as in Lowe et al. 2017. When the last prey is caught, the episode is over
+    for the hunters, too. Hunters observe themselves, obstacles, other hunters, and of each prey its
+    position relative to them, its velocity, and 1 if it is still free (all 0 if it is not). Prey
+    observe themselves, obstacles and hunters.
     """
 
     num_hunters: int = 3
@@ -229,18 +229,18 @@ class Tag(Particles):
 
     @property
     def agents(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Hunters first."""
+        """The agents' names, hunters first."""
         hunters = (f"hunter_{i}" for i in range(self.num_hunters))
         return (*hunters, *(f"prey_{i}" for i in range(self.num_prey)))
 
     @property
     def num_fixed(self) -> int:  # type: ignore[override]
-        """Obstacles."""
+        """The number of obstacles."""
         return self.num_obstacles
 
     @property
     def bodies(self) -> Bodies:  # type: ignore[override]
-        """Prey are smaller and faster."""
+        """Discs of hunters and of prey, which are smaller and faster."""
 
         def each(hunter: float, prey: float) -> tuple[float, ...]:
             return (hunter,) * self.num_hunters + (prey,) * self.num_prey
@@ -249,19 +249,19 @@ class Tag(Particles):
 
     @property
     def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
-        """Of different sizes."""
+        """One space for hunters and one for prey, of different sizes."""
         both = 4 + 2 * self.num_obstacles
         hunter = Box((both + 2 * (self.num_hunters - 1) + 5 * self.num_prey,))
         prey = Box((both + 2 * self.num_hunters,))
         return (hunter,) * self.num_hunters + (prey,) * self.num_prey
 
     def reset(self, key):
-        """Agents anywhere in [-1, 1]^2, obstacles not at the edge."""
+        """Places agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
         state = start(key, len(self.agents), self.num_obstacles, 0.9)
         return state, self._observe(state)
 
     def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
-        """One step, and who was caught in it."""
+        """Takes one step; prey that are caught in it are terminated."""
         del key
         before = state.alive
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
@@ -292,7 +292,7 @@ class Tag(Particles):
 
 
 def edge_cost(x: jax.Array) -> jax.Array:
-    """What a distance from the middle costs along one axis: 0 up to 0.9, then more and more."""
+    """Cost of a distance from the middle along one axis: 0 up to 0.9, then increasing."""
     beyond = jnp.minimum(jnp.exp(2 * x - 2), 10.0)
     return jnp.where(x < 0.9, 0.0, jnp.where(x < 1, 10 * (x - 0.9), beyond))
 
@@ -309,7 +309,7 @@ def make(name: str, config: EnvConfig) -> Spread | Tag:
     """The task called `name`; `config.options` are its fields, besides `global_state`.
 
     Raises:
-        ValueError: an option that it does not have, or a value that cannot be.
+        ValueError: an unknown option or an invalid value.
     """
     kind = TASKS[name]
     options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}

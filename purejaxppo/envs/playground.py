@@ -1,7 +1,7 @@
 """`playground/`: MuJoCo Playground's tasks on MJX, https://playground.mujoco.org.
 
-The DeepMind control suite runs offline. Locomotion and manipulation need the MuJoCo menagerie in
-place, which Playground clones at first use.
+The DeepMind control suite runs offline. Locomotion and manipulation need the MuJoCo menagerie,
+which Playground clones at first use.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     which one step of ours takes `action_repeat`, as in Playground's training wrapper.
 
     Raises:
-        ValueError: an option that is unknown or cannot be, or assets that are not there.
+        ValueError: an unknown option, an invalid value, or missing assets.
     """
     backend = config.backend or "jax"
     if backend == "warp" and (config.randomize or config.curriculum):
@@ -77,7 +77,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
 
 
 def _need_menagerie(name: str) -> None:
-    """Refuses a robot's task where the robots' models are absent: runs fetch nothing."""
+    """Raises ValueError if a task's robot models are absent: runs download nothing."""
     from mujoco_playground._src import mjx_env
 
     if not mjx_env.MENAGERIE_PATH.exists():
@@ -111,7 +111,7 @@ class PlaygroundTask:
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "PlaygroundTask":
-        """The same robot with parts of its model multiplied; see `variation`."""
+        """The same robot with parts of its model multiplied; see `domain_randomization`."""
         task = copy.copy(self)
         model = domain_randomization.scaled(self.env.mjx_model, mjx.FIELDS, values)
         task.env = domain_randomization.OtherModel(self.env, "_mjx_model", model)

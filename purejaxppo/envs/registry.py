@@ -1,4 +1,4 @@
-"""Names to environments: `family/task`. A new simulator is one adapter file and one line here."""
+"""Environments by name, `family/task`. A new simulator is one adapter file and one line here."""
 
 import difflib
 import importlib
@@ -17,14 +17,14 @@ from purejaxppo.envs.wrappers import TimeLimit, UnitActions, Visible
 
 
 class Family(NamedTuple):
-    """A simulator's adapter module, what it imports, and what is said of it."""
+    """A simulator's adapter module, the packages that it imports, and its description."""
 
     module: str
     requires: str
     extra: str
     about: str
     host: bool = False
-    """Whether the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
+    """True if the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
 
 
 FAMILIES = {
@@ -94,7 +94,7 @@ def task_names(family: str) -> list[str]:
 
 
 def on_host(config: EnvConfig) -> bool:
-    """Whether the simulator runs on the host: then in one shard, and not restored on resuming."""
+    """True if the simulator runs on the host: in one shard, and not restored on resuming."""
     family = FAMILIES.get(config.name.partition("/")[0])
     return family is not None and family.host
 
@@ -124,9 +124,9 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
 def make_task(config: EnvConfig) -> Any:
     """One JAX environment, wrapped in the fixed order: variation, time limit, action scaling.
 
-    Where there is a curriculum, as it is at its end.
+    With a curriculum, the parameters are those of its end.
 
-    A world of several agents is made one environment between the last two.
+    A world of several agents becomes one environment between the last two wrappers.
 
     Raises:
         ValueError: as `resolve`, or a bad option.
@@ -135,7 +135,7 @@ def make_task(config: EnvConfig) -> Any:
 
 
 def _adapted(config: EnvConfig) -> Any:
-    """What the adapter makes, checked."""
+    """The adapter's environment, with the config's variations checked."""
     module, name = resolve(config)
     task = module.make(name, config)
     domain_randomization.check(task, config)
@@ -154,7 +154,7 @@ def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
 
 
 def _suggest(name: str, *families: str) -> str:
-    """Which known names are nearest to a wrong one."""
+    """A hint with the known names that are nearest to a wrong one."""
     known: list[str] = []
     for family in families or FAMILIES:
         try:
@@ -183,13 +183,13 @@ def make(
     """A batch of `num_envs` environments under the protocol of `envs.base`.
 
     Args:
-        config: which environment.
-        num_envs: how many rows; each agent is one.
+        config: of the environment.
+        num_envs: number of rows; each agent is one.
         seed: of simulators that do not take a key.
         first: the number of the first environment, where this batch is one of several equal ones.
-        evaluation: whole episodes as they are scored; the first of each environment counts. Rows
-            of a task of several agents are rounded up to whole worlds.
-        film: pictures will be taken of simulators on the host.
+        evaluation: whole episodes with their true scores; the first of each environment counts.
+            Rows of a task of several agents are rounded up to whole worlds.
+        film: pictures of simulators on the host will be requested.
 
     Raises:
         ValueError: as `resolve`, a bad option, or no whole number of worlds.
@@ -219,8 +219,8 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
     """A batch as two halves, of which one steps while the policy acts for the other.
 
     Args:
-        config: which environment; on the host.
-        num_envs: how many, an even number.
+        config: of the environment, on the host.
+        num_envs: number of environments, even.
         seed: of simulators that do not take a key.
         first: as for `make`.
 
@@ -243,7 +243,7 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
 
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
-    """What a host adapter makes."""
+    """The environments of a host adapter."""
     module, name = resolve(config)
     if config.visible:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Agents of one world on one footing: spaces padded to the largest, masks, the world as a whole.
+"""Common spaces for the agents of one world: spaces padded to the largest, masks, joint spaces.
 
-A policy sees a batch of rows that are all alike, so agents with different spaces are made alike
+A policy sees a batch of rows of one space, so agents' different spaces are padded to a common one
 here. A world as a whole observes the arrays of all its agents, [A, ...], and acts with all their
-actions joined; `worlds.WorldsEnv` takes it apart into rows. Nothing here imports JAX, since worker
+actions joined; `worlds.WorldsEnv` splits it into rows. Nothing here imports JAX, since worker
 processes import it: `xp` is `numpy` or `jax.numpy`.
 """
 
@@ -18,36 +18,36 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 GLOBAL_STATE = "global_state"
 """The option that shows rows the state of their world."""
 ALIVE, TERMINATED, TRUNCATED = 0, 1, 2
-"""How an agent stands after a step, in a world's part `end`."""
+"""An agent's status after a step, in a world's part `end`."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """The agents of a world, each with its own spaces, and what they become.
+    """The agents of a world, with their own spaces and the common ones.
 
     Raises:
-        ValueError: their spaces are of kinds that cannot be padded to one.
+        ValueError: the spaces are of kinds that cannot be padded to one.
     """
 
     agents: tuple[str, ...]
     observations: tuple[Space, ...]
-    """Each agent's own."""
+    """Each agent's own observation space."""
     actions: tuple[Space, ...]
-    """Each agent's own."""
+    """Each agent's own action space."""
     state: Box | None = None
-    """What the whole world shows, for a centralised critic; None: it shows nothing."""
+    """Space of the world's state, for a centralised critic; None: no state is observed."""
     masked: bool = False
-    """Whether the world says at every step which actions are allowed."""
+    """True if the world gives a mask of allowed actions at every step."""
 
     def __post_init__(self) -> None:
-        """Checks that there is one space for all."""
+        """Checks that there are common spaces for all agents."""
         _ = self.observation, self.action
         if self.masked and mask_space(self.action) is None:
             raise ValueError("there is an action_mask, but nothing discrete to choose from")
 
     @property
     def size(self) -> int:
-        """Agents, A."""
+        """The number of agents, A."""
         return len(self.agents)
 
     @property
@@ -62,13 +62,13 @@ class Team:
 
     @property
     def mask(self) -> Space | None:
-        """Space of a row's mask; None where every row may do everything, always."""
+        """Space of a row's mask; None if all actions of every row are always allowed."""
         alike = all(space == self.actions[0] for space in self.actions)
         return mask_space(self.action) if self.masked or not alike else None
 
     @property
     def row(self) -> Dict:
-        """What a row of the batch observes."""
+        """Observation space of a row of the batch."""
         parts: dict[str, Space] = {"agent": Discrete(self.size), "obs": self.observation}
         if self.mask is not None:
             parts[MASK] = self.mask
@@ -78,7 +78,7 @@ class Team:
 
     @property
     def world(self) -> Dict:
-        """What the world as a whole observes: rows, and how each agent fares."""
+        """Observation space of the world as a whole: rows, and each agent's reward and end."""
         parts: dict[str, Space] = {
             "obs": repeated((self.observation,) * self.size),
             "reward": Box((self.size,)),
@@ -92,7 +92,7 @@ class Team:
 
     @property
     def joint_action(self) -> Space:
-        """What the world as a whole acts in: [A, ...], with each agent's own bounds."""
+        """Action space of the world as a whole: [A, ...], with each agent's own bounds."""
         return repeated(tuple(padded_like(own, self.action) for own in self.actions))
 
     def join(self, values: Sequence[Any], xp: Any) -> Any:
@@ -113,13 +113,13 @@ class Team:
 
 
 def joined_state_space(observation: Any) -> Box:
-    """Of all agents' padded observations, one after the other: for worlds with no state to show.
+    """Space of all agents' padded observations, concatenated: for worlds without their own state.
 
     Args:
         observation: `Team.world["obs"]`.
 
     Raises:
-        ValueError: they are no vectors.
+        ValueError: the observations are not vectors.
     """
     if not isinstance(observation, Box) or len(observation.shape) != 2:
         raise ValueError(
@@ -133,7 +133,7 @@ def common(spaces: Sequence[Space], agents: Sequence[str], verb: str) -> Space:
     """The smallest space that all fit in: vectors and Discrete ones are padded to the largest.
 
     Raises:
-        ValueError: they differ in more than that.
+        ValueError: the spaces differ in more than that.
     """
     first = spaces[0]
     if all(space == first for space in spaces):
@@ -168,7 +168,7 @@ def _words(space: Space) -> str:
 
 
 def padded_like(own: Space, space: Space) -> Space:
-    """An agent's own space, made as large as the common one; its own bounds are kept."""
+    """An agent's own space, made as large as the common one, with its own bounds."""
     if not (isinstance(own, Box) and isinstance(space, Box)) or own.shape == space.shape:
         return space if isinstance(own, Discrete) else own
     more = space.shape[0] - own.shape[0]
@@ -216,10 +216,10 @@ def mask_space(action: Space) -> Space | None:
 
 
 def split_mask(space: Space) -> tuple[Space, bool]:
-    """An observation space without its `action_mask`, and whether it has one.
+    """(an observation space without its `action_mask`, True if it has one).
 
-    One part that is left stands for itself: PettingZoo's convention is {"observation": ...,
-    "action_mask": ...}.
+    If one part is left, it is returned without its Dict: PettingZoo's convention is
+    {"observation": ..., "action_mask": ...}.
     """
     if not isinstance(space, Dict) or MASK not in dict(space.spaces):
         return space, False
@@ -261,7 +261,7 @@ def _own(action: Any, i: int, size: int, own: Space, xp: Any) -> Any:
         return {name: _own(action[name], i, size, part, xp) for name, part in own.spaces}
     mine = action.reshape(size, -1)[i]
     if isinstance(own, Discrete):
-        return xp.minimum(mine[0], own.n - 1)  # where nobody minds the mask: the last
+        return xp.minimum(mine[0], own.n - 1)  # beyond its own actions: the last
     if isinstance(own, MultiDiscrete):
         return mine
     return mine[: math.prod(own.shape)].reshape(own.shape)

@@ -1,4 +1,4 @@
-"""Lifts one JAX environment to a batch: next-step auto-reset, fresh starts, containment."""
+"""Turns one JAX environment into a batch: next-step auto-reset, fresh starts, divergence checks."""
 
 import math
 from typing import Any
@@ -12,11 +12,11 @@ from purejaxppo.spaces import LARGEST
 
 
 class VectorState(struct.PyTreeNode):
-    """N environments."""
+    """State of N environments."""
 
     task: Any  # [N, ...] the task's states
     fresh: Any  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
-    place: Any  # [N] int32 which of them the present episode took; () if drawn every step
+    place: Any  # [N] int32 which of them the current episode took; () if drawn every step
     turn: Any  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
@@ -31,9 +31,9 @@ class VectorEnv:
         fresh_every_step: draw a new start for every episode. Otherwise N starts are drawn by
             `refresh`, once per rollout, which is 1/T of the cost. Environment i takes start i,
             and with every episode the one `stride` places further (mod N, with which it has no
-            divisor in common). So what one environment starts from is N draws, each of them once,
-            before any comes again: up to N episodes per rollout it has the law of starts drawn
-            anew. A task whose starts are dear and whose episodes are long may name a
+            common divisor). So one environment uses each of the N starts once before any is
+            repeated: up to N episodes per rollout its starts have the same distribution as if they
+            were drawn anew. A task with expensive starts and long episodes may define a
             `fresh_fraction`: only that part of the starts is drawn before a rollout, in turn, so
             that all are new after 1 / fresh_fraction rollouts.
     """
@@ -75,10 +75,10 @@ class VectorEnv:
         return state, obs
 
     def continue_at(self, update: int) -> None:
-        """Nothing to prepare: the state is saved."""
+        """Does nothing: the state is saved."""
 
     def close(self) -> None:
-        """Nothing runs on the host."""
+        """Does nothing: nothing runs on the host."""
 
     def refresh(self, state: VectorState) -> VectorState:
         """Draws the starts that this rollout's ended episodes will take."""
@@ -98,7 +98,7 @@ class VectorEnv:
         return Starts(state.fresh[1], state.place)
 
     def _next(self, state: VectorState, key):
-        """(state, obs, place) [N, ...] that an episode which begins now would take."""
+        """(state, obs, place) [N, ...] of the episodes that would begin now."""
         if self.fresh_every_step:
             return *self._starts(key, self.spec.num_envs), ()
         place = (state.place + self.stride) % self.spec.num_envs
@@ -138,10 +138,10 @@ class VectorEnv:
 
 
 def stride(num_starts: int) -> int:
-    """How far apart an environment's consecutive starts lie among all.
+    """Distance between an environment's consecutive starts among all.
 
-    Without a common divisor, so that all have their turn; near the golden section of the number,
-    so that neighbours do not follow each other from start to start.
+    It has no common divisor with their number, so that all are used, and is near the number's
+    golden section, so that neighbouring environments do not take each other's starts in turn.
     """
     section = num_starts * (math.sqrt(5) - 1) / 2
     fitting = (n for n in range(1, num_starts + 1) if math.gcd(n, num_starts) == 1)
@@ -149,7 +149,7 @@ def stride(num_starts: int) -> int:
 
 
 def strong_types(tree):
-    """The same arrays, no weak types: these recompile a function that is fed its own output."""
+    """The same arrays without weak types, which recompile a function of its own output."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), tree)
 
 
@@ -167,7 +167,7 @@ def select(mask, on_true, on_false):
 
 
 def bounded(tree):
-    """Whether no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
+    """True if no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
     leaves = jax.tree.leaves(tree)
     ok = jnp.ones(len(leaves[0]), bool)
     for x in leaves:

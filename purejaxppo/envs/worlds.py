@@ -1,8 +1,8 @@
 """Worlds of several agents as a batch of rows: row = world * A + agent.
 
-A world as a whole is an ordinary environment whose observation holds what all its agents observe
-and how they fare (`teams.Team.world`): so time limits, scaled actions, fresh starts, containment
-and the bridge to the host are those of any other. `WorldsEnv` takes its answers apart.
+A world as a whole is an ordinary environment whose observation holds all its agents' observations,
+rewards and ends (`teams.Team.world`): so time limits, scaled actions, fresh starts, divergence
+checks and the bridge to the host are those of any other. `WorldsEnv` splits its results into rows.
 
 An agent that is done while its world goes on is `terminated` (or `truncated`) at that step; its
 rows after that are not `valid`, with reward 0 and its last observation. When all are done, the
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 def count_worlds(
     config: EnvConfig, num_agents: int, num_envs: int, *, evaluation: bool = False
 ) -> int:
-    """How many worlds have `num_envs` rows; rounded up in an evaluation.
+    """The number of worlds that have `num_envs` rows; rounded up in an evaluation.
 
     Raises:
-        ValueError: no whole number of them.
+        ValueError: the rows are not a whole number of worlds.
     """
     if evaluation:
         return -(-num_envs // num_agents)
     if num_envs % num_agents:
         parts = max(config.num_envs // num_envs, 1)
-        # What divides the number now, for the sake of minibatches, is to divide the one to try.
+        # The suggestion has the number's powers of 2 up to 8, for minibatches.
         step = math.lcm(parts * num_agents, math.gcd(config.num_envs, 8))
         among = f" in each of {parts} shards" if parts > 1 else ""
         raise ValueError(
@@ -61,7 +61,7 @@ def count_worlds(
 
 
 def wants_global_state(config: EnvConfig) -> bool:
-    """Whether rows are to see the state of their world.
+    """True if rows are to observe the state of their world.
 
     Raises:
         ValueError: the option is neither true nor false.
@@ -73,22 +73,22 @@ def wants_global_state(config: EnvConfig) -> bool:
 
 
 class World(Wrapper):
-    """A `MultiTask` as a `Task`: one environment that observes what all its agents do.
+    """A `MultiTask` as a `Task`: one environment with the observations of all its agents.
 
     Args:
         task: the world, within its time limit.
-        global_state: show the state of the world.
+        global_state: add the state of the world to the observation.
     """
 
     class State(NamedTuple):
-        """Where a world stands."""
+        """State of one world."""
 
         task: Any
         alive: jax.Array  # [A] bool
-        seen: Any  # what the agents observed last, [A, ...]
+        seen: Any  # the agents' last observations, [A, ...]
 
     def __init__(self, task: Any, *, global_state: bool = False) -> None:
-        """Makes agents alike; nothing is computed yet."""
+        """Pads the agents' spaces to common ones; nothing is computed yet."""
         super().__init__(task)
         self.task: Any
         split = [split_mask(space) for space in task.observation]
@@ -118,7 +118,7 @@ class World(Wrapper):
         return state, self._observation(state, nothing, nothing.astype(jnp.uint8))
 
     def step(self, key, state: State, action):
-        """One step of all agents; the world is done when they are."""
+        """Takes one step of all agents; the world is done when all agents are."""
         task, out = self.task.step(key, state.task, self.team.split(action, jnp))
         terminated = jnp.asarray(out.terminated, bool)
         end = jnp.where(terminated, TERMINATED, jnp.where(out.truncated, TRUNCATED, ALIVE))
@@ -135,7 +135,7 @@ class World(Wrapper):
         )
 
     def _seen(self, obs: tuple) -> dict[str, Any]:
-        """What agents observe, [A, ...], and their masks."""
+        """The agents' observations [A, ...] and masks."""
         split = [
             split_mask_off(own, space)
             for own, space in zip(obs, self.task.observation, strict=True)
@@ -146,7 +146,7 @@ class World(Wrapper):
         return seen
 
     def _observation(self, state: State, reward, end) -> dict[str, Any]:
-        """The world's observation, as `Team.world` says."""
+        """The world's observation, in the space `Team.world`."""
         out = {**state.seen, "reward": reward, "end": end}
         if self.team.state is not None:
             out["state"] = (
@@ -161,7 +161,7 @@ class WorldsState(struct.PyTreeNode):
     """W worlds of A agents."""
 
     worlds: Any  # the state of the batch of worlds
-    alive: jax.Array  # [W, A] bool: who has a part in the episode that is going on
+    alive: jax.Array  # [W, A] bool: agents that are not done in the current episode
 
     @property
     def task(self):
@@ -173,13 +173,13 @@ class WorldsEnv:
     """A batch of W worlds as W x A rows.
 
     Args:
-        worlds: each of them an environment that observes as `team.world` and acts in
+        worlds: environments with the observation space `team.world` and the action space
             `team.joint_action`.
         team: the agents of a world.
     """
 
     def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
-        """Takes the worlds over."""
+        """Stores the worlds, which `close` closes."""
         self.worlds = worlds
         self.team = team
         self.task: Any = worlds.task
@@ -191,24 +191,24 @@ class WorldsEnv:
             num_envs=worlds.spec.num_envs * team.size,
             num_agents=team.size,
             agents=team.agents,
-            known_starts=False,  # those of worlds are, and not of rows
+            known_starts=False,  # they are known for worlds, and not for rows
         )
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
+        """The error on the host, if there was one."""
         return self.worlds.failure
 
     def close(self) -> None:
-        """Ends what runs on the host."""
+        """Closes simulators on the host."""
         self.worlds.close()
 
     def continue_at(self, update: int) -> None:
-        """As the worlds do."""
+        """Calls `continue_at` of the worlds."""
         self.worlds.continue_at(update)
 
     def picture(self, obs) -> Any:
-        """How world 0 looks, of worlds on the host; see `HostEnv.picture`."""
+        """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""
         return cast("HostEnv", self.worlds).picture(obs)
 
     def to_simulator(self, action):
@@ -221,7 +221,7 @@ class WorldsEnv:
         return WorldsState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
     def refresh(self, state: WorldsState) -> WorldsState:
-        """Draws fresh starts, as the worlds do."""
+        """Draws fresh starts of the worlds."""
         return state.replace(worlds=self.worlds.refresh(state.worlds))
 
     def step(self, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
@@ -247,7 +247,7 @@ class WorldsEnv:
         return WorldsState(worlds, alive), step
 
     def _rows(self, obs) -> dict[str, Any]:
-        """What W worlds observe as what each of their agents does."""
+        """Observations of W worlds as rows, one for each agent."""
         num_worlds, size = self.shape
         rows = {"agent": jnp.tile(jnp.arange(size, dtype=jnp.int32), num_worlds)}
         for name, space in self.team.row.spaces:

@@ -13,7 +13,7 @@ from purejaxppo.spaces import Box, Dict, Space
 
 
 class Wrapper:
-    """A task that passes everything on."""
+    """A task that forwards everything to the task inside."""
 
     def __init__(self, task: Task) -> None:
         """Wraps `task`."""
@@ -24,7 +24,7 @@ class Wrapper:
         self.cheap_reset = task.cheap_reset
 
     def __getattr__(self, name: str):
-        """What only the wrapped task has, such as `draw`."""
+        """Attributes that only the wrapped task has, such as `draw`."""
         return getattr(self.task, name)
 
     def unwrap(self, state):
@@ -38,16 +38,16 @@ class Wrapper:
         return inner(action) if inner else action
 
     def reset(self, key):
-        """As the task."""
+        """Resets the task."""
         return self.task.reset(key)
 
     def step(self, key, state, action):
-        """As the task."""
+        """Steps the task."""
         return self.task.step(key, state, action)
 
 
 class TimeLimit(Wrapper):
-    """Truncates after so many steps, besides what the task itself does."""
+    """Truncates after `max_episode_steps`, in addition to the task's own ends."""
 
     def __init__(self, task: Task, max_episode_steps: int) -> None:
         """Limits `task` to `max_episode_steps`."""
@@ -64,7 +64,7 @@ class TimeLimit(Wrapper):
         return (state, jnp.zeros((), jnp.int32)), obs
 
     def step(self, key, state, action):
-        """As the task; truncated when the limit is reached."""
+        """Steps the task; truncates when the limit is reached."""
         state, elapsed = state
         state, out = self.task.step(key, state, action)
         elapsed = elapsed + 1
@@ -73,7 +73,7 @@ class TimeLimit(Wrapper):
 
 
 class ActionRepeat(Wrapper):
-    """Takes each action several times and sums what they pay; the episode's end ends that, too."""
+    """Takes each action several times, until the episode ends, and sums the rewards."""
 
     task: Any
 
@@ -85,15 +85,15 @@ class ActionRepeat(Wrapper):
 
     @property
     def frame_rate(self) -> float:
-        """States per second of a film: one of `repeats`."""
+        """States per second of a video: one of `repeats`."""
         return self.task.frame_rate / self.repeats
 
     def adjusted(self, values) -> "ActionRepeat":
-        """The same of a task with other parameters; see `variation`."""
+        """The same wrapper of a task with other parameters; see `domain_randomization`."""
         return ActionRepeat(self.task.adjusted(values), self.repeats)
 
     def step(self, key, state, action):
-        """As the task, `repeats` times or until the episode ends."""
+        """Steps the task `repeats` times or until the episode ends."""
 
         def once(so_far, key):
             state, out = so_far
@@ -117,7 +117,7 @@ def unit_space(space: Space) -> Space:
 
 
 def from_unit(action, space: Space):
-    """Clips to [-1, 1] and scales to the bounds; other actions pass."""
+    """Clips to [-1, 1] and scales to the bounds; other actions are unchanged."""
     if isinstance(space, Dict):
         return {name: from_unit(action[name], part) for name, part in space.spaces}
     if isinstance(space, Box) and space.bounded:
@@ -133,7 +133,7 @@ def _affine(unit, low, high):
 
 
 class UnitActions(Wrapper):
-    """Bounded continuous actions are given in [-1, 1]: clipped, then scaled to the bounds."""
+    """Takes bounded continuous actions in [-1, 1]: clips them, then scales them to the bounds."""
 
     def __init__(self, task: Task) -> None:
         """Rescales the actions of `task`."""
@@ -141,22 +141,22 @@ class UnitActions(Wrapper):
         self.action = unit_space(task.action)
 
     def to_simulator(self, action):
-        """From [-1, 1] to the bounds."""
+        """Scales the action from [-1, 1] to the bounds."""
         return super().to_simulator(from_unit(action, self.task.action))
 
     def step(self, key, state, action):
-        """As the task, for an action in [-1, 1]; anything beyond is clipped."""
+        """Steps the task by an action in [-1, 1]; anything beyond is clipped."""
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
 class Visible(Wrapper):
-    """Shows some numbers of a vector observation and, if asked for, all of them as another part."""
+    """Observes some numbers of a vector observation and, if set, all of them as a second part."""
 
     def __init__(self, task: Task, visible: tuple[int, ...], full_state: bool) -> None:
-        """Shows the numbers `visible` of the observations of `task`.
+        """Observes the numbers `visible` of the observations of `task`.
 
         Raises:
-            ValueError: the observation is no vector, or has fewer numbers.
+            ValueError: the observation is not a vector, or has fewer numbers.
         """
         super().__init__(task)
         space = task.observation
@@ -172,17 +172,17 @@ class Visible(Wrapper):
         self.observation = Dict.of({"obs": seen, "state": space}) if full_state else seen
 
     def see(self, obs):
-        """What is shown of an observation [F]."""
+        """The visible part of an observation [F]."""
         seen = obs[self.visible]
         return {"obs": seen, "state": obs} if self.full_state else seen
 
     def reset(self, key):
-        """(key) -> (state, what is shown)."""
+        """(key) -> (state, visible part of the observation)."""
         state, obs = self.task.reset(key)
         return state, self.see(obs)
 
     def step(self, key, state, action):
-        """As the task, with what is shown."""
+        """Steps the task; returns the visible part of the observation."""
         state, out = self.task.step(key, state, action)
         return state, out._replace(obs=self.see(out.obs))
 
@@ -213,13 +213,13 @@ class FlatActions(Wrapper):
         self.action = flat_space(task.action)
 
     def adjusted(self, values) -> "FlatActions":
-        """The same of a task with other parameters; see `variation`."""
+        """The same wrapper of a task with other parameters; see `domain_randomization`."""
         return FlatActions(self.task.adjusted(values))
 
     def to_simulator(self, action):
-        """In the task's own shape."""
+        """The action in the task's own shape."""
         return super().to_simulator(action.reshape(self.shape))
 
     def step(self, key, state, action):
-        """As the task, for a flat action."""
+        """Steps the task by a flat action."""
         return self.task.step(key, state, action.reshape(self.shape))

@@ -21,7 +21,7 @@ DESCRIPTION = "Write a trained agent's deterministic policy as one file, and che
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """What to export, and where to."""
+    """Flags of an export."""
 
     run: str = ""
     """The run's folder, as made by `python -m purejaxppo.train`."""
@@ -67,7 +67,7 @@ def run(command: Command) -> int:
 
 
 def describe(written: Written) -> str:
-    """What was written, in a few lines."""
+    """Describes a written file in a few lines."""
     program, about = written.program, written.program.metadata
     size = written.path.stat().st_size / 1024
     lines = [

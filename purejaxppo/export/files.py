@@ -1,6 +1,6 @@
-"""A policy as one file, checked against the agent before it gets its name.
+"""Export of a policy as one file, checked against the agent before it gets its name.
 
-What is written takes the simulator's observations and returns its actions: the normalisation of
+The file takes the simulator's observations and returns its actions: the normalisation of
 observations, the network, the distribution's mode and the scaling to the actions' bounds are all
 inside. `.npz` is played by `player.py` with numpy alone, `.onnx` by any runtime of ONNX.
 """
@@ -30,24 +30,24 @@ SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
 """Observations that a new file is checked with."""
 TOLERANCE = 1e-4
-"""Largest difference of an action, relative to the largest action, before a file is refused."""
+"""Largest accepted difference of an action, relative to the largest action."""
 TIES = 0.02
 """Share of discrete actions that may differ, since two logits may be equal but for rounding."""
 
 
 class Written(NamedTuple):
-    """A file, and how well it agrees with the agent."""
+    """A written file, and its largest difference from the agent."""
 
     path: Path
     program: Program
     player: str
-    """What the file was checked with."""
+    """Name of the player that the file was checked with."""
     difference: float
-    """The largest of any action from the agent's, over `CHECKED` observations."""
+    """Largest difference of an action from the agent's, over `CHECKED` observations."""
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:
-    """Refuses, before any work, a file that could not be written.
+    """Checks, before any work, that a file can be written.
 
     Raises:
         ValueError: another suffix, a folder that does not exist, a file that does, or a missing
@@ -95,7 +95,7 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
 
 @contextlib.contextmanager
 def on_cpu() -> Iterator[None]:
-    """Computes on a CPU what is computed inside."""
+    """Runs the computations inside on a CPU."""
     try:
         cpu = jax.devices("cpu")[0]
     except RuntimeError as error:
@@ -109,7 +109,7 @@ def on_cpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def closing_env(agent: Agent) -> Iterator[Any]:
-    """The agent's environment, for what it does with actions."""
+    """Yields the agent's environment, whose transform of actions is exported, and closes it."""
     env = registry.make(agent.config.env, 1)
     try:
         yield env
@@ -118,13 +118,13 @@ def closing_env(agent: Agent) -> Iterator[Any]:
 
 
 def in_float32(agent: Agent) -> Agent:
-    """The agent with a network that computes in float32, as its parameters are."""
+    """Copies the agent with a network that computes in float32, as its parameters are."""
     network = dataclasses.replace(agent.config.network, compute_dtype="float32")
     return agent._replace(config=dataclasses.replace(agent.config, network=network))
 
 
 def metadata(agent: Agent) -> dict[str, Any]:
-    """What is written beside the policy."""
+    """Metadata that the file holds beside the policy."""
     return {
         "env": agent.config.env.name,
         "training_steps": int(agent.env_steps),
@@ -136,8 +136,8 @@ def deterministic(policy: Policy, state: Any, to_simulator: Callable = lambda x:
     """A policy's mode as (obs, carry, start bool [B]) -> (action, carry), arrays [B, ...].
 
     Args:
-        policy: how parameters act.
-        state: the agent's.
+        policy: of the agent.
+        state: of the agent.
         to_simulator: the policy's action -> the simulator's.
     """
 
@@ -151,7 +151,7 @@ def deterministic(policy: Policy, state: Any, to_simulator: Callable = lambda x:
 def trace_policy(
     act: Callable, policy: Policy, batch: int = 1, about: dict[str, Any] | None = None
 ) -> Program:
-    """The program of what `deterministic` returns; images in the form with the fewest operations.
+    """Traces what `deterministic` returns; convolutions in the form with the fewest operations.
 
     Raises:
         ValueError: it uses an operation that no file can hold.
@@ -168,7 +168,7 @@ Play = Callable[[Any, Any, Any], tuple[list[np.ndarray], Any]]
 
 
 def written_as(program: Program, path: Path, suffix: str) -> tuple[Play, str]:
-    """Writes a program to a path; returns what plays the file, and that player's name."""
+    """Writes a program to a path; returns a function that plays the file, and its player's name."""
     if suffix == ".npz":
         player.write(program, path)
         policy = player.load(path)
@@ -184,7 +184,7 @@ def _listed(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
 
 
 def onnx_player(program: Program, session_run: Callable) -> Play:
-    """A session of ONNX as a function like the player's."""
+    """Wraps a session of ONNX as a function like the player's."""
     names = [port.name for port in program.inputs]
     actions = sum(port.name.partition(".")[0] == "action" for port in program.outputs)
 
@@ -197,29 +197,29 @@ def onnx_player(program: Program, session_run: Callable) -> Play:
 
 
 class Difference(NamedTuple):
-    """Of one array of the action, between a file and its agent."""
+    """Difference of one array of the action between a file and its agent."""
 
     largest: float
     scale: float
-    """The largest action."""
+    """Largest magnitude of the agent's action."""
     share: float
-    """Of elements that are not the same."""
+    """Share of elements that differ."""
     discrete: bool
 
 
 def compare(
     act: Callable, policy: Policy, play: Play, batch: int, stats: Any = None, count: int = CHECKED
 ) -> list[Difference]:
-    """How far a file's actions are from the agent's, over random observations.
+    """Compares a file's actions with the agent's, over random observations.
 
-    A carry is handed on from one observation to the next, and forgotten now and then.
+    The carry is passed from one observation to the next, and reset now and then.
 
     Args:
         act: the agent, as `deterministic` returns it.
-        policy: how it acts.
+        policy: of the agent.
         play: the file.
         batch: observations that it takes at once.
-        stats: of the agent's observations; what is normalised by them is drawn around them.
+        stats: of the agent's observations; arrays that they normalise are drawn to match them.
         count: observations, rounded up to whole batches.
     """
     rng = np.random.default_rng(0)
@@ -246,7 +246,7 @@ def _difference(one: np.ndarray, other: np.ndarray) -> Difference:
 
 
 def check_difference(differences: list[Difference], path: Path) -> None:
-    """Refuses a file whose actions are not the agent's.
+    """Checks that a file's actions are the agent's.
 
     Raises:
         ValueError: they differ by more than rounding explains.
@@ -261,13 +261,13 @@ def check_difference(differences: list[Difference], path: Path) -> None:
 
 
 def random_observation(policy: Policy, rng: np.random.Generator, batch: int, stats: Any = None):
-    """A batch of random observations of a policy's space; numpy arrays [B, ...].
+    """Draws a batch of random observations of a policy's space; numpy arrays [B, ...].
 
     Args:
-        policy: whose observations.
-        rng: where the numbers come from.
-        batch: how many.
-        stats: running statistics; what is normalised by them has their mean and twice their
+        policy: the one that observes them.
+        rng: source of random numbers.
+        batch: number of observations.
+        stats: running statistics; arrays that they normalise have their mean and twice their
             standard deviation.
     """
     obs = _random(policy.observation, rng, batch)

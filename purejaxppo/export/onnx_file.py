@@ -1,8 +1,8 @@
 """A `player.Program` as an ONNX graph, built with `onnx.helper`.
 
-jax2onnx converts jaxprs, too, but holds orbax-checkpoint below the version that saves our runs, and
-brings twenty packages. A program has some forty operations in one plain form each, and a node or
-two of ONNX for each of them is the table below.
+jax2onnx converts jaxprs, too, but requires an orbax-checkpoint below the version that saves runs,
+and twenty further packages. A program has some forty operations in one plain form each; the table
+below has one or two nodes of ONNX for each of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ IR_VERSION = 8
 
 
 class Graph:
-    """Nodes and constants, in the making."""
+    """An ONNX graph under construction: its nodes and constants."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Starts an empty graph."""
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._listed: dict[tuple[int, ...], str] = {}
@@ -43,7 +43,7 @@ class Graph:
         return name
 
     def integers(self, values: Sequence[int]) -> str:
-        """A constant int64 [K], as ONNX wants shapes and axes."""
+        """Adds a constant int64 [K], ONNX's form of shapes and axes; returns its name."""
         key = tuple(values)
         if key not in self._listed:
             name = f"i{len(self._listed)}"
@@ -51,7 +51,7 @@ class Graph:
         return self._listed[key]
 
     def one(self) -> str:
-        """The constant 1, float32."""
+        """Adds the constant 1, float32; returns its name."""
         if not any(constant.name == "one" for constant in self.constants):
             self.constant("one", np.asarray(1, np.float32))
         return "one"
@@ -220,7 +220,7 @@ NODES: dict[str, Callable[..., str]] = {
 
 
 class Session:
-    """An ONNX file to call, on a CPU: by onnxruntime, or else by onnx's own reference.
+    """A callable ONNX file on a CPU: by onnxruntime, or else by onnx's reference evaluator.
 
     Args:
         path: of the file.
@@ -241,5 +241,5 @@ class Session:
             self.name = "onnxruntime"
 
     def run(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Inputs by name -> outputs in order."""
+        """Computes outputs, in order, from inputs by name."""
         return list(self._session.run(None, inputs))

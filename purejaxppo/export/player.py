@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FORMAT = 1
-"""Of the file; a player reads its own format alone."""
+"""Version of the file format; a player reads its own format alone."""
 HEADER = "header"
 
 
 class Port(NamedTuple):
-    """An array that goes in or comes out."""
+    """An input or output array."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Equation(NamedTuple):
 class Program(NamedTuple):
     """A policy as a list of equations.
 
-    A tree is a number, that of an array, or a mapping or list of trees.
+    A tree is the number of an array, or a mapping or list of trees.
     """
 
     inputs: tuple[Port, ...]
@@ -57,7 +57,7 @@ class Program(NamedTuple):
     outputs: tuple[Port, ...]
     """The action's arrays, and the next carry's."""
     results: tuple[str, ...]
-    """What each output is called among inputs, constants and equations."""
+    """Name of each output among inputs, constants and equations."""
     equations: tuple[Equation, ...]
     constants: dict[str, np.ndarray]
     initial_carry: tuple[np.ndarray, ...]
@@ -69,7 +69,7 @@ class Program(NamedTuple):
 
 
 class Policy:
-    """A policy to call.
+    """A callable policy.
 
     Args:
         program: as `read` returns it.
@@ -94,14 +94,14 @@ class Policy:
     def __call__(
         self, obs: Any, carry: Sequence[np.ndarray] = (), start: Any = False
     ) -> tuple[Any, tuple[np.ndarray, ...]]:
-        """One step.
+        """Computes one step.
 
         Args:
             obs: as the simulator gives it, with a leading axis of the batch, [B, ...]; a dict of
                 such arrays where the simulator gives parts.
-            carry: what the step before returned; at first `initial_carry()`.
-            start: whether the observation is an episode's first, so that the carry is forgotten:
-                a bool, or one for each of the batch [B].
+            carry: as the previous step returned it; at first `initial_carry()`.
+            start: True if the observation is an episode's first, so that the carry is reset: a
+                bool, or one for each of the batch [B].
 
         Returns:
             (action as the simulator takes it [B, ...], carry).
@@ -131,7 +131,7 @@ class Policy:
 
 
 def load(path: str | Path) -> Policy:
-    """A policy from a file.
+    """Loads a policy from a file.
 
     Args:
         path: ends in .npz, as `python -m purejaxppo.export` wrote it.
@@ -143,7 +143,7 @@ def load(path: str | Path) -> Policy:
 
 
 def read(path: str | Path) -> Program:
-    """The program in a file; errors as `load`."""
+    """Reads the program in a file; errors as `load`."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
@@ -179,7 +179,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a file may raise that is not, or no longer, what was written."""
+"""Errors of reading a file that is damaged, or is no exported policy."""
 
 
 def write(program: Program, path: Path) -> None:
@@ -248,7 +248,7 @@ def _tree(tree: Any, leaves: Sequence[np.ndarray]) -> Any:
 
 
 def _fitted(value: Any, port: Port) -> np.ndarray:
-    """An array in a port's shape and type; float64 becomes float32, as it did in training."""
+    """Checks an array's shape and type against a port; casts float64 to float32, as in training."""
     array = np.asarray(value)
     if array.shape != port.shape:
         raise ValueError(
@@ -264,7 +264,7 @@ def _fitted(value: Any, port: Port) -> np.ndarray:
 
 
 def _divide(a, b):
-    """Integers are cut towards 0."""
+    """Divides; integers are truncated towards 0."""
     if np.issubdtype(a.dtype, np.floating):
         return a / b
     return (np.sign(a) * np.sign(b) * (np.abs(a) // np.maximum(np.abs(b), 1))).astype(a.dtype)
@@ -300,7 +300,7 @@ def _gather(x, places):
 
 
 def _convolve(x, kernel, *, strides, padding, dilation, groups):
-    """[B, C, *S] and a kernel [F, C / groups, *K] -> [B, F, *S'], as a product over patches."""
+    """Convolves [B, C, *S] by [F, C / groups, *K] -> [B, F, *S'], as a product over patches."""
     n = len(strides)
     x = np.pad(x, [(0, 0), (0, 0), *padding])
     spans = [(k - 1) * d + 1 for k, d in zip(kernel.shape[2:], dilation, strict=True)]
@@ -380,4 +380,4 @@ OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
     "transpose": lambda x, *, axes: x.transpose(axes),
     "xor": np.logical_xor,
 }
-"""Each primitive of JAX that a policy may use, over arrays in numpy."""
+"""Numpy functions for each primitive of JAX that a policy may use."""

@@ -1,6 +1,6 @@
-"""JAX's primitives in the plain forms that `player.OPERATIONS` knows.
+"""Rewrites JAX's primitives into the plain forms of `player.OPERATIONS`.
 
-A rule looks at an equation and returns a function over JAX's arrays that computes the same with
+A rule takes an equation and returns a function over JAX's arrays that computes the same with
 simpler operations, or None if the equation is in its plain form already. The plain forms:
 
     dot_general            [M, K] x [K, N], or the same with a leading batch axis on all
@@ -26,7 +26,7 @@ SMALL_INTEGERS = {"int8", "int16", "uint8", "uint16"}
 
 
 def rewrite(eqn: Any) -> Callable | None:
-    """A function of the equation's inputs, in simpler operations; None if there is no need.
+    """Rewrites an equation as a function of its inputs, in simpler operations; None if plain.
 
     Raises:
         ValueError: a form that has no simpler one.
@@ -44,11 +44,11 @@ def rewrite(eqn: Any) -> Callable | None:
 
 LOGICAL = {"and", "not", "or", "xor"}
 ELEMENTWISE = {"abs", "add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "sub"}
-"""What ONNX's runtimes do not compute in 8 or 16 bits."""
+"""Operations that ONNX's runtimes do not compute in 8 or 16 bits."""
 
 
 def _plain(params: dict[str, Any], *names: str) -> bool:
-    """Whether all of these parameters are None, or sequences of ones."""
+    """True if all of these parameters are None, or sequences of ones."""
     return all(set(params[name] or ()) <= {1} for name in names)
 
 
@@ -112,7 +112,7 @@ def _take(x, places):
 
 
 def _flat_places(shape: tuple[int, ...], indices: list[Any]):
-    """Where elements lie in a flattened array; one array of indices per axis."""
+    """Positions of elements in a flattened array, from one array of indices per axis."""
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     return sum((i * stride for i, stride in zip(indices, strides, strict=True)), jnp.int32(0))
 
@@ -129,7 +129,7 @@ def _gather(eqn: Any) -> Callable | None:
     limits = np.subtract(operand.shape, params["slice_sizes"])
 
     def along(x, axes):
-        """An array with its axes at `axes` of the result."""
+        """Expands an array, with its axes at `axes` of the result."""
         return lax.expand_dims(x, [i for i in range(ndim) if i not in axes])
 
     def flat(x, starts):
@@ -159,7 +159,7 @@ def _gather(eqn: Any) -> Callable | None:
 
 
 def _filler(value: Any, dtype: Any) -> Any:
-    """What is found beyond an array's bounds."""
+    """The value of elements beyond an array's bounds."""
     if value is not None:
         return value
     if jnp.issubdtype(dtype, jnp.floating):
@@ -188,7 +188,7 @@ def _dynamic_slice(eqn: Any) -> Callable:
 
 
 def _reduce_window(combine: Callable, start: float, eqn: Any) -> Callable:
-    """Axis by axis, of shifted slices."""
+    """Reduces axis by axis, over shifted slices."""
     params = eqn.params
     if not _plain(params, "base_dilation") or eqn.outvars[0].aval.dtype != jnp.float32:
         _refuse(eqn, "of dilated inputs or integers")
@@ -291,7 +291,7 @@ def _round(eqn: Any) -> None:
 
 
 def _of_shape(eqn: Any) -> Callable:
-    """For operations that only move axes of size 1 in or out."""
+    """Reshapes, for operations that only add or remove axes of size 1."""
     return lambda x: lax.reshape(x, eqn.outvars[0].aval.shape)
 
 
@@ -339,7 +339,7 @@ RULES: dict[str, Callable[[Any], Callable | None]] = {
     "squeeze": _of_shape,
     "stack": _stack,
 }
-"""What is written in other operations, always or in most of its forms."""
+"""Rules for operations that are rewritten, always or in most of their forms."""
 
 
 def _integers(values: Any) -> list[int]:
@@ -392,4 +392,4 @@ PARAMETERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "slice": _cut,
     "transpose": lambda p: {"axes": _integers(p["permutation"])},
 }
-"""What the plain forms are told, in plain values."""
+"""Parameters of the plain forms, as plain values."""

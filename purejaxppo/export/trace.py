@@ -1,9 +1,9 @@
-"""A function of JAX as a `player.Program`: few operations, each in one plain form.
+"""Traces a function of JAX to a `player.Program`: few operations, each in one plain form.
 
-The function is traced to a jaxpr and run with names in place of arrays. What is known at that time,
-parameters and what follows from them alone, is computed; calls are inlined and loops written out;
-what no result needs, such as the critic, is left out. An operation with many forms is first written
-in terms of simpler ones (`rewrites.py`), so that players need to know the plain form alone.
+The function is traced to a jaxpr and run with names in place of arrays. Values that are known at
+that time, parameters and all that depends on them alone, are computed; calls are inlined and loops
+unrolled; equations that no result needs, such as the critic's, are dropped. An operation with many
+forms is first written in simpler ones (`rewrite.py`), so that players need the plain form alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ from purejaxppo.export.player import OPERATIONS, Equation, Port, Program
 from purejaxppo.export.rewrite import PARAMETERS, rewrite
 
 LONGEST_LOOP = 256
-"""Rounds of a loop that are written out one after another."""
+"""Largest number of iterations of a loop that is unrolled."""
 LARGEST_BROADCAST = 4096
-"""Elements of a repeated constant that is stored, and not repeated when it is needed."""
+"""Largest number of elements of a broadcast constant that is stored, not computed."""
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -52,13 +52,13 @@ def trace(
     carry: Any = (),
     metadata: dict[str, Any] | None = None,
 ) -> Program:
-    """The program that computes a policy.
+    """Traces the program that computes a policy.
 
     Args:
         function: (obs, carry, start bool [B]) -> (action, carry); every array [B, ...].
         obs: an example; a pytree of dicts, tuples and lists.
-        carry: what an agent begins with, any pytree of arrays; () if it has no memory.
-        metadata: what to write beside it; plain values.
+        carry: of an episode's start, any pytree of arrays; () if it has no memory.
+        metadata: of the file; plain values.
 
     Raises:
         ValueError: the function uses an operation that programs do not know.
@@ -97,17 +97,17 @@ def trace(
 
 
 class _Builder:
-    """A program in the making."""
+    """A program under construction."""
 
     def __init__(self) -> None:
-        """No equations yet."""
+        """Starts without equations."""
         self.equations: list[Equation] = []
         self.constants: dict[str, np.ndarray] = {}
         self._known: dict[Any, str] = {}
         self._kept_alive: list[Any] = []
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        """A jaxpr's results, each an array or a name."""
+        """Runs a jaxpr; returns its results, each an array or a name."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
         def value(var: Any) -> Any:
@@ -120,19 +120,19 @@ class _Builder:
         return [value(var) for var in jaxpr.outvars]
 
     def name(self, value: Any) -> str:
-        """What the program calls a value; an array becomes a constant."""
+        """The name of a value in the program; an array becomes a constant."""
         if isinstance(value, Named):
             return value.name
         array = np.asarray(value)
         key = (str(array.dtype), array.tobytes()) if array.ndim == 0 else id(value)
         if key not in self._known:
             self._known[key] = f"c{len(self._known)}"
-            self._kept_alive.append(value)  # as long as its id stands for it
+            self._kept_alive.append(value)  # so that its id is not used again
             self.constants[self._known[key]] = array
         return self._known[key]
 
     def _call(self, function: Callable, *values: Any) -> list[Any]:
-        """The results of a function that is written in JAX."""
+        """Runs a function that is written in JAX; returns its results."""
         shapes = [jax.ShapeDtypeStruct(np.shape(v), v.dtype) for v in values]
         closed = jax.make_jaxpr(function)(*shapes)
         return self.run(closed.jaxpr, closed.consts, values)
@@ -171,7 +171,7 @@ class _Builder:
         return Named(output, tuple(aval.shape), aval.dtype)
 
     def _loop(self, params: dict[str, Any], values: list[Any]) -> list[Any]:
-        """A scan, written out round by round."""
+        """Unrolls a scan."""
         length, fixed, carried = params["length"], params["num_consts"], params["num_carry"]
         if length > LONGEST_LOOP:
             raise ValueError(

@@ -1,10 +1,10 @@
-"""Many processes that train one run together: how they find each other, and how they stay in step.
+"""Several processes that train one run together: their connection and their common decisions.
 
-Before JAX starts, the processes meet at process 0's address (`start`): so that one that is missing,
-or was given another command, is named in a sentence. JAX's own runtime does the rest: afterwards
-`jax.devices()` are those of all processes, and one program runs on all of them. What Python decides
-between two programs must be decided alike everywhere, or one process waits for a collective that
-another never joins: `maximum` and `together` are for that. One process alone pays for none of this.
+Before JAX starts, the processes connect to process 0 (`start`), so that an error names one that is
+missing or was given another command. JAX's own runtime does the rest: afterwards `jax.devices()`
+are those of all processes, and one program runs on all of them. Decisions of Python between two
+programs must be the same in all processes, or one waits for a collective that another never joins:
+`maximum` and `together` ensure this. One process alone skips all of it.
 """
 
 import contextlib
@@ -28,30 +28,30 @@ from purejaxppo.interrupts import Interrupt
 
 T = TypeVar("T")
 HEARTBEAT_SECONDS = 100
-"""JAX ends all if one gives no sign of life for so long; one that ends is seen at once."""
+"""JAX ends all processes if one sends no heartbeat for so long; an exit is noticed at once."""
 FIRST_PORT, NUM_PORTS = 61440, 4096
 """Ports for processes that a launcher started, chosen by the number of its job."""
 LONGEST = 1000
-"""Bytes of a sentence that processes pass on."""
+"""Largest number of bytes of an error message that processes exchange."""
 
 
 class Agreed(ValueError):
-    """Something that is wrong for all processes: process 0 says it, the others are quiet."""
+    """An error of all processes: process 0 prints it, the others are quiet."""
 
     def __init__(self, sentence: str, index: int) -> None:
-        """As process `index` raises it."""
+        """Creates the error in process `index`."""
         super().__init__(sentence)
         self.quiet = index > 0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands among those that train together."""
+    """The index of a process among those that train together, and the address of process 0."""
 
     index: int = 0
     count: int = 1
     coordinator: str = ""
-    """host:port at which process 0 is met; empty: the launcher does not tell."""
+    """host:port of process 0; empty: the launcher does not give it."""
     by_launcher: bool = False
     cores: int = 0
     """CPU devices that each process gets; 0: every core that it may run on."""
@@ -82,7 +82,7 @@ def launched(environ: Mapping[str, str]) -> Place:
 
 
 def _open_mpi_address(environ: Mapping[str, str]) -> str:
-    """Where mpirun itself runs (Open MPI 4 tells), or this machine if all processes are on it."""
+    """The address of mpirun's machine (from Open MPI 4), or of this one if all run on it."""
     port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
     told = re.search(r"tcp://([^,:]+)|tcp6://\[([^],]+)", environ.get("OMPI_MCA_orte_hnp_uri", ""))
     if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environ["OMPI_COMM_WORLD_SIZE"]:
@@ -101,7 +101,7 @@ def first_node(nodes: str) -> str:
 
 
 def place_of(given: Place, coordinator: str, num_processes: int, process_id: int) -> Place:
-    """The place that a launcher gave, with what the command line says of it.
+    """Combines the place that a launcher gave with the flags of the command line.
 
     Args:
         given: from `launched`.
@@ -174,13 +174,13 @@ def start(
     *,
     seconds: float,
 ) -> tuple[Place, T]:
-    """Meets the other processes, and starts JAX's runtime; before any use of JAX.
+    """Connects to the other processes, and starts JAX's runtime; call it before any use of JAX.
 
     Args:
         given: from `launched`.
         find: the launcher's place -> this process's.
-        prepare: what each process does by itself first; its result must be the same for all.
-        seconds: how long to wait for the others.
+        prepare: called by each process first; its result must be the same for all.
+        seconds: to wait for the others.
 
     Returns:
         The place with its share of cores, and what `prepare` returned.
@@ -193,7 +193,7 @@ def start(
         place = find(given)
         prepared = prepare()
     except ValueError as error:
-        # Who was started by hand may be the only one yet, and would wait for nothing.
+        # A process started by hand may be the only one so far, and would wait in vain.
         if not (place.by_launcher and place.coordinator):
             raise
         trouble = str(error)
@@ -214,11 +214,11 @@ def start(
 
 
 Member = dict[str, Any]
-"""What a process tells the others: host, cores, gpus, count, trouble, work."""
+"""Data of a process for the others: host, cores, gpus, count, trouble, work."""
 
 
 def myself(place: Place, trouble: str, work: str) -> Member:
-    """What this process tells the others."""
+    """The data of this process for the others."""
     known = hasattr(os, "sched_getaffinity")
     return {
         "index": place.index,
@@ -232,7 +232,7 @@ def myself(place: Place, trouble: str, work: str) -> Member:
 
 
 def meet(place: Place, trouble: str, work: str, seconds: float) -> list[Member]:
-    """Waits until all processes are there; each learns of all.
+    """Waits until all processes have connected; returns the data of all.
 
     Raises:
         Agreed: one has trouble, or another work than process 0.
@@ -246,7 +246,7 @@ def meet(place: Place, trouble: str, work: str, seconds: float) -> list[Member]:
 
 
 def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
-    """Process 0's side: collects the others, and tells all of them of all."""
+    """Receives the others' data in process 0, and sends the data of all to each of them."""
     (host, port), count = address(place.coordinator), place.count
     members: dict[int, Member] = {0: me}
     with contextlib.ExitStack() as stack:
@@ -269,7 +269,7 @@ def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
                 break
             connection.settimeout(10)
             stream = stack.enter_context(connection.makefile("rw", encoding="utf-8"))
-            with contextlib.suppress(OSError, ValueError, KeyError):  # not one of ours
+            with contextlib.suppress(OSError, ValueError, KeyError):  # another program
                 other = json.loads(stream.readline())
                 index = other["index"]
                 streams.append(stream)
@@ -287,11 +287,11 @@ def _receive(me: Member, place: Place, deadline: float) -> dict[str, Any]:
 
 
 def own_address(host: str) -> str:
-    """This machine's address that `host` means, the only one to listen at; '' is all of them.
+    """Resolves `host` to this machine's address to listen at; '' is all of its addresses.
 
-    All of them where no address is its own, as that of a service or of a mapped port, and where a
-    name means loopback in this machine's own table alone, as Debian's 127.0.1.1: others know the
-    machine by another address then.
+    It is '' where no address is this machine's own, as that of a service or of a mapped port, and
+    where a name resolves to loopback in this machine's own table alone, as Debian's 127.0.1.1:
+    other machines then resolve it to another address.
     """
     found = []
     with contextlib.suppress(socket.gaierror):
@@ -307,7 +307,7 @@ def own_address(host: str) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A server at one address, or at all of this machine's."""
+    """Opens a server at one address, or at all of this machine's."""
     if host:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)
@@ -317,14 +317,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _bind_address(place: Place) -> str | None:
-    """Where JAX's own coordinator listens; None, its default, is at all addresses."""
+    """The address of JAX's own coordinator; None, its default, is all addresses."""
     host, port = address(place.coordinator)
     own = own_address(host)
     return f"{f'[{own}]' if ':' in own else own}:{port}" if own else None
 
 
 def _outcome(members: list[Member]) -> dict[str, Any]:
-    """What process 0 answers to all."""
+    """The answer of process 0 to all: an error, or the data of all."""
     for index, member in enumerate(members):
         if member["trouble"]:
             return {"error": f"process {index}: " * bool(index) + member["trouble"]}
@@ -337,7 +337,7 @@ def _outcome(members: list[Member]) -> dict[str, Any]:
 
 
 def _join(me: Member, place: Place, deadline: float) -> dict[str, Any]:
-    """The other processes' side."""
+    """Sends a process's data to process 0, and returns its answer."""
     host, port = address(place.coordinator)
     try:
         with _connect(host, port, deadline) as connection:
@@ -355,7 +355,7 @@ def _join(me: Member, place: Place, deadline: float) -> dict[str, Any]:
 
 
 def _connect(host: str, port: int, deadline: float) -> socket.socket:
-    """A connection, as soon as somebody listens there."""
+    """Connects to process 0, and tries again until it listens or the deadline has passed."""
     while True:
         try:
             return socket.create_connection((host, port), max(deadline - time.monotonic(), 0.1))
@@ -368,7 +368,7 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def share_of_cores(members: list[Member]) -> int:
-    """Cores for each process, the same number for all: none is counted for two processes."""
+    """Cores for each process, the same number for all; shared cores are divided between them."""
 
     def share(member: Member) -> int:
         near = [other["cores"] for other in members if other["host"] == member["host"]]
@@ -378,7 +378,7 @@ def share_of_cores(members: list[Member]) -> int:
 
 
 def own_gpus(members: list[Member], index: int) -> list[int]:
-    """Which of the GPUs that it sees a process takes; [] is all of them.
+    """The indices of the visible GPUs that a process takes; [] is all of them.
 
     Processes on one machine that see the same GPUs take one each, by their order.
     """
@@ -391,12 +391,12 @@ def own_gpus(members: list[Member], index: int) -> list[int]:
 
 
 def several() -> bool:
-    """Whether this process trains together with others."""
+    """True if this process trains together with others."""
     return jax.distributed.is_initialized()
 
 
 def is_main() -> bool:
-    """Whether this is the process that talks and writes files; it is the first, or alone."""
+    """True if this is the process that prints and writes files: the first, or the only one."""
     return not several() or jax.process_index() == 0
 
 
@@ -414,7 +414,7 @@ def maximum(*numbers: float) -> tuple[float, ...]:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """All processes leave at the same time, and if one of them fails inside, all do.
+    """Synchronises all processes at its end; if one of them fails inside, all do.
 
     Raises:
         Agreed: the sentence of the first process that failed.
@@ -437,14 +437,14 @@ def together() -> Iterator[None]:
 
 
 def _gather(row: np.ndarray) -> np.ndarray:
-    """The rows of all processes."""
+    """Gathers the rows of all processes."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.process_allgather(row))
 
 
 def spread(devices: list[jax.Device], num_shards: int) -> list[jax.Device]:
-    """The devices that shards are divided over: of every process equally many.
+    """The devices that shards are divided over, equally many of every process.
 
     Args:
         devices: of all processes, in their order, equally many of each.
@@ -483,13 +483,13 @@ def devices() -> list[list[jax.Device]]:
             f"the processes see different numbers of devices ({', '.join(map(str, counts))}); "
             f"--devices {min(counts)} uses as many of each"
         )
-    # Gloo's processes have 30 s to find each other, at the first sum; after it they may take long.
+    # Gloo's processes have 30 s to connect, at the first collective; later ones may take long.
     maximum(0)
     return own
 
 
 def _keep_stdout_to_ourselves() -> None:
-    """Every process's first collectives greet on stdout, from C++; now only Python writes there."""
+    """Reserves stdout for Python: the first collectives of each process print to it from C++."""
     sys.stdout.flush()
     ours = os.dup(1)
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -500,13 +500,13 @@ def _keep_stdout_to_ourselves() -> None:
 
 
 def reason(error: Exception) -> str:
-    """What JAX says of a failure, in one line and without the places in its own code."""
+    """JAX's message for a failure, in one line and without the places in its own code."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[\S+\.cc:\d+\] ?|^[A-Z_]+: ", "", line)[:200]
 
 
 def is_loss(error: Exception) -> bool:
-    """Whether a failure is that of talking to another process: JAX has no type for it."""
+    """True if a failure is one of communication between processes: JAX has no type for it."""
     cause: BaseException | None = error
     while cause is not None:
         runtime = isinstance(cause, jax.errors.JaxRuntimeError)
@@ -519,13 +519,13 @@ def is_loss(error: Exception) -> bool:
 
 
 def finish() -> None:
-    """Waits for the others, and leaves JAX's runtime."""
+    """Waits for the others, and shuts JAX's runtime down."""
     if several():
         jax.distributed.shutdown()
 
 
 def interrupted(interrupt: Interrupt) -> bool:
-    """Whether a process was interrupted, this one or another: the same answer for all."""
+    """True if a process was interrupted, this one or another; the same answer for all."""
     number = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
     (number,) = map(int, maximum(number))
     if number:
@@ -534,10 +534,9 @@ def interrupted(interrupt: Interrupt) -> bool:
 
 
 def leave(code: int) -> int:
-    """The exit code of a process that failed by itself.
+    """Returns the exit code of a process that failed by itself.
 
-    Among several it ends here and now: what is done on the way out would wait for the others, and
-    they for this one.
+    One of several ends here instead: its cleanup would wait for the others, and they for it.
     """
     if several():
         sys.stdout.flush()

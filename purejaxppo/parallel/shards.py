@@ -1,9 +1,10 @@
-"""Logical shards on devices: which part of a run lives where.
+"""Logical shards: the parts of a run, and their assignment to devices.
 
 A run's environments are divided into `num_shards` parts with keys of their own. Each device holds
 one shard or several (then under `vmap`), so that the curve depends on the number of shards and not
-on the number of devices. The functions that a `Shards` maps see one shard and talk to the others
-through `psum` alone. Agents that train side by side, `members`, are one axis more, outside of it.
+on the number of devices. The functions that a `Shards` maps see one shard and communicate
+through `psum` and `pmax` alone. Agents that train side by side, `members`, form one more axis,
+outside of the shards.
 """
 
 import contextlib
@@ -33,8 +34,8 @@ def cpu_cores() -> int:
 def use_cpu_cores(devices: int) -> None:
     """Makes CPU cores visible as devices; only before JAX's first use of a back end.
 
-    XLA's CPU runtime gains next to nothing from a second core on this kind of work, two devices
-    do. `devices` 0 takes every core that the process may run on.
+    XLA's CPU runtime gains next to nothing from a second core on this kind of work, but does from
+    a second device. `devices` 0 takes every core that the process may run on.
     """
     # In a notebook JAX may be in use already: then its devices stay.
     with contextlib.suppress(RuntimeError):
@@ -42,7 +43,7 @@ def use_cpu_cores(devices: int) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR."""
+    """Stores compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(base / "purejaxppo" / "xla"))
@@ -54,7 +55,7 @@ class Shards:
     """Maps functions of one shard of one agent over all shards, and over all agents if asked for.
 
     Devices form a mesh ("seed", "env"): agents that train side by side (members) are spread first,
-    since they have nothing to tell each other; the shards of each over the devices that are left.
+    since they do not communicate; the shards of each use the devices that are left.
 
     Args:
         num_shards: logical shards D.
@@ -66,7 +67,7 @@ class Shards:
     def __init__(
         self, num_shards: int, devices: list[jax.Device] | None = None, num_members: int = 0
     ) -> None:
-        """Lays members and shards out."""
+        """Assigns members and shards to devices."""
         devices = devices or []
         across = largest_divisor(num_members or 1, len(devices))
         along = largest_divisor(num_shards, len(devices) // across)
@@ -87,15 +88,15 @@ class Shards:
         self.axes = tuple(names)
 
     def psum(self, x: Any) -> Any:
-        """Sum over all shards of a pytree, inside a mapped function."""
+        """Sums a pytree over all shards, inside a mapped function."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
     def pmax(self, x: Any) -> Any:
-        """The largest over all shards of a pytree, inside a mapped function."""
+        """The maximum of a pytree over all shards, inside a mapped function."""
         return jax.lax.pmax(x, self.axes) if self.axes else x
 
     def any_member(self, x: Any) -> Any:
-        """Whether a bool [] holds for any agent on this device, inside a mapped function."""
+        """True if a bool [] holds for any agent on this device, inside a mapped function."""
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members else x
 
     def map(
@@ -104,7 +105,7 @@ class Shards:
         """Runs `function` on every shard, and for every member where there are members.
 
         `in_axes` and `out_axes` are prefix pytrees of 0 (local: an axis D, which the function does
-        not see) and None (the same for all shards). `members` says the same of members' arguments
+        not see) and None (the same for all shards). `members` gives the same for members' arguments
         and results: a tuple with an entry per argument, or one for all; a member axis M leads.
         """
         in_members, out_members = members
@@ -127,7 +128,7 @@ class Shards:
         return functools.wraps(function)(inner)
 
     def shardings(self, axes: Any) -> Any:
-        """Where arrays of such axes live, as a prefix pytree of shardings (None: one device)."""
+        """The shardings of arrays with such axes, as a prefix pytree (None: one device)."""
         if self.mesh is None:
             return None
         mesh = self.mesh
@@ -139,7 +140,7 @@ class Shards:
         )
 
     def everywhere(self) -> Any:
-        """The sharding of arrays that every device has whole (None: one device)."""
+        """The sharding of arrays that are replicated on every device (None: one device)."""
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
     def _specs(self, axes: Any, members: int | None) -> Any:

@@ -1,4 +1,4 @@
-"""What any environment can be shown by: images and grids as such, numbers as charts over time."""
+"""Pictures of any environment: images and grids as such, numbers as charts over time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ EMPTY = (30, 34, 42)
 
 
 def film(observations: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """One frame per observation: the first image among its arrays, else all of its numbers."""
+    """Yields one frame per observation: the first image among its arrays, else all its numbers."""
     table = _leaves(observations)
     image = next((values for values in table.values() if _is_image(values)), None)
     if image is not None:
@@ -39,7 +39,7 @@ def _is_image(values: np.ndarray) -> bool:
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Images [T, H, W] or [T, H, W, C], enlarged; planes of a few channels in distinct colours."""
+    """Enlarges images [T, H, W] or [T, H, W, C]; planes of few channels get distinct colours."""
     from PIL import Image
 
     rows, columns = images.shape[1:3]
@@ -87,7 +87,7 @@ def _colours(images: np.ndarray):
 
 
 def _planes(image: np.ndarray) -> np.ndarray:
-    """[H, W, C] of zeros and more: each channel in its own colour, lower channels on top."""
+    """Draws each channel of [H, W, C] where it is above 0, in a colour; lower ones on top."""
     picture = np.broadcast_to(np.array(EMPTY, np.uint8), (*image.shape[:2], 3)).copy()
     for channel in reversed(range(image.shape[-1])):
         picture[image[..., channel] > 0] = SERIES[channel % len(SERIES)]
@@ -95,7 +95,7 @@ def _planes(image: np.ndarray) -> np.ndarray:
 
 
 def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterator[np.ndarray]:
-    """Every number of `table` [T, ...] over time: strips for a few, a heat map for many."""
+    """Draws every number of `table` [T, ...] over time: strips for a few, a heat map for many."""
     names, columns = [], []
     for name, values in table.items():
         flat = values.reshape(len(values), -1).astype(float)
@@ -109,7 +109,7 @@ def numbers(table: dict[str, np.ndarray], *, height: int, width: int) -> Iterato
 
 
 def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """One line per number, drawn up to now."""
+    """Draws one line per number, up to the current step."""
     count, left, right = len(names), 110, width - 70
     tall = (height - TOP - 10) / count
     low, high = values.min(axis=0), values.max(axis=0)
@@ -133,7 +133,7 @@ def _strips(names: list[str], values: np.ndarray, height: int, width: int) -> It
 
 
 def _heat(values: np.ndarray, height: int, width: int) -> Iterator[np.ndarray]:
-    """A row per number, a column per step: blue below its mean over the episode, orange above."""
+    """Draws a row per number, a column per step: blue below its episode's mean, orange above."""
     from PIL import Image
 
     centred = values - values.mean(axis=0)

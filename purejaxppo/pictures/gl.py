@@ -1,4 +1,4 @@
-"""A child process that renders a MuJoCo film: `python gl.py model.mjb motion.npz > raw frames`.
+"""A child process that renders a MuJoCo video: `python gl.py model.mjb motion.npz > raw frames`.
 
 It imports nothing of the library, so that it starts quickly, and it leaves by `os._exit`: drivers
 are known to fail while they close.
@@ -28,7 +28,7 @@ def main(model_path: str, motion_path: str) -> None:
     model.vis.global_.offheight = max(height, model.vis.global_.offheight)
     soften(model)
     endless_floor(model)
-    # A wider map of shadows than the picture leaves dark streaks at its rim.
+    # A wider map of shadows than the picture leaves dark streaks at its edge.
     clip = float(film["distance"]) / model.stat.extent
     model.vis.map.shadowclip = min(clip, model.vis.map.shadowclip)
     data = mujoco.MjData(model)
@@ -36,7 +36,7 @@ def main(model_path: str, motion_path: str) -> None:
     camera.type = mujoco.mjtCamera.mjCAMERA_FREE
     for name in ("distance", "azimuth", "elevation"):
         setattr(camera, name, float(film[name]))
-    # Lights of the world travel with the camera: shadows reach only so far from their light.
+    # Lights of the world move with the camera, since shadows have a limited range.
     fixed = (model.light_bodyid == 0) & (model.light_mode == mujoco.mjtCamLight.mjCAMLIGHT_FIXED)
     renderer = mujoco.Renderer(model, height, width)
     for pose in zip(*(film[n] for n in ("qpos", "mocap_pos", "mocap_quat", "lookat")), strict=True):
@@ -50,7 +50,7 @@ def main(model_path: str, motion_path: str) -> None:
 
 
 def endless_floor(model) -> None:
-    """Lets large floors go on for ever, for robots that run further than their makers thought."""
+    """Makes large floors infinite, for robots that run beyond their edges."""
     planes = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     large = planes & (model.geom_size[:, :2].min(axis=1) >= LARGE)
     for material in np.unique(model.geom_matid[large]):
@@ -62,7 +62,7 @@ def endless_floor(model) -> None:
 
 
 def soften(model) -> None:
-    """Black and white floors become grey ones, which flicker less in a film; no mirrors."""
+    """Makes black and white floors grey, which flicker less in a video; removes reflections."""
     model.mat_reflectance[:] = 0
     model.vis.headlight.ambient[:] = np.maximum(model.vis.headlight.ambient, 0.3)
     for texture in np.unique(model.mat_texid[model.mat_texid >= 0]):
@@ -76,7 +76,7 @@ def soften(model) -> None:
 
 
 def dress(scene, model, data, camera) -> None:
-    """Adds what a bare model lacks: tiles on a plain floor, and a sky instead of black."""
+    """Adds tiles to a plain floor, and a sky in place of a black background."""
     has_sky = bool(np.any(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX))
     if not has_sky:
         _backdrop(scene, camera)

@@ -1,8 +1,8 @@
-"""Films of MuJoCo models: where the camera stands, and who paints.
+"""Videos of MuJoCo models: the place of the camera, and the choice of a renderer.
 
 MuJoCo's own renderer runs in a child process (`gl.py`): it picks its OpenGL at import from the
 environment variable MUJOCO_GL, and a broken driver kills the process that tries it. EGL is tried
-first, then OSMesa; where neither draws, `painter.py` does. MUJOCO_GL=off asks for the painter.
+first, then OSMesa; where neither draws, `painter.py` does. MUJOCO_GL=off selects the painter.
 """
 
 import os
@@ -22,15 +22,15 @@ VISIBLE_GROUPS = 3
 """MuJoCo draws geoms of groups 0, 1 and 2."""
 NEARLY_ALL = 0.9
 SMOOTHING = 12
-"""Frames before and after the present one that the camera's place is the mean of."""
+"""Frames before and after the current one over which the camera's place is averaged."""
 STILL = 1.8
-"""The camera stands still where the whole film's box is at most so much larger than a pose's."""
+"""Largest ratio of the whole video's box to a pose's for which the camera does not move."""
 MARGIN = 1.05
 FREE, HINGE = 0, 3  # mjtJoint
 
 
 class Poses(NamedTuple):
-    """A film's motion."""
+    """The motion of an episode."""
 
     qpos: np.ndarray  # [T, nq]
     mocap_pos: np.ndarray  # [T, nmocap, 3]
@@ -47,7 +47,7 @@ class Camera(NamedTuple):
 
 
 def poses(model: Any, qpos, mocap_pos=None, mocap_quat=None) -> Poses:
-    """The motion, with the bodies that are not given where the model has them."""
+    """The motion; mocap bodies that are not given stay where the model has them."""
     import mujoco
 
     qpos = np.asarray(qpos, np.float64)
@@ -61,7 +61,7 @@ def poses(model: Any, qpos, mocap_pos=None, mocap_quat=None) -> Poses:
 
 
 def film(model: Any, motion: Poses, *, height: int, width: int) -> Iterator[np.ndarray]:
-    """One frame per pose, by the first renderer that works."""
+    """Yields one frame per pose, by the first renderer that works."""
     camera = follow(model, motion)
     drawn = 0
     for backend in backends():
@@ -85,7 +85,7 @@ def backends() -> tuple[str, ...]:
 
 
 def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iterator[np.ndarray]:
-    """The frames of a child process that renders on `backend`; none where that fails."""
+    """Yields the frames of a child process that renders on `backend`; none where that fails."""
     import mujoco
 
     size = 3 * shape[0] * shape[1]
@@ -109,12 +109,12 @@ def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iter
 
 
 def visible(model: Any) -> np.ndarray:
-    """Which geoms are drawn, bool [ngeom]."""
+    """Mask of the geoms that are drawn, bool [ngeom]."""
     return (model.geom_group < VISIBLE_GROUPS) & (model.geom_rgba[:, 3] > 0)
 
 
 def _moving(model: Any) -> np.ndarray:
-    """Which geoms belong to what moves: the heaviest tree of bodies and everything jointed."""
+    """Mask of the geoms that move: of the heaviest floating tree, else of all jointed bodies."""
     shown = visible(model) & (model.geom_type != 0)
     jointed = shown & (model.body_weldid[model.geom_bodyid] != 0)
     floating = {int(model.body_rootid[body]) for body in model.jnt_bodyid[model.jnt_type == FREE]}
@@ -125,7 +125,7 @@ def _moving(model: Any) -> np.ndarray:
 
 
 def _boxes(model: Any, motion: Poses) -> tuple[np.ndarray, np.ndarray]:
-    """The corners [T, 3] of the box around what moves, at every pose."""
+    """The corners [T, 3] of the box around the moving geoms, at every pose."""
     import mujoco
 
     data, geoms = mujoco.MjData(model), _moving(model)
@@ -151,7 +151,7 @@ def place(model: Any, data: Any, pose: tuple) -> None:
 
 
 def follow(model: Any, motion: Poses) -> Camera:
-    """A camera that stands still where the whole film fits, and else travels along smoothly."""
+    """A camera that is fixed if the whole motion fits, and else follows it smoothly."""
     low, high = _boxes(model, motion)
     half = np.median(high - low, axis=0) / 2
     whole_low, whole_high = low.min(axis=0), high.max(axis=0)

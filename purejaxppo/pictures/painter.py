@@ -1,7 +1,7 @@
 """A small software renderer for MuJoCo models: no OpenGL, no display, only numpy and Pillow.
 
 Geoms become quadrilaterals, drawn from far to near (the painter's algorithm) with one light; the
-floor is a checkerboard, ray by ray, so that motion over it is seen.
+floor is a checkerboard, ray by ray, so that motion over it is visible.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class View(NamedTuple):
 
 
 def film(model: Any, motion: Any, camera: Any, *, height: int, width: int) -> Iterator[np.ndarray]:
-    """One frame per pose of `motion`, seen from `camera`."""
+    """Yields one frame per pose of `motion`, seen from `camera`."""
     import mujoco
 
     data = mujoco.MjData(model)
@@ -135,7 +135,7 @@ def _shape(model: Any, geom: int) -> Shape | None:
 
 
 def _revolve(profile: np.ndarray) -> Shape:
-    """The profile [P, (radius, z)], upwards, turned around z."""
+    """Turns the profile [P, (radius, z)], upwards, around z."""
     turn = np.linspace(0, 2 * np.pi, ROUND, endpoint=False)
     rings = [
         np.stack([r * np.cos(turn), r * np.sin(turn), np.full(ROUND, z)], 1) for r, z in profile
@@ -178,7 +178,7 @@ def _mesh(model: Any, mesh: int) -> Shape:
 
 
 def _paint(surface: Surface, data: Any, view: View, ground, tile: float, shape: tuple):
-    """One picture, drawn at twice its size and reduced."""
+    """Paints one picture, drawn at twice its size and reduced."""
     from PIL import Image, ImageDraw
 
     height, width = shape

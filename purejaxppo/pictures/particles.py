@@ -19,7 +19,7 @@ def film(
     height: int,
     width: int,
 ) -> Iterator[np.ndarray]:
-    """One frame per state, uint8 [height, width, 3].
+    """Yields one frame per state, uint8 [height, width, 3].
 
     Args:
         states: with `position` [A, 2], `fixed` [L, 2] and `alive` [A].

@@ -1,11 +1,11 @@
-"""Films of episodes: .mp4, .gif, or one .html page that plays without a network.
+"""Videos of episodes: .mp4, .gif, or one .html page that plays without a network.
 
-How an environment is drawn is its own affair. A task may offer
+A task may define its own drawing with
 
     draw(states, *, height, width) -> an iterator of frames, uint8 [height, width, 3]
-    frame_rate: float                 states per second, so that films run in real time
+    frame_rate: float                 states per second, so that videos run in real time
 
-and is otherwise shown by its numbers (`pictures.charts`). Wrappers undo their nesting in `unwrap`.
+and is otherwise drawn by its numbers (`pictures.charts`). Wrappers undo their nesting in `unwrap`.
 """
 
 import base64
@@ -34,7 +34,7 @@ GIF_HEIGHT, GIF_WIDTH = 300, 400
 
 
 def check_target(path: str | Path) -> None:
-    """Refuses, before any work, a film that could not be written.
+    """Checks, before any work, that a video can be written.
 
     Raises:
         ValueError: another suffix, a folder that does not exist, or a missing package.
@@ -55,12 +55,12 @@ def check_target(path: str | Path) -> None:
 def record(
     task: Any, states: list[Any], path: str | Path, *, title: str = "", rewards: Iterable = ()
 ) -> Path:
-    """Writes the film of one episode.
+    """Writes the video of one episode.
 
     Args:
         task: a single environment, as `envs.registry.make_task` gives it.
         states: its states, one per step.
-        path: where to; the suffix chooses the format.
+        path: of the file; the suffix chooses the format.
         title: words above the picture.
         rewards: one per step, if the running return is to be shown.
 
@@ -93,7 +93,7 @@ def record(
 def frames(
     task: Any, states: list[Any], height: int = HEIGHT, width: int = WIDTH
 ) -> list[np.ndarray]:
-    """One picture per state, uint8 [height, width, 3], without words."""
+    """Draws one picture per state, uint8 [height, width, 3], without words."""
     return list(_draw(task, states, height, width))
 
 
@@ -105,12 +105,12 @@ def _draw(task: Any, states: list[Any], height: int, width: int) -> Iterator[np.
 
 
 def _frame_rate(task: Any) -> float:
-    """States per second, kept to what is pleasant to watch at the slow end."""
+    """States per second, at least `SLOWEST`."""
     return max(SLOWEST, float(getattr(task, "frame_rate", DEFAULT_RATE)))
 
 
 def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:
-    """Every how many states are drawn, and how many pictures a second are then shown.
+    """The stride between states that are drawn, and the pictures a second that result.
 
     A gif of a long episode is thinned to `GIF_FRAMES` pictures, and plays faster than it was where
     that would leave fewer than `SLOWEST` a second.
@@ -135,7 +135,7 @@ def _progress(step: int, returns: np.ndarray | None) -> str:
 
 
 def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
-    """Small words in the upper corners, legible on any ground."""
+    """Writes small words into the upper corners, legible on any background."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(frame)
@@ -152,9 +152,9 @@ def _caption(frame: np.ndarray, left: str, right: str) -> np.ndarray:
 
 
 def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """H.264 in yuv420p, which every player and browser shows; odd sizes are padded to even ones.
+    """Writes H.264 in yuv420p, which every player and browser shows; pads odd sizes to even ones.
 
-    ffmpeg is started by us: imageio's own writer forks, of which JAX, being threaded, warns.
+    ffmpeg is started here: imageio's own writer forks, of which JAX, being threaded, warns.
     """
     del title
     from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
@@ -181,7 +181,7 @@ def _write_mp4(path: Path, film: Iterable[np.ndarray], rate: float, title: str) 
 
 
 def _write_gif(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """One palette for all, taken from a few frames, so that colours do not flicker."""
+    """Writes a gif with one palette, taken from a few frames, so that colours do not flicker."""
     del title
     from PIL import Image
 
@@ -197,7 +197,7 @@ def _write_gif(path: Path, film: Iterable[np.ndarray], rate: float, title: str) 
 
 
 def _write_html(path: Path, film: Iterable[np.ndarray], rate: float, title: str) -> None:
-    """A page with the video inside."""
+    """Writes a page with the video inside."""
     with tempfile.TemporaryDirectory() as folder:
         video = Path(folder) / "film.mp4"
         _write_mp4(video, film, rate, title)

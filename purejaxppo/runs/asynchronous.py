@@ -1,12 +1,12 @@
-"""The other outer loop: the next rollout is collected while the learner works on the last one.
+"""The asynchronous outer loop: collects the next rollout while it learns from the last one.
 
 An actor thread collects rollout k + 1 while update k is made of rollout k, with the parameters that
 this update starts from; then both wait for each other. So a rollout's policy is one update behind
 when it is learned from (none behind, for the first one), never more, and the numbers do not depend
 on how fast either of them is. An iteration takes as long as the slower one, not as long as both.
 
-The probability ratio is that to the policy that acted, whose log-probabilities are stored, and the
-observations are normalised as they were for it.
+The probability ratio is relative to the policy that acted, whose log-probabilities are stored, and
+observations are normalised as they were when it acted.
 """
 
 import time
@@ -28,17 +28,17 @@ from purejaxppo.types import Metrics, Rollout, TrainState
 
 
 class Collected(NamedTuple):
-    """What the actor hands to the learner."""
+    """A rollout that the actor passes to the learner."""
 
     rollout: Rollout
     key: jax.Array  # the state's, after this rollout's update
-    update: int  # how many updates the acting policy had behind it
+    update: int  # number of updates before the acting policy
 
 
 class AsynchronousPrograms(Programs):
-    """The compiled functions of a run whose rollouts are collected beside its updates.
+    """The compiled functions of a run that collects rollouts in parallel with its updates.
 
-    The actor's part runs on a CPU, where its waiting for a simulator holds nothing else up.
+    The actor's part runs on a CPU, where waiting for a simulator does not block the learner.
     """
 
     def __init__(self, config: Config, devices: list[jax.Device]) -> None:
@@ -73,18 +73,18 @@ class AsynchronousPrograms(Programs):
         self.learn = jax.jit(learn).lower(state, rollout, self.hp).compile()
 
     def for_actor(self, tree: Any) -> Any:
-        """Arrays where the actor reads them."""
+        """Puts arrays on the actor's device."""
         return jax.device_put(tree, self.actor_device)
 
     def collect(self, agent, state, key, update: int) -> Collected:
-        """A rollout, complete, for the learner: see `learner.collect`."""
+        """Collects a complete rollout for the learner; see `learner.collect`."""
         rollout, key = self._collect(*self.for_actor((agent, state, key)))
         jax.block_until_ready(rollout)
         return Collected(rollout, key, update)
 
 
 class AsynchronousRun(Run):
-    """One training run whose rollouts are collected beside its updates."""
+    """One training run that collects rollouts in parallel with its updates."""
 
     programs: AsynchronousPrograms
 

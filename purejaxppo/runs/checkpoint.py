@@ -2,8 +2,8 @@
 
 A save has three items: `agent` (all that evaluation needs), `train` (the rest of the TrainState)
 and `progress` (host counters); where many agents train side by side, also `best`, the best of each
-so far. Orbax renames a finished save into place, so that a run that is killed while saving keeps
-its last good one.
+so far. Orbax renames a finished save into place, so that a run that is killed while saving still
+has its last complete one.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class Progress:
     """Training alone, without compiling, evaluating and saving."""
     best_return: float | None = None
     best_env_steps: int = 0
-    """The step of the save in `best/` that has it."""
+    """Environment steps of the save in `best/` that has this return."""
     member_steps: list[int] = dataclasses.field(default_factory=list)
-    """Of agents that train side by side; `env_steps` is their mean."""
+    """Environment steps of each of several agents in one run; `env_steps` is their mean."""
     member_best: list[float | None] = dataclasses.field(default_factory=list)
     member_best_steps: list[int] = dataclasses.field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Checkpoints:
     Args:
         run_dir: the run's folder; `checkpoints/` holds the last saves by environment steps, `best/`
             the agent with the best evaluation.
-        keep: how many of the last saves stay.
+        keep: number of the last saves that stay on disk.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
@@ -53,8 +53,8 @@ class Checkpoints:
         self._last = _manager(run_dir / "checkpoints", keep)
         self._best = _manager(run_dir / "best", None)
         self._recorded: list[int] = []
-        """The best that the last whole save names and, after it, that of one still being written:
-        whichever a killed run resumes from has its best agent."""
+        """Steps of the best agent that the last complete save names, then of the one that a save
+        in progress names: a killed run may resume from either, and needs its best agent."""
 
     def latest(self) -> int | None:
         """Environment steps of the last save, None if there is none."""
@@ -92,7 +92,7 @@ class Checkpoints:
         self._recorded.append(progress.best_env_steps)
 
     def save_best(self, agent: AgentState, progress: Progress) -> None:
-        """Saves a better agent; the one before stays until the next save that names this one."""
+        """Saves a better agent; the previous one stays until the next save that names this one."""
         if progress.env_steps in self._best.all_steps():
             return
         self._drop_superseded()
@@ -105,7 +105,7 @@ class Checkpoints:
         )
 
     def clear_best(self) -> None:
-        """Deletes the best agent: of a run that begins anew, having died before its first save."""
+        """Deletes the best agent of a run that ended before its first save and starts again."""
         for step in self._best.all_steps():
             self._best.delete(step)
 
@@ -116,7 +116,7 @@ class Checkpoints:
                 self._best.delete(step)
 
     def restore(self, template: TrainState) -> tuple[TrainState, Progress]:
-        """The last save, with the shapes, types and shardings of `template`."""
+        """Loads the last save with the shapes, types and shardings of `template`."""
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
         items = _restore(
             self._last,
@@ -128,17 +128,17 @@ class Checkpoints:
             ),
         )
         progress = Progress(**items["progress"])
-        for step in self._best.all_steps():  # of a branch that was lost: it is found again
+        for step in self._best.all_steps():  # from after this save: found again
             if step > progress.env_steps:
                 self._best.delete(step)
         if not progress.member_best and progress.best_env_steps not in self._best.all_steps():
-            progress.best_return, progress.best_env_steps = None, 0  # what is gone beats nothing
+            progress.best_return, progress.best_env_steps = None, 0  # its save is gone
         self._recorded = [progress.best_env_steps]
         train = _with_empty(items["train"], abstract.replace(agent=None))
         return train.replace(agent=items["agent"]), progress
 
     def restore_best(self, template: AgentState) -> AgentState:
-        """The best agents of the last save of a run of many."""
+        """Loads the best agents from the last save of a run of many agents."""
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
         args = ocp.args.Composite(
             best=ocp.args.StandardRestore(abstract), progress=ocp.args.JsonRestore()
@@ -146,12 +146,12 @@ class Checkpoints:
         return _restore(self._last, self.latest(), args)["best"]
 
     def wait(self) -> None:
-        """Until what is being saved is on disk; raises what kept it from being."""
+        """Waits until saves in progress are on disk; raises their errors."""
         self._last.wait_until_finished()
         self._best.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and lets go of the folders."""
+        """Waits for saves in progress, and closes the folders."""
         self._last.wait_until_finished()
         self._best.wait_until_finished()
         self._recorded = self._recorded[-1:]
@@ -161,7 +161,8 @@ class Checkpoints:
 
 
 def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
-    # Processes that save together meet under names of prefix and step; two managers save at once.
+    # Processes that save together synchronise under a name of prefix and step. Two managers may
+    # save at once: each needs a prefix of its own.
     apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
     return ocp.CheckpointManager(
         folder.resolve(),
@@ -173,7 +174,7 @@ def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
 
 
 def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any:
-    """Items of a save; ValueError in one sentence if they are not what is expected."""
+    """Restores items of a save; raises ValueError in one sentence if they do not fit."""
     try:
         for name in ("agent", "best", "train"):
             if name in args:
@@ -190,7 +191,7 @@ def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any
 
 
 def _without_empty(tree: Any) -> Any:
-    """The tree without its arrays of size 0, which orbax cannot save; MJX's states have some."""
+    """Removes a tree's arrays of size 0, which orbax cannot save; MJX's states have some."""
     return jax.tree.map(lambda x: x if x.size else None, tree)
 
 
@@ -206,7 +207,7 @@ def _with_empty(tree: Any, template: Any) -> Any:
 
 
 def _check_shapes(folder: Path, template: Any) -> None:
-    """Before orbax does: its own check leaves half-done reads behind, which complain at exit."""
+    """Checks shapes before orbax does, whose check leaves unfinished reads that fail at exit."""
     stored = ocp.StandardCheckpointHandler().metadata(folder).tree
     shapes = {leaf.name: leaf.shape for leaf in jax.tree.leaves(stored)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
@@ -217,16 +218,16 @@ def _check_shapes(folder: Path, template: Any) -> None:
 
 @jax.jit
 def _snapshot(tree: Any) -> Any:
-    """A copy that donation of the original cannot touch."""
+    """Copies arrays, so that the originals can be donated."""
     return jax.tree.map(jnp.copy, tree)
 
 
 def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
-    """A trained agent, with its training normaliser, from a run folder.
+    """Restores a trained agent, with its training normaliser, from a run folder.
 
-    Of a run of many agents it has them all; `Agent.member` takes one. Where no evaluation has found
-    a best agent, "best" is the last save, and a warning says so. A run folder is code: its config
-    may name Python files, which are imported (`configio.imported_files` lists them).
+    For a run of many agents it has them all; `Agent.member` selects one. Where no evaluation has
+    found a best agent, "best" is the last save, and a warning is logged. Restoring runs code: the
+    config may name Python files, which are imported (`configio.imported_files` lists them).
 
     Args:
         run_dir: as made by `python -m purejaxppo.train`.
@@ -264,7 +265,7 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), template
     )
-    # The best agents of many are kept in each save of them all.
+    # The best agents of many are stored in each save of them all.
     item = "best" if members and checkpoint == "best" else "agent"
     with _manager(run_dir / folder, 1_000_000) as manager:
         if not (run_dir / folder / str(step) / item).is_dir():

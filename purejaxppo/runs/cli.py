@@ -1,4 +1,4 @@
-"""Command lines: tyro reads them and writes their help; what it refuses is said in one sentence."""
+"""Command lines, parsed by tyro, which also writes their help; errors are one sentence each."""
 
 import argparse
 import contextlib
@@ -36,12 +36,12 @@ def run(
     *,
     interrupted: str = "interrupted",
 ) -> int:
-    """Runs a command on a command line; says in one sentence on stderr why it failed.
+    """Runs a command on a command line; prints the reason of a failure in one sentence on stderr.
 
     Args:
         command: the words of the command line -> exit code.
         args: those words; None: the process's own.
-        interrupted: what is said after Ctrl-C.
+        interrupted: the message after Ctrl-C.
 
     Returns:
         The exit code: 2 for an error, 130 after Ctrl-C.
@@ -56,7 +56,7 @@ def run(
 
 
 def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
-    """A command line over the defaults of a frozen dataclass.
+    """Parses a command line over the defaults of a frozen dataclass.
 
     Raises:
         ValueError: one sentence about the first flag that is wrong.
@@ -88,7 +88,7 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
 
 
 def parse_over_config(command: type[C], args: Sequence[str], *, prog: str, description: str) -> C:
-    """A command line over the config file that its --config names.
+    """Parses a command line over the config file that its --config names.
 
     `command` is a dataclass of a config's fields and others, `config` among them.
 
@@ -121,22 +121,22 @@ def get(command: Any, key: str) -> Any:
 
 
 def put(command: Any, key: str, value: Any) -> Any:
-    """The same dataclass with another value of a field, by its dotted name."""
+    """Copies a dataclass with another value of a field, by its dotted name."""
     name, _, rest = key.partition(".")
     inner = put(getattr(command, name), rest, value) if rest else value
     return dataclasses.replace(command, **{name: inner})
 
 
 def check_flags(args: Sequence[str], command: Any) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """The same flags with their values as tyro reads them: 1e6 as 1000000, true as True.
+    """Checks flags, and writes their values as tyro reads them: 1e6 as 1000000, true as True.
 
     Args:
         args: the command line.
         command: a dataclass instance of everything that has a flag, with the defaults in force.
 
     Returns:
-        The flags, and apart from them the fields that take pairs: those given are added to those in
-        force, and none at all drops these.
+        The flags, and separately the fields that take pairs: given pairs are added to those in
+        force, and a flag without pairs drops these.
 
     Raises:
         ValueError: about the first flag that is unknown, or whose value does not fit.
@@ -169,7 +169,7 @@ def check_flags(args: Sequence[str], command: Any) -> tuple[list[str], dict[str,
 
 
 def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
-    """The dotted name that a flag means, and whether it is the no_ form of a boolean."""
+    """The dotted name of a flag's field, and True for the no_ form of a boolean."""
     if not word.startswith("--"):
         named = next((name for name in ("run", "config") if name in hints), "seed")
         raise ValueError(f"{word!r} is no flag; did you mean --{named} {word}?")
@@ -194,7 +194,7 @@ def _words(value: Any) -> list[str]:
 
 
 def _check_flag(key: str, words: list[str], hint: Any) -> Any:
-    """The value that the words after a flag mean; ValueError if they do not fit its type."""
+    """Converts the words after a flag to its field's type; ValueError if they do not fit."""
     kind = typing.get_origin(hint)
     if hint is bool:
         if words:

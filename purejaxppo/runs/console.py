@@ -1,4 +1,4 @@
-"""The terminal: a bar or lines, and one sentence for what went wrong."""
+"""Terminal output: a progress bar or lines, and errors in one sentence."""
 
 import math
 import sys
@@ -7,16 +7,16 @@ from purejaxppo.runs.rows import Row
 
 
 class Stopped(RuntimeError):
-    """What stands beside a run's training failed; the message is a sentence for its user."""
+    """A failure between two chunks of training; the message is one sentence for the user."""
 
 
 class Console:
-    """The terminal: a live bar where there is one, a line now and then where there is not."""
+    """Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
 
     LINES = 20
 
     def __init__(self, total: int, *, quiet: bool = False, lines: bool = False) -> None:
-        """A run of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal either."""
+        """Starts at 0 of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal."""
         from rich.console import Console as RichConsole
 
         self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
@@ -39,7 +39,7 @@ class Console:
             self._task = self._bar.add_task("train", total=total, text="")
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Prints one line."""
         self._console.print(text, markup=False)
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Console:
             self._bar.start()
 
     def progress(self, done: int, env_steps: int, sps: float, row: Row) -> None:
-        """How far the run is: `done` of its total, and a row that may hold a newer return."""
+        """Shows progress: `done` of the total, and a row that may hold a newer return."""
         self._return = row.get("charts/episodic_return", self._return)
         value = "-" if math.isnan(self._return) else f"{self._return:.1f}"
         text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
@@ -60,13 +60,13 @@ class Console:
             self.say(f"{done / self._total:4.0%}  {text}  {left} left")
 
     def stop(self) -> None:
-        """Takes the bar down, leaving its last state."""
+        """Stops the bar, leaving its last state on the terminal."""
         if self._bar:
             self._bar.stop()
 
 
 def short(x: float) -> str:
-    """1234567 -> '1.23M'."""
+    """Formats a number: 1234567 -> '1.23M'."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= limit:
             return f"{x / limit:.3g}{suffix}"
@@ -74,7 +74,7 @@ def short(x: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """83.4 -> '1:23'."""
+    """Formats seconds: 83.4 -> '1:23'."""
     if not math.isfinite(seconds):
         return "?"
     minutes, seconds = divmod(round(seconds), 60)
@@ -83,6 +83,6 @@ def duration(seconds: float) -> str:
 
 
 def fail(message: object, code: int = 2) -> int:
-    """Says what is wrong, in one sentence on stderr; returns the exit code."""
+    """Prints an error, in one sentence on stderr; returns the exit code."""
     print(f"error: {message}", file=sys.stderr)
     return code

@@ -66,7 +66,7 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
 def plot_members(
     rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
 ) -> None:
-    """Draws the returns of a run of many agents: each, and of equal ones the mean and its band."""
+    """Draws the returns of many agents, their mean and, with `band`, its confidence interval."""
     rows = list(rows)
     figure, axes = _returns_figure(title)
     for key, label, color in (
@@ -98,7 +98,7 @@ def _returns_figure(title: str):
 
 
 def new_figure(width: float, height: float):
-    """An empty figure of so many inches, without a display."""
+    """An empty figure of `width` x `height` inches, which needs no display."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)
@@ -108,7 +108,7 @@ def new_figure(width: float, height: float):
 
 
 def save_figure(figure, path: Path) -> None:
-    """Writes a picture that is there whole or not at all; legends where something has a label."""
+    """Writes a picture atomically; adds a legend to each axes that has labels."""
     for axes in figure.axes:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best")

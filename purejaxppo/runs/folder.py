@@ -1,4 +1,4 @@
-"""The folder of a run: what it holds, its lock, and what a run is recorded by."""
+"""The folder of a run: its files, its lock, and the record of config and versions."""
 
 import contextlib
 import json
@@ -48,12 +48,12 @@ OURS = (
 
 @contextlib.contextmanager
 def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
-    """The run's folder, made if need be, and locked against a second process.
+    """Creates the run's folder if needed, and locks it against a second process.
 
     Args:
         run_dir: the folder.
-        clobber: delete what an earlier run left there, and nothing else.
-        ours: everything that the command writes there.
+        clobber: delete the files of an earlier run, and nothing else.
+        ours: names of everything that the command writes there.
 
     Raises:
         ValueError: it cannot be made, holds something else than a run, or is in use.
@@ -100,14 +100,14 @@ def _clear(run_dir: Path, ours: Sequence[str]) -> None:
 
 
 def imports(run_dir: str | Path) -> list[str]:
-    """What to say before a run is opened: a line per Python file that its config has imported."""
+    """Lines to print before a run is opened: one per Python file that its config imports."""
     path = Path(run_dir) / CONFIG
     files = configio.imported_files(configio.load_config(path)) if path.is_file() else []
     return [f"{run_dir} runs code of {file}" for file in files]
 
 
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
-    """Writes what the run is made of: config.yaml, and versions.json for its first command.
+    """Writes config.yaml and, for the run's first command, versions.json.
 
     `members` are the configs of agents that train side by side; members.yaml lists them.
     """
@@ -128,7 +128,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
 
 
 def git_revision() -> str:
-    """The revision of the checkout that this package runs from, '' if it is none."""
+    """The git revision of the checkout that this package runs from, '' outside of one."""
     folder = Path(__file__).parent
 
     def git(*arguments: str) -> str:

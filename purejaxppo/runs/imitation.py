@@ -1,9 +1,9 @@
-"""A start from a teacher: an agent first learns to do as a checkpoint does, then PPO goes on.
+"""Imitation of a teacher: an agent first clones a checkpoint's policy, then PPO continues.
 
 The teacher acts in the student's environments. The student's loss there is the negative
 log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its critic learns
 the returns that they bring; minibatches, epochs and the optimiser are PPO's. Teacher and student
-may have different networks, memories and distributions, if they see the same and do the same.
+may have different networks, memories and distributions, but have the same spaces.
 """
 
 from dataclasses import fields, replace
@@ -26,11 +26,10 @@ from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
-    """The teacher that a config names: the best agent of a run.
+    """Loads the teacher that a config names: the best agent of a run.
 
     Raises:
-        ValueError: there is none, it is one of many, or it sees or does something else than the
-            student.
+        ValueError: there is none, it is one of many, or its spaces are not the student's.
     """
     folder = config.imitate.teacher
     if not Path(folder).is_dir():
@@ -53,14 +52,14 @@ def load_teacher(config: Config, student: Policy) -> Agent:
 
 
 def cloning_parts(config: Config, teacher: Agent, shards: Shards) -> Parts:
-    """Parts by which a student learns a teacher's actions, in rollouts of the teacher.
+    """Builds parts by which a student learns a teacher's actions from rollouts of the teacher.
 
     The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
 
     Args:
         config: of the student's run.
-        teacher: who acts.
-        shards: where shards live.
+        teacher: the agent that acts.
+        shards: the devices of the shards.
     """
     settings = replace(
         config.ppo,
@@ -74,16 +73,17 @@ def cloning_parts(config: Config, teacher: Agent, shards: Shards) -> Parts:
     )
     config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
     parts = make_parts(config, shards)
-    initial_carry = teacher.policy.network.initial_carry
+    actor = teacher.policy  # once, since it makes an environment: not while JAX traces
+    initial_carry = actor.network.initial_carry
 
     def act(agent: AgentState, *args) -> PolicyStep:
         del agent
-        return teacher.policy.act(teacher.state, *args)
+        return actor.act(teacher.state, *args)
 
     def collect(env, *args, **kwargs) -> Rollout:
-        """A rollout of the teacher; its actions as the student stores them."""
+        """Collects a rollout of the teacher, with its actions as the student stores them."""
         rollout = parts.collect(env, *args, **kwargs)
-        given = teacher.policy.distribution.to_env(rollout.transitions.action)
+        given = actor.distribution.to_env(rollout.transitions.action)
         action = parts.policy.distribution.from_env(given)
         return rollout._replace(
             transitions=rollout.transitions._replace(action=action),
@@ -99,14 +99,14 @@ def cloning_parts(config: Config, teacher: Agent, shards: Shards) -> Parts:
 
 
 def taught(student: Parts, key) -> dict[str, Any]:
-    """What has been learned from the teacher of a run's config, by fields of a TrainState.
+    """Trains a student on the teacher of its config; returns the learned fields of a TrainState.
 
-    These are all but those that are `untaught`: a critic's values go with the statistics of targets
-    and rewards that they were learned under.
+    These are all fields but those marked `untaught`. The statistics of targets and rewards are
+    included, since the critic's values depend on them.
 
     Args:
-        student: of the run.
-        key: the run's; of many members, one for each.
+        student: the parts of the run.
+        key: the run's; for many members, one for each.
     """
     config, shards = student.config, student.shards
     parts = cloning_parts(config, load_teacher(config, student.policy), shards)

@@ -28,17 +28,17 @@ from purejaxppo.types import AgentState, Metrics, TrainState
 log = logging.getLogger("purejaxppo")
 
 CHUNK_SECONDS = 1.0
-"""How long one call of `train_chunk` should take: the time Ctrl-C waits, and the bar stands."""
+"""Target duration of one call of `train_chunk`: Ctrl-C and the progress bar wait this long."""
 FIRST_CHUNK_UPDATES = 1
 MOST_IDLE = 5
 """Updates in succession that may make no gradient step, all having been skipped."""
 
 
 class Intervals:
-    """At which updates to log, evaluate and save."""
+    """Intervals, in updates, of logging, evaluation and saves."""
 
     def __init__(self, config: Config) -> None:
-        """From steps to whole updates; 0 means a share of the run."""
+        """Converts steps to whole updates; 0 selects a share of the run."""
         self.total = config.num_updates
         self.log = self._updates(config, config.logging.interval, 100)
         self.eval = self._updates(config, config.eval.interval, 20)
@@ -53,11 +53,11 @@ class Intervals:
         return max(1, round(config.num_updates / share))
 
     def due(self, every: int, update: int) -> bool:
-        """Whether something done `every` updates is due after `update` of them."""
+        """True if something done `every` updates is due after `update` of them."""
         return bool(every) and (update % every == 0 or update == self.total)
 
     def until_next(self, update: int) -> int:
-        """Updates until something is due."""
+        """Number of updates until anything is due."""
         return min(
             [every - update % every for every in (self.log, self.eval, self.save) if every]
             + [self.total - update]
@@ -65,11 +65,11 @@ class Intervals:
 
 
 class NotFiniteError(ValueError):
-    """Training has come to an agent whose numbers are not finite."""
+    """Training has produced an agent whose numbers are not finite."""
 
 
 def beats(score: float, best: float | None) -> bool:
-    """Whether an evaluation replaces the best so far: the latest of equals does, NaN never."""
+    """True if an evaluation replaces the best so far: the latest of equals does, NaN never."""
     return not math.isnan(score) and (best is None or score >= best)
 
 
@@ -85,13 +85,13 @@ class Run:
         self.intervals = Intervals(self.config)
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
         self.progress = Progress()
-        self.best: AgentState | None = None  # kept here only by runs of many agents
+        self.best: AgentState | None = None  # used only by runs of many agents
         self.sinks: list[Sink] = []
         self.signal = 0
-        """The signal that ended it, if one did."""
+        """The signal that ended the run, 0 if none did."""
         self._pending: Metrics | None = None
         self._idle = np.zeros((), int)  # updates in succession without a gradient step; [M]
-        self._sound = True  # nothing is known against the state
+        self._sound = True  # False once the state is not finite: it is not saved then
         self._saved_at = time.perf_counter()
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -122,7 +122,7 @@ class Run:
 
     @contextlib.contextmanager
     def _host_failures(self, state: TrainState) -> Iterator[None]:
-        """If a simulator on the host fails inside: saves `state`, and says what happened there."""
+        """Saves `state` if a simulator on the host fails inside, and reports the failure."""
         try:
             with named_failures(self.config.env.name, self.programs):
                 yield
@@ -132,9 +132,9 @@ class Run:
 
     @contextlib.contextmanager
     def _between_chunks(self, state: TrainState) -> Iterator[None]:
-        """If anything fails inside, a full disk or a sink: saves `state`, and says what it was.
+        """Saves `state` if anything fails inside, such as a sink, and reports the failure.
 
-        Among several processes `train.all_present` says what it was.
+        Among several processes `session.all_present` reports it.
 
         Raises:
             Stopped: in one sentence. One that comes from inside saves nothing.
@@ -152,7 +152,7 @@ class Run:
             raise Stopped(f"{what}; {self._save_first(state)}") from error
 
     def _save_first(self, state: TrainState) -> str:
-        """Saves after a failure, as far as one process can; says what is on disk."""
+        """Saves after a failure, as far as one process can; returns a sentence on what is saved."""
         try:
             if self._sound and not processes.several():
                 self._save(state)
@@ -197,16 +197,16 @@ class Run:
                 raise NotFiniteError(self._what_was_lost())
         (age,) = processes.maximum(time.perf_counter() - self._saved_at)
         late = age > self.config.checkpoint.max_seconds
-        # A state without a gradient to go on by is not to replace one with it.
+        # While all agents skip their gradient steps, the last save is not replaced.
         if (every.due(every.save, p.update) or late) and not self._idle.all():
             self._save(state)
 
     def _lost(self, rows: list[Row]) -> bool:
-        """Whether there is nothing left to train."""
+        """True if the agent is not finite, so that nothing is left to train."""
         return not rows[0]["charts/finite"]
 
     def _what_was_lost(self) -> str:
-        """What is said when an agent is not finite any more: nothing of it is saved."""
+        """The message for an agent that is no longer finite; nothing of it is saved."""
         saved, ppo = self.checkpoints.latest(), self.config.ppo
         kept = (
             f"the last finite save, at {saved:,} steps, is kept, from where the same command "
@@ -226,19 +226,19 @@ class Run:
         )
 
     def _count(self, metrics: Metrics) -> int:
-        """Notes the steps of a chunk; how many environment steps it took in all."""
+        """Adds the steps of a chunk to the counters; returns its environment steps in all."""
         steps = int(metrics.env_steps)
         self.progress.env_steps += steps
         return steps
 
     def _rows(self, metrics: Metrics) -> list[Row]:
-        """What there is to say after the updates that `metrics` sums up."""
+        """Rows of metrics for the updates that `metrics` sums up."""
         row = metrics_row(metrics)
         rate = self._learning_rate(self.config.ppo.learning_rate, row)
         return [{"global_step": self.progress.env_steps, "charts/learning_rate": rate, **row}]
 
     def _learning_rate(self, rate: float, row: Row) -> float:
-        """What `rate` was at the last update: by its schedule, and by the row's adapted factor."""
+        """Scales `rate` by its schedule at the last update, and by the row's adapted factor."""
         ppo, stride = self.config.ppo, 1.0 / self.intervals.total
         progress = (self.progress.update - 1) * stride
         schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
@@ -261,19 +261,19 @@ class Run:
         self._saved_at = time.perf_counter()
 
     def _savable(self, state: TrainState) -> TrainState:
-        """The state without what only a running simulator on the host knows."""
+        """The state to save: without the rollout if its simulator cannot be restored."""
         return state if self.restorable else state.replace(rollout=None)
 
     @property
     def finished(self) -> bool:
-        """Whether the last save is that of the run's end."""
+        """True if the last save is that of the run's end."""
         if self.checkpoints.latest() is None:
             return False
         return self.checkpoints.progress().update >= self.config.num_updates
 
     @property
     def restorable(self) -> bool:
-        """Whether resuming continues the environments, too, and not only the agent."""
+        """True if resuming continues the environments, too, and not only the agent."""
         return self.programs.parts.env.spec.restorable
 
     def restore(self, template: TrainState) -> TrainState:
@@ -282,7 +282,7 @@ class Run:
         return state if self.restorable else state.replace(rollout=template.rollout)
 
     def open_sinks(self) -> None:
-        """Starts the files that rows go to."""
+        """Opens the sinks that rows are written to."""
         if not processes.is_main():
             return
         config, table = self.config.logging, self.run_dir / "metrics.csv"
@@ -306,8 +306,8 @@ class Run:
         return HeldBack(wandb, self.checkpoints.finished)
 
     def close(self) -> None:
-        """Finishes saves, closes simulators and files, whichever of these fails, and draws."""
-        with contextlib.ExitStack() as closing:  # from the last one up
+        """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""
+        with contextlib.ExitStack() as closing:  # in reverse order
             for sink in reversed(self.sinks):
                 closing.callback(sink.close)
             closing.callback(self.programs.close)

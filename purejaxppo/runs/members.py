@@ -1,7 +1,7 @@
 """Many agents that train side by side in one program: seeds, hyperparameters, or both.
 
 Every array of a run's state gains a leading axis of members, every tunable number becomes one per
-member, and `Shards` spreads members over devices. What is structure is the same for all.
+member, and `Shards` spreads members over devices. Structural settings are the same for all.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from purejaxppo.runs.sinks import MeanOfMembers, PerMember, Sink, TensorBoardSin
 from purejaxppo.types import Metrics, TrainState
 
 MOST_WRITERS = 64
-"""Members that get TensorBoard runs of their own."""
+"""Largest number of members that get TensorBoard runs of their own."""
 
 
 def seeds_of(config: Config) -> list[Config]:
@@ -38,7 +38,7 @@ def seeds_of(config: Config) -> list[Config]:
 
 
 def check_vmappable(config: Config) -> None:
-    """Raises ValueError for what only one agent by itself can do."""
+    """Raises ValueError for settings that only an agent that trains alone supports."""
     for name in ("asynchronous", "env.double_buffer"):
         if configio.flatten(config)[name]:
             raise ValueError(
@@ -79,7 +79,7 @@ class MemberPrograms(Programs):
 
 
 class MembersRun(Run):
-    """A run of many agents in its folder: every number of a row is one of each of them."""
+    """A run of many agents in its folder, with one row of metrics per agent."""
 
     programs: MemberPrograms
 
@@ -122,7 +122,7 @@ class MembersRun(Run):
         ]
 
     def _rates(self) -> list[float]:
-        """Each member's step size before schedules."""
+        """Each member's learning rate before schedules."""
         return [member.ppo.learning_rate for member in self.members]
 
     def _evaluate(self, state: TrainState) -> list[Row]:
@@ -143,7 +143,7 @@ class MembersRun(Run):
         return rows
 
     def _lost(self, rows: list[Row]) -> bool:
-        """Whether no agent is left to train; says which are gone, once of each."""
+        """True if no agent is left to train; reports agents that are no longer finite."""
         gone = {i for i, row in enumerate(rows) if not row["charts/finite"]}
         if gone - self._gone and len(gone) < len(rows):
             names = ", ".join(f"{i} (seed {self.members[i].seed})" for i in sorted(gone))
@@ -165,7 +165,7 @@ class MembersRun(Run):
         return MeanOfMembers(super()._wandb(), len(self.members))
 
     def _tensorboard(self, folder: Path) -> Sink:
-        """A run per member; of many members, the mean alone: each keeps a file open."""
+        """A TensorBoard run per member; of many members the mean alone: each run opens a file."""
         size = len(self.members)
         if size > MOST_WRITERS:
             mean = TensorBoardSink(folder / "mean", self.progress.env_steps)
@@ -187,7 +187,7 @@ class MembersRun(Run):
 
 
 def keep_better(better, best: Any, new: Any) -> Any:
-    """Per member, `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
+    """Selects `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
 
     def choose(old, new):
         return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -196,5 +196,5 @@ def keep_better(better, best: Any, new: Any) -> Any:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Trees of arrays as one tree with a leading axis."""
+    """Stacks trees of arrays into one tree with a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -1,9 +1,9 @@
-"""Population-based training: agents that do badly go on from those that do well.
+"""Population-based training: the worst agents are replaced by perturbed copies of the best.
 
-Every so many updates, each agent of the worst share takes over what a random one of the best share
-has learned (parameters, optimiser, statistics) and its tunable numbers, and these are then
-perturbed. Environments and keys stay each agent's own. All of it happens inside the compiled
-program. A selection waits for a time when every agent has finished an episode since the last one.
+At every interval, each agent of the worst share copies what a random one of the best share has
+learned (parameters, optimiser, statistics) and its tunable numbers, which are then perturbed.
+Environments and keys stay each agent's own. All of it happens inside the compiled program. A
+selection waits until every agent has finished an episode since the last one.
 
 Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selection.
 """
@@ -32,53 +32,53 @@ COMPLEMENTS = ("gamma", "gae_lambda")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How a population evolves."""
+    """Rules of selection and perturbation in a population."""
 
     bounds: tuple[tuple[str, float, float], ...]
-    """Names of Hyperparams that vary, and the range each stays in."""
+    """Names of Hyperparams that vary, and the range of each."""
     interval: int
     """Updates between two selections."""
     share: float = 0.25
-    """Of the population that is replaced, and that replaces it."""
+    """Share of the population that is replaced, and share that replaces it."""
     factor: float = 1.25
-    """A copied number is multiplied by this, divided by it, or kept, each as likely; of gamma and
-    gae_lambda, the distance to 1 is."""
+    """Factor that a copied number is multiplied by, divided by, or neither, each as likely; for
+    gamma and gae_lambda, it applies to the distance to 1."""
 
 
 class Population(NamedTuple):
-    """What a population knows of its M members."""
+    """Numbers of a population's M members."""
 
     hp: Hyperparams  # [M] each
     return_sum: jax.Array  # [M] of the episodes since the last selection
     episodes: jax.Array  # [M] int32
     diverged: jax.Array  # [M] int32: episodes since then that diverged, and have no return
-    parent: jax.Array  # [M] int32: whom a member was last copied from; itself at first
+    parent: jax.Array  # [M] int32: the member that it was last copied from; itself at first
 
 
 class PopulationState(TrainState):
-    """The state of M agents and of the population that they are."""
+    """The state of M agents and of their population."""
 
     population: Population = state_field(own="what is known of all members")
 
 
 def select(key, score, share: float):
-    """For each of M members whom it goes on from, int32 [M]: itself, or one of the best.
+    """Selects the source of each of M members, int32 [M]: itself, or one of the best.
 
-    The `share` with the lowest scores each draw one of the `share` with the highest, and go on from
-    it if its score is higher than theirs. Scores that are not finite are lower than all others.
+    Each of the `share` with the lowest scores draws one of the `share` with the highest, and copies
+    it if its score is higher. Scores that are not finite are lower than all others.
     """
     size = score.shape[0]
     count = min(max(round(size * share), 1), size // 2)
     score = jnp.where(jnp.isfinite(score), score, -jnp.inf)
     order = jnp.argsort(score)
     worst, best = order[:count], order[size - count :]
-    known = jnp.isfinite(score[best])  # among these is drawn, if there are any
+    known = jnp.isfinite(score[best])  # draws are from these, if there are any
     drawn = jax.random.choice(key, best, (count,), p=jnp.where(jnp.any(known), known, 1.0))
     return jnp.arange(size).at[worst].set(jnp.where(score[drawn] > score[worst], drawn, worst))
 
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
-    """Numbers of the members that were `copied` (bool [M]), perturbed within their bounds."""
+    """Perturbs the numbers of members that were `copied` (bool [M]) within their bounds."""
     fields = {}
     for i, (name, low, high) in enumerate(rules.bounds):
         old = getattr(hp, name)
@@ -92,18 +92,18 @@ def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
 def evolve(
     key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
 ) -> tuple[TrainState, Population]:
-    """One selection: (state, population) after it.
+    """Runs one selection; returns (state, population) after it.
 
-    Nobody is selected before each member has ended an episode, or has numbers that are not finite
+    No member is selected before each one has ended an episode, or has numbers that are not finite
     (parameters, or returns of updates that were not): until then the episodes so far count for the
-    next selection. Numbers that are not finite lose, and so does a member of whose episodes more
-    than `MOST_DIVERGED` diverged: the returns of the others would speak for those that were broken.
+    next selection. Members with numbers that are not finite rank last, and so does a member of
+    whose episodes more than `MOST_DIVERGED` diverged: the returns of the others are no score.
 
     Args:
         key: consumed.
         state: every array with a leading axis of M members.
-        population: what is known of them.
-        rules: how to select.
+        population: the numbers of these members.
+        rules: of the selection.
         initial_carry: of the environments of one shard [N, ...], () without a memory.
     """
     select_key, perturb_key = jax.random.split(key)
@@ -137,13 +137,13 @@ def evolve(
 
 
 def finite(params: Any):
-    """Whether all parameters of a member are finite, bool [M], of trees of arrays [M, ...]."""
+    """Checks that all parameters of each member are finite, bool [M]; trees of arrays [M, ...]."""
     each = [jnp.all(jnp.isfinite(x), axis=range(1, x.ndim)) for x in jax.tree.leaves(params)]
     return jnp.all(jnp.stack(each), axis=0)
 
 
 def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
-    """A sentence, if an episode of `limit` steps (0: any number) may outlast an interval; or ""."""
+    """A warning if an episode of `limit` steps (0: any number) may outlast an interval, or ""."""
     steps = rules.interval * rollout_length
     if steps >= limit:
         return ""
@@ -193,7 +193,7 @@ class PopulationPrograms(MemberPrograms):
     def train_population(
         self, state: PopulationState, hp: Hyperparams, num_updates
     ) -> tuple[PopulationState, Metrics]:
-        """`num_updates` updates of all members; `hp` is that of the start and not read."""
+        """Runs `num_updates` updates of all members; `hp`, that of the start, is not read."""
         del hp
         fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
@@ -235,12 +235,12 @@ class PopulationPrograms(MemberPrograms):
 
 
 class PopulationRun(MembersRun):
-    """A run of a population: rows also say each member's numbers and whom it was copied from."""
+    """A run of a population; rows also hold each member's tunable numbers and its parent."""
 
     programs: PopulationPrograms
 
     def __init__(self, programs: PopulationPrograms, run_dir: Path, console: Console) -> None:
-        """Opens the folder's saves; says so if selections will have to wait for episodes."""
+        """Opens the folder's saves; warns if selections will have to wait for episodes."""
         super().__init__(programs, run_dir, console)
         length, spec = self.config.ppo.rollout_length, programs.parts.env.spec
         if warning := short_interval(programs.rules, length, spec.max_episode_steps):
@@ -259,7 +259,7 @@ class PopulationRun(MembersRun):
             row
             | {f"population/{name}": float(getattr(population.hp, name)[i]) for name in names}
             | {"population/parent": int(population.parent[i])}
-            | {"charts/finite": int(self._alive[i])}  # by now: it may go on from another one
+            | {"charts/finite": int(self._alive[i])}  # now: it may be a copy
             for i, row in enumerate(super()._rows(metrics))
         ]
 

@@ -20,7 +20,7 @@ from purejaxppo.runs import imitation
 from purejaxppo.types import TrainState
 
 MIN_ROWS = 64
-"""Rows of a minibatch that a shard should have at least, for more shards to pay."""
+"""Smallest number of minibatch rows per shard for which more shards are faster."""
 
 
 class Programs:
@@ -51,7 +51,7 @@ class Programs:
             return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
 
     def taught(self, state: TrainState) -> TrainState:
-        """A state before the first update, its agent having learned from a teacher."""
+        """Trains the agent of a state on the config's teacher, before the first update."""
         with named_failures(self.config.env.name, self):
             learned = imitation.taught(self.parts, self.key)
         where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
@@ -93,7 +93,7 @@ class Programs:
         self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
     def read_by_all(self, shards: Shards) -> Any:
-        """Where numbers live that each process reads: members' on all devices, if need be."""
+        """The sharding of numbers that each process reads: all devices for several processes."""
         return shards.everywhere() if processes.several() else shards.shardings(None)
 
     @property
@@ -103,12 +103,12 @@ class Programs:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
+        """The first failure of a simulator on the host, None if there is none."""
         envs = [self.parts.env] + ([self.evaluator.env] if self.evaluator else [])
         return next((env.failure for env in envs if env.failure), None)
 
     def close(self) -> None:
-        """Ends what runs on the host; the compiled functions must not be called again."""
+        """Closes the simulators; the compiled functions must not be called again."""
         self.parts.env.close()
         if self.evaluator is not None:
             self.evaluator.close()
@@ -124,9 +124,9 @@ def evaluation_key(key, update: int):
 
 
 def resolve_shards(config: Config, num_devices: int) -> Config:
-    """`num_shards` 0 as a number: as many as devices, sizes permitting and meriting it.
+    """Resolves `num_shards` 0: as many as devices if sizes divide and shards are large enough.
 
-    Several seeds are spread over devices first; then what is left of them counts.
+    Several seeds are spread over devices first; shards then use the devices that are left.
 
     Raises:
         ValueError: other shards of a simulator on the host than one per process, or environments

@@ -1,4 +1,4 @@
-"""One episode's states, for drawing."""
+"""Records one episode's states, for drawing."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from purejaxppo.types import AgentState
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
-    """One episode's states, for drawing; acts as `evaluate` does.
+    """Records one episode's states, for drawing; acts as `evaluate` does.
 
     Returns:
         (task, list of its states from the start to the end, rewards [steps], summed over agents).
@@ -39,7 +39,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
 def film_in_jax(
     env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
 ):
-    """(states, rewards) of one episode of a JAX simulator, in one program."""
+    """Records (states, rewards) of one episode of a JAX simulator, in one program."""
     rows = env.spec.num_envs  # one, or the agents of one world
 
     @jax.jit
@@ -75,7 +75,7 @@ def film_in_jax(
 def film_on_host(
     env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
 ):
-    """(pictures, rewards) of one episode of a simulator on the host, step by step."""
+    """Records (pictures, rewards) of one episode of a simulator on the host, step by step."""
 
     @jax.jit
     def step(state: AgentState, key, env_state, obs, start, carry):

@@ -1,4 +1,4 @@
-"""Rows of metrics: flat dicts of the names that dashboards know to numbers."""
+"""Rows of metrics: flat dicts from the names that dashboards use to numbers."""
 
 import contextlib
 import csv
@@ -40,14 +40,14 @@ COLUMNS = (
 
 
 MEMBER_COLUMNS = ("member", "seed")
-"""Which agent a row is of, where many train side by side."""
+"""Columns that identify a row's agent, where many train side by side."""
 
 
 Row = dict[str, float]
 
 
 MOST_DIVERGED = 0.01
-"""Of an agent's episodes in training: beyond it the returns of the others are no score."""
+"""Share of an agent's training episodes that may diverge; beyond it, it has no score."""
 
 
 def metrics_row(metrics: Metrics) -> Row:
@@ -74,7 +74,7 @@ def metrics_row(metrics: Metrics) -> Row:
 
 
 def is_finite(metrics: Metrics) -> bool:
-    """Whether the agent was finite throughout: parameters, statistics, and what it answered."""
+    """True if the agent was finite throughout: parameters, statistics and outputs."""
     return int(metrics.finite) == int(metrics.updates)
 
 
@@ -91,7 +91,7 @@ def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
-    """The mean over rows of each number, over those rows that have it."""
+    """The mean of each number over the rows that have it."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: float(np.mean([row[key] for row in rows if key in row])) for key in keys}
 
@@ -101,11 +101,11 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """The rows of a metrics.csv, without empty cells and cut lines; [] if there is no file."""
+    """The rows of a metrics.csv, without empty cells and truncated lines; [] if it is missing."""
     rows = []
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                with contextlib.suppress(ValueError):  # a line that a full disk has cut
+                with contextlib.suppress(ValueError):  # a line that a full disk has truncated
                     rows.append({key: float(value) for key, value in row.items() if key and value})
     return [row for row in rows if {"global_step", "update"} <= row.keys()]

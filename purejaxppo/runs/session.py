@@ -1,4 +1,4 @@
-"""A run from its config to its end: folder, devices, compiled programs, training, last words."""
+"""A run from its config to its end: folder, devices, compiled programs, training, summary."""
 
 import contextlib
 import dataclasses
@@ -33,13 +33,13 @@ INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
 def run_name(name: str, config: Config) -> str:
-    """hopper-s0, or hopper-s0x32 for 32 seeds from 0 on."""
+    """The name of a run: hopper-s0, or hopper-s0x32 for 32 seeds from 0 on."""
     seeds = f"x{config.num_seeds}" if config.num_seeds > 1 else ""
     return f"{Path(name).stem}-s{config.seed}{seeds}"
 
 
 def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
-    """The devices that seeds and shards are divided over: of every process equally many."""
+    """The devices that seeds and shards are divided over, equally many of every process."""
     return processes.spread(devices, config.num_seeds * config.num_shards)
 
 
@@ -47,7 +47,7 @@ def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
 def writing(
     config: Config, run_dir: Path, members: Sequence[Config], *, clobber: bool
 ) -> Iterator[None]:
-    """The run's folder, held by process 0 and seen by all.
+    """Locks the run's folder in process 0, and checks that all processes can read it.
 
     Raises:
         ValueError: as `run_folder`, or a process does not see it.
@@ -57,7 +57,7 @@ def writing(
             if processes.is_main():
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
-                    record_run(config, run_dir, members)  # before all else: so it is a run
+                    record_run(config, run_dir, members)  # first, so that it is a run folder
         with processes.together():
             if not (run_dir / CONFIG).is_file():
                 raise ValueError(f"{run_dir} must be in a file system that all processes share")
@@ -65,7 +65,7 @@ def writing(
 
 
 def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, Any]:
-    """What a run compiles, and the loop that drives it."""
+    """The programs of a run, and the class of its outer loop."""
     if config.num_seeds > 1:
         return MemberPrograms(config, devices, seeds_of(config)), MembersRun
     if config.asynchronous:
@@ -74,7 +74,7 @@ def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, An
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
-    """The config with which an existing run goes on, and what to say about it.
+    """The config with which an existing run continues, and a sentence per tunable change.
 
     Raises:
         ValueError: a structural field differs from what the run was trained with.
@@ -102,7 +102,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 
 def moved_schedules(old: Config, new: Config, update: int) -> str:
-    """Says what another total_timesteps does to a run after so many updates; '' if nothing.
+    """Describes how another total_timesteps changes schedules after `update`; '' if not at all.
 
     Schedules and curricula follow the part of the run that is done, update / num_updates.
     """
@@ -143,7 +143,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
         ValueError: fewer devices than asked for.
     """
     use_compilation_cache()
-    # One process alone may pretend to have more cores than it has.
+    # One process alone may use more devices than it has cores.
     most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
     use_cpu_cores(most or place.cores)
     devices = processes.devices()
@@ -153,7 +153,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
 
 
 def finished(run: Run, notes: list[str]) -> bool:
-    """Whether the run has nothing left to do; says so, and what would have changed."""
+    """True if the run has nothing left to do; prints this, and the changes not trained."""
     if not run.finished:
         return False
     saved = run.checkpoints.progress()
@@ -201,7 +201,7 @@ def execute(run: Run) -> int:
 
 
 def prepare(run: Run) -> TrainState:
-    """The state to train from, and everything compiled and open."""
+    """Initialises or restores the state, opens the sinks and compiles the programs."""
     config, console = run.config, run.console
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
@@ -222,7 +222,7 @@ def prepare(run: Run) -> TrainState:
         state = run.programs.taught(state)
         console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
     if processes.is_main():
-        # The save fits it: only now may it replace what is there.
+        # The save fits this config: only now may it replace the one on disk.
         record_run(config, run.run_dir, run.programs.members)
     init_seconds = time.perf_counter() - started
     run.open_sinks()
@@ -233,7 +233,7 @@ def prepare(run: Run) -> TrainState:
 
 @contextlib.contextmanager
 def closed_after_failure(run: Run) -> Iterator[None]:
-    """Closes a run that fails inside, its simulators above all; that may fail without a word."""
+    """Closes a run that fails inside, above all its simulators; errors of closing are logged."""
     try:
         yield
     except BaseException:
@@ -246,7 +246,7 @@ def closed_after_failure(run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_present(run: Run) -> Iterator[None]:
-    """Among several processes, one that fails inside says why and ends: all else would wait."""
+    """Ends a process of several that fails inside, with its reason: the others would wait."""
     try:
         yield
     except processes.Agreed:
@@ -268,7 +268,7 @@ def all_present(run: Run) -> Iterator[None]:
 
 
 def loss(run: Run, error: Exception) -> str:
-    """What is said when another process has ended, or cannot be reached any more."""
+    """The message after another process has ended, or cannot be reached any more."""
     saved = run.checkpoints.finished()
     state = (
         f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
@@ -282,7 +282,7 @@ def loss(run: Run, error: Exception) -> str:
 
 
 def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
-    """Says how the run ended; the exit code is 0, or 128 + the signal that ended it."""
+    """Prints how the run ended; returns 0, or 128 + the signal that ended it."""
     p, console = run.progress, run.console
     total = sum(p.member_steps) or p.env_steps
     speed = short(total / max(p.train_seconds, 1e-9))

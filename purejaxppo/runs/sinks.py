@@ -15,11 +15,11 @@ class Sink(Protocol):
     """Takes rows."""
 
     def write(self, row: Row) -> None:
-        """One row of metrics."""
+        """Writes one row of metrics."""
         ...
 
     def close(self) -> None:
-        """No more rows."""
+        """Closes the sink."""
         ...
 
 
@@ -29,7 +29,10 @@ class CsvSink:
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
         """Opens the file, keeping rows up to update `resumed_at`."""
         kept = [row for row in read_csv(path) if row["update"] <= resumed_at]
-        with named_when_done(path) as partial, partial.open("w", newline="") as file:
+        with (
+            named_when_done(path) as partial,
+            partial.open("w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.DictWriter(file, columns)
             writer.writeheader()
             writer.writerows(_cells(row) for row in kept)
@@ -50,7 +53,7 @@ class TensorBoardSink:
     """TensorBoard events."""
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
-        """Opens an event file; what older files say after `resumed_at` is purged."""
+        """Opens an event file; entries of older files after `resumed_at` are purged."""
         from tensorboardX import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
@@ -59,7 +62,7 @@ class TensorBoardSink:
         """Writes each number at its step."""
         step = int(row["global_step"])
         for key, value in row.items():
-            if "/" in key and math.isfinite(value):  # of others tensorboardX says what it found
+            if "/" in key and math.isfinite(value):  # tensorboardX warns of others
                 self._writer.add_scalar(key, value, step)
 
     def close(self) -> None:
@@ -71,10 +74,10 @@ class WandbSink:
     """Weights & Biases."""
 
     def __init__(self, project: str, run_dir: Path, config: dict[str, Any]) -> None:
-        """Starts the W&B run, or continues the one whose id the run folder keeps.
+        """Starts the W&B run, or continues the one whose id the run folder holds.
 
         Raises:
-            ValueError: W&B refuses, for want of a login say.
+            ValueError: W&B rejects it, for example without a login.
         """
         import wandb
 
@@ -103,24 +106,24 @@ class WandbSink:
 
 
 class HeldBack:
-    """Passes rows on once a save covers them, to a sink that cannot take them back.
+    """Passes rows to a sink that cannot delete them, once a save covers their steps.
 
-    A run that is killed goes on from its last save, and makes what came after it anew. W&B's steps
-    only increase: it would drop those rows, and keep the ones of what has been lost.
+    A killed run resumes from its last save and repeats the steps after it. W&B's steps only
+    increase: it would drop the repeated rows and hold the lost ones.
     """
 
     def __init__(self, sink: Sink, saved: Callable[[], int | None]) -> None:
-        """`saved` says how many steps the last save that is complete has behind it."""
+        """Wraps a sink; `saved` returns the environment steps of the last complete save."""
         self._sink, self._saved = sink, saved
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Keeps a row, and passes on what has been saved by now."""
+        """Stores a row, and passes on the rows that a save covers by now."""
         self._rows.append(row)
         self._pass_on()
 
     def close(self) -> None:
-        """Passes on what has been saved, drops the rest, which will be made again, and closes."""
+        """Passes on rows that a save covers, drops the rest, which will be repeated, and closes."""
         self._pass_on()
         self._sink.close()
 
@@ -134,11 +137,11 @@ class PerMember:
     """A sink for each member."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
-        """In the members' order."""
+        """Takes one sink per member, in the members' order."""
         self._sinks = sinks
 
     def write(self, row: Row) -> None:
-        """To the sink of the row's member."""
+        """Writes a row to its member's sink."""
         self._sinks[int(row["member"])].write(row)
 
     def close(self) -> None:
@@ -151,12 +154,12 @@ class MeanOfMembers:
     """Gives a sink the mean over the members of each round of rows."""
 
     def __init__(self, sink: Sink, num_members: int) -> None:
-        """Of so many rows."""
+        """Wraps a sink for rows of `num_members` members."""
         self._sink, self._num_members = sink, num_members
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Collects a row, and passes the mean on when it was the last one."""
+        """Collects a row, and writes the mean after the last member's."""
         self._rows.append(row)
         if len(self._rows) == self._num_members:
             mean = mean_row(self._rows)

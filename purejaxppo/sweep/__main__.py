@@ -1,7 +1,7 @@
 """`python -m purejaxppo.sweep --config cartpole.yaml --grid ppo.gamma=0.98,0.99`: many settings.
 
 Settings of one structure are trained in one program, all seeds of them side by side; a sweep that
-was stopped goes on where it was.
+was stopped resumes.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ Those that differ in tunable numbers alone are trained in one program, all seeds
 replace single fields of the config. Running the same command again resumes."""
 SWEEP = "sweep.yaml"
 WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
-"""Flags that do not change what comes out."""
+"""Flags that do not change the results."""
 OURS = (
     "rounds",
     "jobs",
@@ -54,7 +54,7 @@ OURS = (
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """What to try, and where."""
+    """Flags of a sweep: its settings, and the resources to train them on."""
 
     config: str = "cartpole.yaml"
     """A YAML file, or the bare name of a config that comes with the library."""
@@ -75,17 +75,17 @@ class Flags:
     population_interval: int = 0
     """Environment steps of each agent between selections; 0: a twentieth of total_timesteps."""
     population_share: float = 0.25
-    """Of the population that each selection replaces by copies of as many of the best."""
+    """Share of the population that each selection replaces by copies of as many of the best."""
     population_factor: float = 1.25
-    """Numbers of a copied agent are multiplied by this, divided by it, or kept."""
+    """Factor that numbers of a copied agent are multiplied by, divided by, or neither."""
     objective: Literal["last", "best", "mean"] = "last"
-    """What an agent is worth: the return of its last evaluation, its best, or their mean, which
-    is the area under its curve."""
+    """An agent's score: the return of its last evaluation, its best, or their mean, which is the
+    area under its curve."""
     memory_gb: float = 0.0
     """Memory to fill with agents; 0: four fifths of what is free. More agents than fit are
     trained one batch after another."""
     launcher: Literal["local", "ray", "slurm"] = "local"
-    """Where groups of one structure are trained: here, on a Ray cluster, or as SLURM jobs."""
+    """Train groups of one structure here, on a Ray cluster, or as SLURM jobs."""
     launcher_options: dict[str, Scalar] = dataclasses.field(default_factory=dict)
     """Options of ray.remote or of submitit's executor, as name value pairs."""
     clobber: tyro.conf.FlagCreatePairsOff[bool] = False
@@ -94,7 +94,7 @@ class Flags:
 
 @dataclasses.dataclass(frozen=True)
 class Command(Config, Flags):
-    """A config, and what to vary of it."""
+    """A config, and the flags that vary it."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -104,7 +104,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def parse(args: Sequence[str]) -> Command:
-    """The command line over its config file.
+    """Parses the command line over its config file.
 
     Raises:
         ValueError: one sentence.
@@ -116,7 +116,7 @@ def parse(args: Sequence[str]) -> Command:
 
 
 def sweep(command: Command) -> int:
-    """Trains what `command` says and reports it; the exit code."""
+    """Trains the settings of `command` and reports them; returns the exit code."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     name = Path(command.config).stem
     folder = Path(config.run_dir or f"runs/{name}-sweep")
@@ -142,7 +142,7 @@ def sweep(command: Command) -> int:
 
 
 def search_of(command: Command, config: Config) -> tuple[searches.Search, list[Setting]]:
-    """What to try, and the settings of it that are known beforehand.
+    """The search for settings, and those of its settings that are known beforehand.
 
     Raises:
         ValueError: a grid or ranges that are wrong.
@@ -163,7 +163,7 @@ def search_of(command: Command, config: Config) -> tuple[searches.Search, list[S
 
 
 def check_flags(command: Command, config: Config) -> None:
-    """Raises ValueError unless one thing says what to vary, and everything has what it needs."""
+    """Raises ValueError unless exactly one flag selects the search, and the others fit it."""
     check(command.launcher)
     if command.launcher_options and command.launcher == "local":
         raise ValueError("--launcher_options are for --launcher ray and slurm")
@@ -193,7 +193,7 @@ def check_flags(command: Command, config: Config) -> None:
 
 
 def check_members(members: Sequence[Config], command: Command) -> None:
-    """Builds an agent of each structure, without computing anything, if it will train here.
+    """Checks agents; builds one of each structure, without computing, if it will train here.
 
     Raises:
         ValueError: no such environment or devices, or agents that cannot train side by side.
@@ -207,7 +207,7 @@ def check_members(members: Sequence[Config], command: Command) -> None:
 
 
 def record(folder: Path, command: Command, config: Config) -> None:
-    """Writes what the sweep is; or compares, if it goes on.
+    """Writes the definition of the sweep, or compares it with that of the sweep it continues.
 
     Raises:
         ValueError: the folder holds another sweep.
@@ -234,7 +234,7 @@ def record(folder: Path, command: Command, config: Config) -> None:
 
 
 def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
-    """Settings to train side by side, round after round; as before where a sweep goes on."""
+    """Yields settings to train side by side, round after round; repeats rounds on disk first."""
     index = 0
     while True:
         path = folder / "rounds" / f"{index:03d}" / "settings.json"
@@ -251,7 +251,7 @@ def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iter
 def run_round(
     folder: Path, tried: Sequence[Setting], command: Command, config: Config
 ) -> list[Result] | int:
-    """Trains settings and scores them; or the exit code, if it did not come to its end."""
+    """Trains settings and returns their results, or the exit code if training did not finish."""
     configs = [search_space.apply(config, setting) for setting in tried]
     members = [
         dataclasses.replace(c, seed=c.seed + i, num_seeds=1, num_shards=1)
@@ -274,7 +274,7 @@ def run_round(
 
 
 def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]]:
-    """How the population evolves, and with what it starts.
+    """The rules of a population, and the configs that it starts with.
 
     Raises:
         ValueError: a number is out of its range, or a range is of structure.
@@ -291,7 +291,7 @@ def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]
 
 
 def run_population(folder: Path, command: Command, members: list[Config], rules: Rules) -> int:
-    """Trains a population and reports it; the exit code."""
+    """Trains a population and reports it; returns the exit code."""
     devices = start_jax(members[0])
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
     run_dir = folder / "population"
@@ -307,7 +307,7 @@ def run_population(folder: Path, command: Command, members: list[Config], rules:
 
 
 def population_rules(command: Command, config: Config) -> Rules:
-    """How the population evolves.
+    """The rules of selection and perturbation in a population.
 
     Raises:
         ValueError: a number is out of its range, or a range is of structure.

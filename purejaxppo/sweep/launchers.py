@@ -1,7 +1,7 @@
-"""Where the groups of a sweep are trained: here, on a Ray cluster, or under SLURM.
+"""Launchers of the groups of a sweep: in this process, on a Ray cluster, or under SLURM.
 
 A group is a plain value and its runs are folders on a file system that all machines share, so a
-worker that dies costs what it had not saved: its group is run again and resumes.
+worker process that dies loses only unsaved steps: its group is run again and resumes.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ from typing import Any
 from purejaxppo.sweep.packing import Group, train_group
 
 RETRIES = 3
-"""How often a group whose worker died is run again."""
+"""Number of times that a group whose worker process died is run again."""
 
 Launcher = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
 """(groups, folder for logs, options of the launcher) -> exit codes."""
 
 
 def here(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
-    """One group after another in this process; the first that fails or is interrupted ends it."""
+    """Trains group after group in this process, up to one that fails or is interrupted."""
     del folder, options
     codes = []
     for group in groups:
@@ -32,13 +32,13 @@ def here(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> l
 
 
 def on_ray(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
-    """A Ray task per group, in the cluster of RAY_ADDRESS or in one made here.
+    """Runs a Ray task per group, in the cluster of RAY_ADDRESS or in one made here.
 
     `options` are those of `ray.remote`; without num_cpus, a group takes as many cores as the
     smallest machine has, or as `devices` says. Without num_gpus these cores are its devices.
 
     Raises:
-        ValueError: a group's own complaint, or a worker that died too often.
+        ValueError: a group's own error, or a worker process that died too often.
     """
     del folder
     import ray
@@ -66,13 +66,13 @@ def on_ray(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) ->
 
 
 def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> list[int]:
-    """A SLURM job per group, by submitit.
+    """Runs a SLURM job per group, by submitit.
 
     `options` are those of submitit's executor: timeout_min, slurm_partition, gpus_per_node,
     cpus_per_task and so on; `cluster` local runs the jobs as processes here.
 
     Raises:
-        ValueError: no SLURM here, a group's own complaint, or a worker that died too often.
+        ValueError: no SLURM here, a group's own error, or a worker process that died too often.
     """
     import submitit
 
@@ -107,18 +107,18 @@ def on_slurm(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) 
 
 
 def on_cores(group: Group, cores: int) -> Group:
-    """The same group, with so many cores as its devices."""
+    """Copies a group, with `cores` as its devices."""
     members = tuple(dataclasses.replace(m, devices=max(cores, 1)) for m in group.members)
     return dataclasses.replace(group, members=members)
 
 
 def absolute(group: Group) -> Group:
-    """The same group for a process that may work in another folder."""
+    """Copies a group for a process that may work in another folder."""
     return dataclasses.replace(group, folder=str(Path(group.folder).resolve()))
 
 
 def _collect(job: Any, codes: list[int], index: int) -> bool:
-    """Waits for a job and notes its exit code; False if its worker died."""
+    """Waits for a job and stores its exit code; False if its worker process died."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:

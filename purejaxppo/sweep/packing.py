@@ -26,13 +26,13 @@ from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 
 SHARE = 0.8
-"""Of the memory that is free: what a sweep takes if it is not told."""
+"""Share of the free memory that a sweep takes by default."""
 PLAN = "batches.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Agents of one structure, and where their runs go; a plain value that can be sent."""
+    """Agents of one structure, and the folder of their runs; a value that can be pickled."""
 
     folder: str
     members: tuple[Config, ...]
@@ -41,7 +41,7 @@ class Group:
 
 
 def group_up(members: Sequence[Config]) -> list[list[Config]]:
-    """The agents by structure, in the order of their first."""
+    """Groups agents by structure, in the order of each group's first agent."""
     groups: dict[Any, list[Config]] = {}
     for member in members:
         groups.setdefault(structure(member), []).append(member)
@@ -49,7 +49,7 @@ def group_up(members: Sequence[Config]) -> list[list[Config]]:
 
 
 def train_group(group: Group) -> int:
-    """Trains what is left of a group, batch after batch; the exit code of the first that failed."""
+    """Trains the rest of a group, batch after batch; returns the first exit code that is not 0."""
     devices = start_jax(group.members[0])
     folder = Path(group.folder)
     for index, members in enumerate(plan(group, devices)):
@@ -60,7 +60,7 @@ def train_group(group: Group) -> int:
 
 
 def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
-    """The group's batches: as they were planned before, if anything of them has been saved."""
+    """Divides a group into batches; as planned before, if any of these has a save."""
     path = Path(group.folder) / PLAN
     members = list(group.members)
     begun = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
@@ -83,7 +83,7 @@ def cut(count: int, limit: int, width: int) -> list[int]:
     """Sizes of batches of at most `limit` agents: as few and as equal as can be.
 
     Each is a multiple of `width`, so that all devices have work; together they may be more than
-    `count`, by less than `width` for each: such places are filled with a copy.
+    `count`, by less than `width` for each: such slots are filled with a copy.
 
         cut(10, 100, 2) = [10], cut(9, 100, 2) = [10], cut(10, 4, 2) = [4, 4, 2]
     """
@@ -96,7 +96,7 @@ def cut(count: int, limit: int, width: int) -> list[int]:
 
 
 def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
-    """How many of a group's agents fit into memory together, by what XLA says of their programs.
+    """Number of a group's agents that fit into memory together, by XLA's memory analysis.
 
     Raises:
         ValueError: not even the fewest that a program can be made of.
@@ -120,7 +120,7 @@ def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
 
 
 def measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
-    """Bytes that so many agents take: their largest program, and a copy of them to be saved."""
+    """Bytes that `size` agents take: their largest program, and a copy of them to be saved."""
     known = structure(members[0]), size, len(devices)
     if known not in _MEASURED:
         _MEASURED[known] = _measure(members, size, devices)
@@ -146,7 +146,7 @@ def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) ->
 
 
 def program_bytes(compiled: Any) -> int:
-    """What a compiled program needs on each device: arguments, results and work space."""
+    """Bytes that a compiled program needs on each device: arguments, results and work space."""
     found = compiled.memory_analysis()
     return (
         found.argument_size_in_bytes
@@ -157,7 +157,7 @@ def program_bytes(compiled: Any) -> int:
 
 
 def free_memory(devices: list[jax.Device]) -> float:
-    """Bytes that are free: the devices' own memory, or the machine's where they are its cores."""
+    """Bytes that are free: the devices' own memory, or the machine's if they are its cores."""
     if devices[0].platform != "cpu":
         stats = [device.memory_stats() or {} for device in devices]
         limits = [s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s]
@@ -193,9 +193,9 @@ def train_batch(
     devices: list[jax.Device],
     make: Callable[[Config, Path, Console], MembersRun] | None = None,
 ) -> int:
-    """Trains a batch in its folder, or what is left of it; the exit code.
+    """Trains a batch in its folder, or the rest of it; returns the exit code.
 
-    `make` makes the run, if it is not a plain one: (config, folder, console) -> run.
+    `make` builds the run, a MembersRun by default: (config, folder, console) -> run.
     """
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
     config = resolve_shards(config, len(devices))
@@ -217,7 +217,7 @@ def train_batch(
         except NotFiniteError as error:
             if make is not None:
                 raise
-            console.say(f"{folder}: {error}")  # agents without a score, as their rows say
+            console.say(f"{folder}: {error}")  # its agents have no score
             return 0
         except (jax.errors.JaxRuntimeError, Stopped) as error:
             if "RESOURCE_EXHAUSTED" not in str(error):

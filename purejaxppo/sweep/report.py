@@ -1,4 +1,4 @@
-"""What came out of a sweep: a score per setting, a table, a picture, and the best as a config."""
+"""Results of a sweep: a score per setting, a table, a picture, and the best as a config."""
 
 import csv
 import dataclasses
@@ -23,12 +23,12 @@ SHOWN = 20
 
 
 class Result(NamedTuple):
-    """What a setting came to."""
+    """Scores and runs of a setting."""
 
     setting: Setting
     config: Config
     scores: tuple[float, ...]
-    """Of each seed; NaN where no episode was evaluated."""
+    """Score of each seed; NaN where no episode was evaluated."""
     places: tuple[tuple[str, int], ...]
     """The run folder and the index in it, of each seed."""
 
@@ -63,7 +63,7 @@ def score(
 
 
 def identity(config: Config) -> Any:
-    """What tells one agent of a sweep from another."""
+    """A key that identifies an agent of a sweep."""
     config = dataclasses.replace(config, num_seeds=1, num_shards=1)
     return structure(config), config.ppo, config.seed
 
@@ -77,11 +77,11 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 
 
 def value(rows: Sequence[Row], objective: str) -> float:
-    """What an agent is worth by its rows; without evaluations, by its training returns.
+    """Scores an agent by the evaluations in its rows or, without these, by its training returns.
 
-    NaN, no score, has an agent that is not finite at its end or whose evaluation diverged; the best
-    of its evaluations, of which there is a save, still counts. So has a row of training returns, if
-    of its episodes more than `MOST_DIVERGED` diverged and have no return.
+    The score is NaN for an agent that is not finite at its end or whose evaluation diverged; the
+    best of its evaluations, of which there is a save, still counts. A row of training returns is
+    NaN, too, if more than `MOST_DIVERGED` of its episodes diverged and have no return.
     """
     broken = bool(rows) and rows[-1].get("charts/finite", 1.0) == 0
     trained = [training_return(row) for row in rows if "charts/episodic_return" in row]
@@ -119,7 +119,7 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
 def report_population(
     folder: Path, members: Sequence[Config], rules: Rules, objective: str
 ) -> None:
-    """As `report`, for a population, whose numbers changed on the way."""
+    """Reports a population, as `report` does, with its tunable numbers at the end."""
     run = str(folder / "population")
     curves = read_members(run)
     results = []
@@ -139,12 +139,12 @@ def report_population(
 
 
 def rank(results: Sequence[Result]) -> list[Result]:
-    """The best first, those without a score last."""
+    """Sorts results: the best first, those without a score last."""
     return sorted(results, key=lambda r: math.inf if math.isnan(r.score) else -r.score)
 
 
 def finish(folder: Path, best: Result, about: str) -> None:
-    """Writes the best setting and says where everything is; there is none without a score."""
+    """Writes the best setting, if any has a score, and prints the paths of all files."""
     print(f"table: {folder / 'results.csv'}, picture: {folder / 'sweep.png'}")
     if math.isnan(best.score):
         print("no best.yaml: no setting has a score, since its agents diverged or ended no episode")
@@ -154,13 +154,13 @@ def finish(folder: Path, best: Result, about: str) -> None:
 
 
 def write_best(path: Path, best: Result, about: str) -> None:
-    """A result's config as YAML that `train` takes."""
+    """Writes a result's config as YAML that `train` takes."""
     config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
     configio.write_whole(path, f"# {about}\n" + configio.to_yaml(config))
 
 
 def print_where(folder: Path, best: Result) -> None:
-    """Where the best setting and its best seed are."""
+    """Prints the commands for the best setting and its best seed."""
     again = folder.with_name(f"{folder.name}-best")
     config = folder / "best.yaml"
     print(f"best: python -m purejaxppo.train --config {config} --run_dir {again}")
@@ -171,7 +171,7 @@ def print_where(folder: Path, best: Result) -> None:
 def plot_population(
     path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
 ) -> None:
-    """Each member's return and numbers over environment steps; the best at the end on top."""
+    """Draws members' returns and numbers over environment steps; the best at the end on top."""
     keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
     if not any(keys[0] in row for rows in curves.values() for row in rows):
         keys[0] = "charts/episodic_return"
@@ -194,7 +194,7 @@ def plot_population(
 
 
 def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> None:
-    """One line per setting, the best first, with each seed's score and where it is."""
+    """Writes a line per setting, the best first, with each seed's score and run folder."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         names = ["return_mean", "return_std", "return_ci95", "seeds", "returns", "runs", "indices"]
@@ -213,7 +213,7 @@ def write_table(path: Path, ranked: Sequence[Result], keys: Sequence[str]) -> No
 
 
 def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> None:
-    """The best settings on the terminal."""
+    """Prints the best settings."""
     from rich.console import Console
     from rich.table import Table
 
@@ -236,19 +236,19 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
 
 
 def exact(value: Any) -> str:
-    """A setting's value, so that it can be given again."""
+    """Formats a setting's value in full, so that it can be given again."""
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def show(value: Any) -> str:
-    """A setting's value, short."""
+    """Formats a setting's value, shortened."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return exact(value)
 
 
 def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
-    """One key: a line with its band; a full grid of two: a heat map; else parallel axes."""
+    """Draws a line for one key, a heat map for a full grid of two, else parallel axes."""
     keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
     levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
     full = math.prod(map(len, levels)) == len(results)
@@ -266,7 +266,7 @@ def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str)
 
 
 def line(axes, results: Sequence[Result], key: str) -> None:
-    """The score over one setting, with the confidence of the mean."""
+    """Draws the score over one setting, with the confidence interval of the mean."""
     given = [r.setting[key] for r in results]
     numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in given)
     order = np.argsort(given) if numeric else np.arange(len(given))
@@ -284,7 +284,7 @@ def line(axes, results: Sequence[Result], key: str) -> None:
 
 
 def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[str]]) -> None:
-    """The score over two settings."""
+    """Draws the score over two settings."""
     table = np.full((len(levels[0]), len(levels[1])), np.nan)
     for r in results:
         row, column = (
@@ -304,7 +304,7 @@ def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[s
 
 
 def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) -> None:
-    """A line per setting over all that varies, coloured by its score; the best on top."""
+    """Draws a line per setting over all keys that vary, coloured by score; the best on top."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -333,7 +333,7 @@ def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) 
 
 
 def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Where values lie on an axis from 0 to 1, and its marks."""
+    """Positions of values on an axis from 0 to 1, and its marks."""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
         x = np.asarray(values, float)
         scaled = np.log(x) if is_log(x) else x
@@ -346,5 +346,5 @@ def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]
 
 
 def is_log(x: np.ndarray) -> bool:
-    """Whether positive numbers span so much that a logarithmic axis shows them better."""
+    """True if positive numbers span so much that a logarithmic axis shows them better."""
     return bool(np.min(x) > 0 and np.max(x) / np.min(x) > 20)

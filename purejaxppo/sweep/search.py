@@ -1,4 +1,4 @@
-"""How a sweep chooses what to try next, seeing what came out so far."""
+"""Searches of a sweep: choose the next settings by the scores so far."""
 
 import importlib.util
 import math
@@ -10,7 +10,7 @@ from purejaxppo.runs.population import Rules
 from purejaxppo.sweep.search_space import Choice, LogUniform, Range, Setting, Uniform
 
 TRIES = 100
-"""Settings that do not go together before the ranges are given up."""
+"""Invalid settings in succession after which a search fails."""
 
 Scored = Sequence[tuple[Setting, float]]
 
@@ -19,11 +19,11 @@ class Search(Protocol):
     """Chooses settings, round after round."""
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """The next settings to train side by side; none when it is over.
+        """Chooses the next settings to train side by side; none when the search is over.
 
         Args:
-            scored: everything tried so far and what it was worth (NaN: no evaluation).
-            known: what was chosen here in the run of the sweep that this one continues.
+            scored: every setting tried so far and its score (NaN: no evaluation).
+            known: the settings of this round in the sweep that this one continues.
         """
         ...
 
@@ -32,11 +32,11 @@ class Fixed:
     """Settings that are known beforehand: one round."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
-        """These."""
+        """Takes all settings."""
         self._settings = list(settings)
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """All of them, then none."""
+        """Returns all settings, then none."""
         del known
         return [] if scored else self._settings
 
@@ -49,7 +49,7 @@ class Optuna:
         count: settings in all.
         batch: settings at a time.
         seed: of the sampler.
-        check: raises ValueError for a setting that makes no sense; another is chosen then.
+        check: raises ValueError for an invalid setting; another is chosen then.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Optuna:
         self._failed = optuna.trial.TrialState.FAIL
 
     def next(self, scored: Scored, known: Sequence[Setting] | None) -> list[Setting]:
-        """As many as a batch holds and are left."""
+        """Chooses a batch of settings, or as many as are left."""
         for trial, (_, score) in zip(self._asked, scored[-len(self._asked) :], strict=True):
             if math.isnan(score):
                 self._study.tell(trial, state=self._failed)
@@ -100,7 +100,7 @@ class Optuna:
         return TPESampler(seed=seed, constant_liar=True, n_startup_trials=startup)
 
     def _ask(self) -> Any:
-        """The next trial that makes sense; ValueError if none of many does."""
+        """Asks for the next valid trial; raises ValueError if none of many is valid."""
         for _ in range(TRIES):
             trial = self._study.ask(self._distributions())
             try:
@@ -145,7 +145,7 @@ class Optuna:
 
 
 def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
-    """Rules for ranges of tunable numbers.
+    """Builds the rules of a population from ranges of tunable numbers.
 
     Raises:
         ValueError: a range is of something that a compiled program cannot change.

@@ -1,4 +1,4 @@
-"""What a sweep tries: settings, from a grid or drawn from ranges.
+"""Settings of a sweep, from a grid or drawn from ranges.
 
 A setting is a flat mapping from dotted names of config fields to values, over a base config.
 """
@@ -25,27 +25,27 @@ DEFAULTS = Config()
 NOT_SWEPT = frozenset(
     name for name, about, _ in settings_of(DEFAULTS) if not about.get("swept", True)
 )
-"""Fields that say how to run and what to keep, and not what is learned."""
+"""Fields that a sweep cannot vary: seeds, and fields of running, evaluating and saving."""
 
 
 class Range(Protocol):
     """Values that one field may take."""
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One of them."""
+        """Draws a value."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """Between low and high, each as likely; whole numbers for a field of whole numbers."""
+    """Values from low to high, each as likely; whole numbers for a field of whole numbers."""
 
     low: float
     high: float
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """One of them."""
+        """Draws a value."""
         if self.whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         return float(rng.uniform(self.low, self.high))
@@ -53,31 +53,31 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True)
 class LogUniform:
-    """Between low and high, each order of magnitude as likely."""
+    """Values from low to high, each order of magnitude as likely."""
 
     low: float
     high: float
     whole: bool = False
 
     def draw(self, rng: np.random.Generator) -> float | int:
-        """One of them."""
+        """Draws a value."""
         value = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
         return min(max(round(value), int(self.low)), int(self.high)) if self.whole else value
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of a list."""
+    """Values of a list, each as likely."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One of them."""
+        """Draws a value."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
 def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[Any]]:
-    """Values per field, from texts such as `ppo.learning_rate=1e-4,3e-4`, over a base config.
+    """Parses values per field from texts such as `ppo.learning_rate=1e-4,3e-4`, over a base config.
 
     Raises:
         ValueError: one sentence about the first text that is wrong.
@@ -109,7 +109,7 @@ def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
 
 
 def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
-    """Ranges from a YAML file, over a base config.
+    """Loads ranges from a YAML file, over a base config.
 
         ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
         ppo.ent_coef: {uniform: [0, 0.02]}
@@ -158,16 +158,16 @@ def _parse_range(where: str, key: str, given: Any, base: Config) -> Range:
 
 
 def random_settings(ranges: Mapping[str, Range], count: int, seed: int) -> list[Setting]:
-    """`count` settings drawn from ranges; the same for the same seed."""
+    """Draws `count` settings from ranges; the same for the same seed."""
     rng = np.random.default_rng(seed)
     return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
 
 
 def check_key(key: str, where: str) -> str:
-    """A field's dotted name, if a sweep may vary it.
+    """Checks that a sweep may vary the field of a dotted name; returns the name.
 
     Raises:
-        ValueError: there is none of this name, or it is not what is learned.
+        ValueError: there is none of this name, or a sweep may not vary it.
     """
     known = configio.flatten(Config())
     if key not in known:
@@ -182,7 +182,7 @@ def check_key(key: str, where: str) -> str:
 
 
 def check_value(key: str, value: Any, where: str, base: Config) -> Any:
-    """A value as its field's type.
+    """Converts a value to its field's type.
 
     Raises:
         ValueError: it does not fit.
@@ -200,7 +200,7 @@ def check_value(key: str, value: Any, where: str, base: Config) -> Any:
 
 
 def apply(config: Config, setting: Setting) -> Config:
-    """The config of a setting.
+    """Applies a setting to a config.
 
     Raises:
         ValueError: its fields do not go together.
@@ -211,6 +211,6 @@ def apply(config: Config, setting: Setting) -> Config:
 
 
 def structure(config: Config) -> tuple[tuple[str, Any], ...]:
-    """What one compiled program has in common: every field but tunable ones and the seed."""
+    """The structure of a compiled program: every field but tunable ones and the seed."""
     flat = configio.flatten(config)
     return tuple((k, repr(v)) for k, v in flat.items() if k not in TUNABLE and k != "seed")

@@ -20,7 +20,7 @@ from purejaxppo.envs.wrappers import TimeLimit, UnitActions
 from purejaxppo.evaluation import Agent, Evaluator, evaluate
 from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
-from purejaxppo.types import AgentState
+from purejaxppo.types import AgentState, PolicyStep
 
 EXAMPLES = Path(__file__).parents[1] / "support" / "example_worlds.py"
 HAND = f"pettingzoo/{EXAMPLES}:Hand"
@@ -471,7 +471,7 @@ def test_evaluated_returns_are_those_of_each_agents_own_episode(make_config):
         @staticmethod
         def act_deterministically(state, key, carry, obs, start):
             action = jnp.array([1, 1, 2])[obs["agent"]]
-            return carry, action, jnp.zeros(len(action)), action
+            return PolicyStep(carry, action, jnp.zeros(len(action)), action)
 
     evaluator = Evaluator(agent.config, Fixed, 5)
     returns, lengths = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""Rewards for what is new: `make` gives the triple that a config names."""
+"""Intrinsic rewards for novelty: `make` returns the one that a config names."""
 
 from purejaxppo.agents.intrinsic import icm, rnd
 from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, none

@@ -14,7 +14,7 @@ from purejaxppo.types import RunningStats
 
 
 class Rows(NamedTuple):
-    """A rollout as curiosity sees it."""
+    """The part of a rollout that an intrinsic reward uses."""
 
     obs: Any  # [T, N, ...] as the policy sees it
     next_obs: Any  # [T, N, ...] after the step: the true last one where an episode ends
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
 
 
 class Intrinsic(NamedTuple):
-    """A reward for what is new."""
+    """An intrinsic reward for novelty."""
 
     init: Callable[[Any], Any]
     """key -> state."""
@@ -32,11 +32,11 @@ class Intrinsic(NamedTuple):
     update: Callable[[Any, Rows, Any, Callable], tuple[Any, dict[str, Any]]]
     """(state, rows, key, sum over shards) -> (state, figures by dashboard name)."""
     figures: tuple[str, ...] = ()
-    """Names of the figures."""
+    """The dashboard's names of the figures."""
 
 
 def none() -> Intrinsic:
-    """No bonus, and nothing to learn."""
+    """No bonus: zeros, without a state."""
     return Intrinsic(
         init=lambda key: (),
         reward=lambda state, rows: jnp.zeros(rows.valid.shape),
@@ -45,7 +45,7 @@ def none() -> Intrinsic:
 
 
 class Learned(NamedTuple):
-    """What a bonus that is a model's error has learned."""
+    """State of a bonus that is a model's error."""
 
     params: Any
     opt_state: Any  # over the parameters as one flat vector
@@ -60,12 +60,12 @@ def from_error(
     errors: Callable[[Any, Rows], tuple[Any, Any]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """The bonus of a model that is surprised: its error over the errors' standard deviation so far.
+    """The bonus from a model's error: divided by the errors' standard deviation so far.
 
     Args:
         init: key -> parameters.
         errors: (params, rows [B]) -> (errors [B], losses [B] to be minimised).
-        config: how it is learned.
+        config: of the model's training.
     """
     adam = optax.scale_by_adam()
 

@@ -1,7 +1,7 @@
-"""The intrinsic curiosity module: surprise about what an action does to features that matter.
+"""The intrinsic curiosity module: the prediction error of an action's effect on learned features.
 
-Features are learned by telling the action from the observations before and after it, so that
-what the agent has no influence on does not surprise. Pathak et al. 2017,
+Features are learned by predicting the action from the observations before and after it, so that
+parts of an observation without influence of the agent add no error. Pathak et al. 2017,
 https://arxiv.org/abs/1705.05363.
 """
 
@@ -34,7 +34,7 @@ class Curiosity(nn.Module):
 
     @nn.compact
     def __call__(self, obs, next_obs, action):
-        """-> (forward model's squared error [...], parameters of the guessed action [..., P])."""
+        """-> (forward model's squared error [...], parameters of the predicted action [..., P])."""
         config = self.config
         features = Features(
             self.observation, self.network, config.hidden, config.features, name="features"
@@ -59,10 +59,10 @@ def make(
     network: NetworkConfig,
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """The forward model's error.
+    """The bonus from the forward model's error.
 
-    The forward model does not move the features: else it would be least surprised by features that
-    say nothing.
+    The forward model's loss has no gradient for the features: its error would else be smallest for
+    constant features.
     """
     distribution = distributions.for_space(action)
     log_std = distributions.log_std_positions(action)

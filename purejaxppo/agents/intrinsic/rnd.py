@@ -1,4 +1,4 @@
-"""Random network distillation: what a network has not learned to imitate, it has not often seen.
+"""Random network distillation: a network's error in imitating a random one is large where new.
 
 Burda et al. 2018, https://arxiv.org/abs/1810.12894. The bonus is added to the reward, under one
 value function and one discount; theirs has a second value head.

@@ -1,8 +1,8 @@
 """Simulators that run on the host, inside the compiled loop.
 
-An adapter gives a `Pool`: N environments behind two functions that can be traced, EnvPool's by its
-own XLA calls, others by callbacks. `HostEnv` turns it into an `Env`. What orders the calls is a
-token that each of them takes and returns, so that callbacks need no order of their own and can be
+An adapter returns a `Pool`: N environments behind two functions that can be traced, EnvPool's by
+its own XLA calls, others by callbacks. `HostEnv` turns it into an `Env`. A token that each call
+takes and returns orders the calls, so that callbacks need no order of their own and can be
 vmapped: a batch of seeds is folded into one larger pool, and one call steps them all.
 """
 
@@ -24,15 +24,15 @@ from purejaxppo.spaces import Box, Dict, Space
 
 
 class Rows(NamedTuple):
-    """What a pool answers to N actions."""
+    """Result of one step of a pool of N environments."""
 
     obs: Any  # [N, ...]
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool
     truncated: jax.Array  # [N] bool
-    score: Any = None  # [N] float32: what the episode's return is reported in, if not `reward`
-    over: Any = None  # [N] bool: what ends the reported episode, if not the flags above
-    diverged: Any = None  # [N] bool: what the pool has found and ended by itself
+    score: Any = None  # [N] float32: summands of the reported return, if not `reward`
+    over: Any = None  # [N] bool: the reported episode's end, if not the flags above
+    diverged: Any = None  # [N] bool: episodes that the pool itself found diverged and ended
 
 
 class Pool(Protocol):
@@ -40,7 +40,7 @@ class Pool(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong, of which the program that stepped the pool says little."""
+        """The error on the host, of which the compiled program's own error has only the text."""
         ...
 
     def reset(self, key) -> tuple[Any, Any]:
@@ -60,7 +60,7 @@ class Pool(Protocol):
         ...
 
     def picture(self) -> np.ndarray | None:
-        """The first environment as it looks now, uint8 [H, W, 3]; None if it cannot be drawn."""
+        """A picture of the first environment now, uint8 [H, W, 3]; None if it cannot be drawn."""
         ...
 
     def close(self) -> None:
@@ -70,12 +70,12 @@ class Pool(Protocol):
 
 @dataclass(frozen=True)
 class Filmed:
-    """Stands for a task whose "states" are pictures or, where there are none, observations."""
+    """Draws "states" that are pictures or, where there are none, observations."""
 
     frame_rate: float
 
     def draw(self, states, *, height: int, width: int):
-        """The pictures in the size that is asked for."""
+        """The pictures in the requested size."""
         if isinstance(states[0], Picture):
             from purejaxppo.pictures.canvas import fit
 
@@ -86,15 +86,15 @@ class Filmed:
 
 
 class SimulatorError(RuntimeError):
-    """A simulator on the host failed, and with it the program that stepped it."""
+    """A simulator on the host failed, and with it the compiled program that stepped it."""
 
 
 @contextlib.contextmanager
 def named_failures(name: str, *envs: Any) -> Iterator[None]:
-    """Says what went wrong on the host where a program that stepped `envs` fails inside.
+    """Replaces an error of a program that steps `envs` by the simulator's own error.
 
     Raises:
-        SimulatorError: in the words of the simulator.
+        SimulatorError: with the simulator's message.
     """
     try:
         yield
@@ -106,7 +106,7 @@ def named_failures(name: str, *envs: Any) -> Iterator[None]:
 
 
 class Picture(NamedTuple):
-    """A compressed picture: a long film would fill the memory."""
+    """A compressed picture: a long video would fill the memory."""
 
     shape: tuple[int, ...]
     data: bytes
@@ -117,22 +117,22 @@ class Picture(NamedTuple):
         return cls(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 
     def pixels(self) -> np.ndarray:
-        """As it was."""
+        """The pixels, uint8 [H, W, 3]."""
         return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
 
 
 class HostState(struct.PyTreeNode):
-    """N environments on the host: what the device knows of them."""
+    """The device's part of the state of N environments on the host."""
 
     token: Any  # orders the calls
-    done: jax.Array  # [N] bool: the pool will answer the next step with a new episode
+    done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
 
 
 NO_LIMIT = 2**31 - 1
-"""What simulators say of tasks without a time limit, if they do not say 0."""
+"""The time limit that simulators report for tasks without one, if it is not 0."""
 _ALIVE: list[Pool] = []
-"""Compiled programs hold a pool's address but no reference to it, so this list does."""
+"""References to pools: compiled programs hold a pool's address but no reference to it."""
 
 
 class HostEnv:
@@ -143,8 +143,8 @@ class HostEnv:
         observation: space of an observation.
         action: space of an action, as the pool takes it.
         num_envs: N.
-        max_episode_steps: the time limit, which the pool keeps; 0 or `NO_LIMIT`: none.
-        frame_rate: steps per second, for films.
+        max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
+        frame_rate: steps per second, for videos.
     """
 
     def __init__(
@@ -174,21 +174,21 @@ class HostEnv:
         )
 
     def pool(self, num_envs: int) -> Pool:
-        """The pool of so many environments, made at the first call."""
+        """The pool of `num_envs` environments, made at the first call."""
         if num_envs not in self._pools:
             self._pools[num_envs] = self._make_pool(num_envs, self._update)
             _ALIVE.append(self._pools[num_envs])
         return self._pools[num_envs]
 
     def continue_at(self, update: int) -> None:
-        """Starts other episodes than the run did, which goes on after so many updates.
+        """Prepares for a run that continues after `update` updates, with other episodes.
 
         To be called before anything is traced.
         """
         self._update = update
 
     def picture(self, obs) -> Any:
-        """How environment 0 looks, or `obs` (of one environment) if it has no looks."""
+        """A picture of environment 0, or its part of `obs` [N, ...] if it cannot be drawn."""
         picture = self.pool(self.spec.num_envs).picture()
         if picture is None:
             return jax.tree.map(lambda x: np.asarray(x)[0], obs)
@@ -196,7 +196,7 @@ class HostEnv:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
+        """The error on the host, if there was one."""
         return next((p.failure for p in self._pools.values() if p.failure), None)
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class HostEnv:
         return HostState(token, done=false, lost=false), obs
 
     def refresh(self, state: HostState) -> HostState:
-        """Nothing to draw: the simulator resets itself."""
+        """Does nothing: the simulator resets itself."""
         return state
 
     def step(self, state: HostState, action) -> tuple[HostState, EnvStep]:
@@ -242,7 +242,7 @@ class HostEnv:
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
     def _outcome(self, state: HostState, token, rows: Rows) -> tuple[HostState, EnvStep]:
-        """What the trainer sees of a pool's answer."""
+        """Converts a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
         ok = bounded(rows.reward) & bounded(rows.obs)
         contained = False if rows.diverged is None else rows.diverged
@@ -264,7 +264,7 @@ class HostEnv:
         return state, step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
-        """(reset, step) of the pool of so many; under vmap they fold into those of a larger one."""
+        """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""
         if num_envs not in self._calls:
             self._calls[num_envs] = self._make_calls(num_envs)
         return self._calls[num_envs]
@@ -306,7 +306,7 @@ class HostEnv:
 
 
 def seed_at(seed: int, update: int) -> int:
-    """The seed of simulators of a run that goes on after so many updates; see `continue_at`."""
+    """The simulators' seed in a run that continues after `update` updates; see `continue_at`."""
     return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
 
 

@@ -30,14 +30,14 @@ OURS = frozenset(
         "max_episode_steps",
     )
 )
-"""Settings of a pool that are not given as options."""
+"""Settings of a pool that cannot be given as options."""
 PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_camera_id"})
-"""Options that are no settings of the pool: MuJoCo's tasks take them."""
+"""Options of MuJoCo's tasks that are no settings of the pool."""
 SCORED = {"reward_clip": False}
-"""How a game is scored, whatever it is trained with. Lives stay as they are: with `episodic_life`
-EnvPool serves the next ball by itself, which an agent then never learns to do."""
+"""Settings of evaluations, independent of those of training. `episodic_life` is not changed: with
+it EnvPool serves the next ball by itself, and an agent never learns to do so."""
 PICTURE = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
-"""What a pool that is to be filmed is made with."""
+"""Settings of a pool whose pictures are requested."""
 FRAME_RATES = {
     "envpool.atari": 60.0,
     "envpool.box2d": 50.0,
@@ -45,9 +45,9 @@ FRAME_RATES = {
     "envpool.mujoco": 40.0,
     "envpool.vizdoom": 35.0,
 }
-"""Steps per second by the start of a family's module, before `frame_skip` of emulators."""
+"""Steps per second by the prefix of a family's module, before `frame_skip` of emulators."""
 SEED_STRIDE = 1_000_003
-"""Between the seeds of two runs, so that their environments share none."""
+"""Distance between the seeds of two runs, so that their environments share none."""
 
 
 def _load_gl() -> bool:
@@ -59,7 +59,7 @@ def _load_gl() -> bool:
 
 
 GL = _load_gl()
-"""Whether OpenGL is there. EnvPool's MuJoCo finds it only if it was loaded for all before."""
+"""True if OpenGL is available. EnvPool's MuJoCo finds it only if it was loaded globally before."""
 
 
 def _envpool() -> Any:
@@ -91,11 +91,11 @@ def make(
         num_envs: N.
         seed: of the environments; EnvPool takes it when a pool is made, and never again.
         evaluation: whole games with their true scores.
-        film: pictures will be asked for.
+        film: pictures will be requested.
         first: the number that the first environment has in a larger batch.
 
     Raises:
-        ValueError: an option that the task does not have, or spaces that no policy here can use.
+        ValueError: an option that the task does not have, or spaces that are not supported.
     """
     options = _options(name, config)
     spec = _spec(name, options)
@@ -142,7 +142,7 @@ def _frame_rate(name: str, settings: dict[str, Any]) -> float:
 
 
 def _bounds(space: spaces.Space) -> spaces.Space:
-    """The space without the bounds that EnvPool gives what has none: the range of its type."""
+    """The space without the bounds that EnvPool sets where there are none: its type's range."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict(tuple((name, _bounds(part)) for name, part in space.spaces))
     if isinstance(space, spaces.Box) and np.max(space.high) > 1e30:
@@ -152,14 +152,18 @@ def _bounds(space: spaces.Space) -> spaces.Space:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
+    """Suppresses Gymnasium's warning that EnvPool's bounds are of another type than its numbers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered.*")
         yield
 
 
 def _spec(name: str, options: dict[str, Any]) -> Any:
-    """EnvPool's description of a task; its complaints as ValueError."""
+    """EnvPool's description of a task.
+
+    Raises:
+        ValueError: EnvPool cannot make the task.
+    """
     try:
         with _quietly():
             return _envpool().make_spec(name, **options)
@@ -207,7 +211,7 @@ def _check_gl() -> None:
 
 
 class EnvPool:
-    """One pool behind `host.Pool`.
+    """One EnvPool pool as a `bridge.Pool`.
 
     Every call is traced with 64-bit numbers on: an environment of float64 that is traced without
     them ends the process.
@@ -227,7 +231,7 @@ class EnvPool:
             self.handle, self._recv, self._send, _ = self.env.xla()
 
     def reset(self, key):
-        """Every environment at a start; the pool's own seeds say which, and `key` does not."""
+        """Every environment at a start, drawn from the pool's own seeds and not from `key`."""
 
         def host_reset(key_data):
             del key_data
@@ -243,16 +247,16 @@ class EnvPool:
         return io_callback(host_reset, (token, shapes), jax.random.key_data(key))
 
     def step(self, token, action):
-        """Two XLA calls."""
+        """Steps the environments, with two XLA calls."""
         return self.recv(self.send(token, action))
 
     def send(self, token, action):
-        """One XLA call, which does not wait for the environments."""
+        """Sends the actions, with one XLA call that does not wait for the environments."""
         with _quietly(), jax.enable_x64(True):
             return self._send(token, action.astype(self.action_dtype))
 
     def recv(self, token):
-        """One XLA call, which waits for the environments."""
+        """Returns the results, with one XLA call that waits for the environments."""
         with _quietly(), jax.enable_x64(True):
             token, (obs, reward, terminated, truncated, info) = self._recv(token)
             obs = _cast(obs, self.observation, jnp)
@@ -264,7 +268,7 @@ class EnvPool:
         return token, Rows(obs, reward, terminated & ~truncated, truncated, score, over)
 
     def picture(self) -> np.ndarray | None:
-        """Environment 0 as EnvPool draws it; not all of its families can."""
+        """A picture of environment 0 by EnvPool; None for families that cannot draw."""
         try:
             return np.asarray(self.env.render(env_ids=[0]))[0]
         except RuntimeError:

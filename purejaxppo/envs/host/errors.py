@@ -2,4 +2,4 @@
 
 
 class MakeError(ValueError):
-    """The description names something that does not exist, is not installed, or cannot be used."""
+    """A description names something that does not exist, is not installed, or cannot be used."""

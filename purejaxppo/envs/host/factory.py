@@ -1,4 +1,4 @@
-"""Which Gymnasium environment to make: a description that can be pickled, and its making.
+"""Descriptions of Gymnasium environments that can be pickled, and functions that make them.
 
 Nothing here imports JAX, since worker processes import it.
 """
@@ -17,7 +17,7 @@ from purejaxppo.config.hints import nearest
 from purejaxppo.envs.host.errors import MakeError
 
 _LOADING = threading.RLock()
-"""Worker threads that load one file at the same time would find it half loaded."""
+"""Lock for loading files: worker threads that load one file at once would find it half loaded."""
 
 
 class Maker(Protocol):
@@ -84,14 +84,14 @@ def make_spec(
 
     Args:
         name: a registered id (`Hopper-v5`), an id with the package to import first
-            (`package:Id-v0`), or a class in a file of one's own (`path/to/file.py:ClassName`).
+            (`package:Id-v0`), or a class in a file (`path/to/file.py:ClassName`).
         wrappers: applied in order, each to the environment alone: a class of gymnasium.wrappers,
             `module:ClassName` or `path/to/file.py:ClassName`.
         options: keyword arguments of the environment.
         max_episode_steps: replaces the time limit; 0 keeps the environment's own. A class in a
-            file has one if it says so in an attribute `max_episode_steps`.
-        pixels: observe pictures of so many pixels in height and width; 0: what it observes itself.
-        frame_stack: how many of the last pictures.
+            file has one if it declares it in an attribute `max_episode_steps`.
+        pixels: height and width of pictures to observe; 0: the environment's own observations.
+        frame_stack: number of the last pictures to observe.
         mask: observe the infos' `action_mask`, too.
     """
     pairs = tuple(sorted((options or {}).items()))
@@ -99,7 +99,7 @@ def make_spec(
 
 
 def make_one(maker: Maker, render_mode: str | None = None) -> Any:
-    """One environment in this process.
+    """Makes one environment in this process.
 
     Raises:
         ValueError: an unknown name, a missing package, or an option that does not exist.
@@ -110,13 +110,13 @@ def make_one(maker: Maker, render_mode: str | None = None) -> Any:
 def time_limit(env: Any) -> int:
     """The number of steps after which an environment truncates an episode; 0 if there is none.
 
-    That of its `TimeLimit`, or else its attribute `max_episode_steps`.
+    It is that of its `TimeLimit`, or else its attribute `max_episode_steps`.
     """
     return _enforced(env) or _announced(env)
 
 
 def kept(env: Any) -> Any:
-    """The environment, with a `TimeLimit` if it only announces one in an attribute."""
+    """The environment, with a `TimeLimit` added if it only declares a limit in an attribute."""
     from gymnasium.wrappers import TimeLimit
 
     limit = _announced(env)
@@ -124,7 +124,7 @@ def kept(env: Any) -> Any:
 
 
 def _enforced(env: Any) -> int:
-    """The least of the limits of its `TimeLimit` wrappers; 0 if there are none."""
+    """The smallest limit of its `TimeLimit` wrappers; 0 if there are none."""
     from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
 
@@ -137,13 +137,13 @@ def _enforced(env: Any) -> int:
 
 
 def _announced(env: Any) -> int:
-    """The attribute `max_episode_steps` of what is inside all wrappers; 0 if there is none."""
+    """The attribute `max_episode_steps` of the innermost environment; 0 if there is none."""
     own = getattr(env.unwrapped, "max_episode_steps", None)
     return own if isinstance(own, int) and own > 0 else 0
 
 
 def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
-    """An environment of Gymnasium's registry, without its checks: workers have their own."""
+    """Makes an environment of Gymnasium's registry, without its checks: workers have their own."""
     import gymnasium
 
     package, _, task = name.rpartition(":")
@@ -243,7 +243,7 @@ def in_file(
     is_one: Callable[[Any], bool] = inspect.isclass,
     kind: str = "class",
 ) -> Any:
-    """A class (or what `is_one`) of a Python file, loaded once; it may import its neighbours.
+    """A class (or what `is_one` accepts) of a Python file, loaded once; imports beside it work.
 
     Raises:
         MakeError: there is no such file, or nothing of that name and kind in it.
@@ -285,5 +285,5 @@ def _module_of(path: Path) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, as one line."""
+    """The message of an error, as one line."""
     return " ".join(str(error).split()).rstrip(".")

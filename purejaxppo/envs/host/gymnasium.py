@@ -1,7 +1,7 @@
 """`gymnasium/`: any Gymnasium environment, in worker processes behind callbacks.
 
 `gymnasium/Hopper-v5` is a registered id, `gymnasium/package:Id-v0` one that a package registers
-when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class of one's own.
+when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class in a file.
 """
 
 import contextlib
@@ -33,13 +33,13 @@ DEFAULTS: dict[str, Any] = {
     "frame_stack": 1,
     "mask": False,
 }
-"""Options that are ours and not the environment's."""
+"""Options of this adapter, with their defaults; all others are the environment's."""
 STREAMS = 100_003
-"""Between the seeds of the generators of two runs' workers."""
+"""Distance between the seeds of the generators of two runs' workers."""
 
 
 def task_names() -> list[str]:
-    """The newest version of every registered id; others, packages and files work, too."""
+    """The newest version of every registered id; other ids, packages and files work, too."""
     import gymnasium
 
     newest: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def task_names() -> list[str]:
 
 
 def is_task(name: str) -> bool:
-    """Whether a name is to be tried: making it will say whether there is such an environment."""
+    """True for any name but ""; `make` raises an error if there is no such environment."""
     return bool(name)
 
 
@@ -76,11 +76,11 @@ def make(
         num_envs: N.
         seed: of the global generators of worker processes; environments are seeded from the key.
         evaluation: other streams of these generators.
-        film: pictures will be asked for; one environment in this process.
+        film: pictures will be requested; one environment in this process.
         first: the number that the first environment has in a larger batch.
 
     Raises:
-        ValueError: there is no such environment, or it has spaces that no policy here can use.
+        ValueError: there is no such environment, or its spaces are not supported.
         SimulatorError: it fails when it is made.
     """
     ours, theirs = split_options(config, DEFAULTS)
@@ -103,10 +103,10 @@ def make(
 def split_options(
     config: EnvConfig, defaults: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options that are ours (those of `defaults`, which has those of `POOL`), and the others.
+    """(options of the adapter, those of `defaults`, which has those of `POOL`; all other options).
 
     Raises:
-        ValueError: a value of ours that cannot be.
+        ValueError: an invalid value of an option of the adapter.
     """
     ours = defaults | {key: value for key, value in config.options.items() if key in defaults}
     for key, value in ours.items():
@@ -123,7 +123,7 @@ def split_options(
 
 
 def at_least(ours: dict[str, Any], key: str, least: int) -> None:
-    """Refuses an option that is too small."""
+    """Raises ValueError if an option is too small."""
     if ours[key] < least:
         raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
 
@@ -137,12 +137,12 @@ class Workers:
         options: of the pool, as `POOL`.
 
     Raises:
-        ValueError: there is no such environment, or it has spaces that no policy here can use.
+        ValueError: there is no such environment, or its spaces are not supported.
         SimulatorError: it fails when it is made.
     """
 
     def __init__(self, name: str, maker: Any, options: dict[str, Any]) -> None:
-        """Asks one environment about its spaces."""
+        """Makes one environment to read its spaces."""
         self.name = name
         self.maker = maker
         self.options = options
@@ -151,13 +151,13 @@ class Workers:
             self.facts: Facts = _facts(maker, options["workers"], timeout, stamp)
 
     def env(self, num_envs: int, *, seed: int, first: int = 0, film: bool = False) -> HostEnv:
-        """So many of them.
+        """Makes a batch of `num_envs` environments.
 
         Args:
             num_envs: N.
             seed: of the global generators of worker processes.
             first: the number that the first environment has in a larger batch.
-            film: pictures will be asked for; one environment in this process.
+            film: pictures will be requested; one environment in this process.
         """
         facts = self.facts
         solo = Solo(self.maker) if film else None
@@ -187,7 +187,7 @@ class Workers:
 
 
 class Facts(NamedTuple):
-    """What is to be known of an environment before it is stepped."""
+    """Facts of an environment that are needed before it is stepped."""
 
     observation: spaces.Space
     action: spaces.Space
@@ -197,23 +197,23 @@ class Facts(NamedTuple):
 
 @functools.cache
 def _facts(maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
-    """Asks one environment in a worker of its own; `stamp` tells versions of a file apart."""
+    """Reads the facts in a worker of its own; `stamp` distinguishes versions of a file."""
     del stamp
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         if getattr(maker, "mask", False):
-            pool.reset(0)  # to find out now whether there is one
+            pool.reset(0)  # so that errors are raised now
         return Facts(pool.observation, pool.action, pool.max_episode_steps, pool.team)
 
 
 def _stamp(name: str) -> float:
-    """When the file of a `file.py:Class` was changed; 0 for other names."""
+    """Modification time of the file of a `file.py:Class`; 0 for other names."""
     file = Path(name.rpartition(":")[0])
     return file.stat().st_mtime if file.is_file() else 0.0
 
 
 @contextlib.contextmanager
 def _in_words(name: str) -> Iterator[None]:
-    """An environment that fails when it is made is a simulator that fails."""
+    """Converts a WorkerError to a SimulatorError that names the environment."""
     try:
         yield
     except WorkerError as error:
@@ -221,17 +221,17 @@ def _in_words(name: str) -> Iterator[None]:
 
 
 class CallbackPool:
-    """Environments of this process or of workers behind callbacks; see `host.Pool`.
+    """Environments of this process or of workers behind callbacks; see `bridge.Pool`.
 
     Args:
-        envs: a `WorkerPool`, or what has its `reset`, `step` and `close`.
+        envs: a `WorkerPool`, or any object with its `reset`, `step` and `close`.
         observation: their space.
         num_envs: N.
         first: the number that the first environment has in a larger batch.
     """
 
     def __init__(self, envs: Any, observation: spaces.Space, num_envs: int, first: int = 0) -> None:
-        """Takes the environments over."""
+        """Stores the environments, which `close` closes."""
         self.first = first
         self.envs = envs
         self.num_envs = num_envs
@@ -250,20 +250,20 @@ class CallbackPool:
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key):
-        """Every environment at a start that the key decides."""
+        """Resets every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
         return io_callback(self._reset, (self.token, self.rows.obs), seed)
 
     def step(self, token, action):
-        """One callback for all environments."""
+        """Steps all environments, with one callback."""
         return io_callback(self._step, (self.token, self.rows), token, action)
 
     def send(self, token, action):
-        """One callback, which does not wait for the environments."""
+        """Sends the actions, with one callback that does not wait for the environments."""
         return io_callback(self._send, self.token, token, action)
 
     def recv(self, token):
-        """One callback, which waits for the environments."""
+        """Returns the results, with one callback that waits for the environments."""
         return io_callback(self._recv, (self.token, self.rows), token)
 
     def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
@@ -280,7 +280,7 @@ class CallbackPool:
         return _next(token), _rows(self._ask(self.envs.recv))
 
     def _ask(self, function: Any, *args: Any) -> Any:
-        """JAX passes on no more than the text of an error, so it is kept here."""
+        """Calls `function` and stores its error: JAX passes on no more than the error's text."""
         try:
             return function(*args)
         except Exception as error:
@@ -288,7 +288,7 @@ class CallbackPool:
             raise
 
     def picture(self) -> np.ndarray | None:
-        """Environment 0 as it draws itself."""
+        """A picture of environment 0 by its own `render`."""
         return self.envs.picture()
 
     def close(self) -> None:
@@ -302,17 +302,17 @@ def _arrays(action: Any) -> Any:
 
 
 def _next(token: Any) -> np.ndarray:
-    """The token of the next call, never 0: see `halves.after`."""
+    """The token of the next call, never 0: see `split.after`."""
     return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
 
 
 def _rows(out: Any) -> Rows:
-    """A worker pool's answer as `host.Pool` gives it."""
+    """A worker pool's result as `bridge.Rows`."""
     return Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
 
 
 class Solo:
-    """One environment in this process, for one episode that is filmed."""
+    """One environment in this process, for one episode whose pictures are taken."""
 
     def __init__(self, maker: Maker) -> None:
         """Makes the environment; without a display, on an off-screen surface."""
@@ -321,7 +321,7 @@ class Solo:
         without_display()
         try:
             self.env = make_one(maker, "rgb_array")
-        except MakeError:  # what cannot draw itself takes no render_mode
+        except MakeError:  # an environment that cannot draw itself takes no render_mode
             self.env = make_one(maker)
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
         self.lanes = Lanes([self.env], 0)
@@ -330,12 +330,12 @@ class Solo:
         self.lanes.bind(self.buffers)
 
     def reset(self, seed: int) -> Any:
-        """As `WorkerPool.reset`."""
+        """See `WorkerPool.reset`."""
         self.lanes.reset(seed)
         return tree_of(self.lanes.observation, self.buffers.obs)
 
     def step(self, action: Any) -> WorkerRows:
-        """As `WorkerPool.step`."""
+        """See `WorkerPool.step`."""
         parts = arrays_of(self.lanes.action, action)
         for there, part in zip(self.buffers.action, parts, strict=True):
             there[:] = part
@@ -344,7 +344,7 @@ class Solo:
         return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
 
     def picture(self) -> np.ndarray | None:
-        """As the environment draws itself, uint8 [H, W, 3]; None if it does not."""
+        """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""
         from gymnasium.error import DependencyNotInstalled
 
         try:

@@ -1,4 +1,4 @@
-"""Which actions are allowed, from an environment's infos; imported where Gymnasium is in use.
+"""Masks of allowed actions, from an environment's infos; imported where Gymnasium is in use.
 
 Nothing here imports JAX, since worker processes import it.
 """
@@ -16,7 +16,7 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 
 class Masked(gymnasium.Wrapper):
-    """Observes `info["action_mask"]`, too: in {"obs": ..., "action_mask": ...}, or in the own Dict.
+    """Adds `info["action_mask"]` to the observation: to its Dict, or as {"obs", "action_mask"}.
 
     Args:
         env: an environment whose `reset` and `step` both give a mask.
@@ -40,12 +40,12 @@ class Masked(gymnasium.Wrapper):
         self.observation_space = gymnasium.spaces.Dict(parts | {MASK: gymnasium_space(mask)})
 
     def reset(self, **options: Any) -> Any:
-        """As the environment, with the mask of its first step."""
+        """Resets the environment; the observation has the mask of the first step."""
         obs, info = self.env.reset(**options)
         return self._with_mask(obs, info, "reset"), info
 
     def step(self, action: Any) -> Any:
-        """As the environment, with the mask of the next step."""
+        """Steps the environment; the observation has the mask of the next step."""
         obs, *rest, info = self.env.step(action)
         return self._with_mask(obs, info, "step"), *rest, info
 
@@ -60,11 +60,11 @@ def mask_in(info: Mapping[str, Any], space: gymnasium.Space, where: str, when: s
     Args:
         info: with an `action_mask`, as the space's own `sample` takes it: an array for a Discrete
             space, arrays (or one long one) for a MultiDiscrete one, and a dict or a tuple of the
-            parts' masks for a Dict or a Tuple. What allows nothing is taken to allow everything:
-            environments say so at an episode's end.
+            parts' masks for a Dict or a Tuple. A mask that allows nothing is taken to allow
+            everything: environments return such masks at an episode's end.
         space: the action space.
-        where: what to name in messages.
-        when: what gave the info.
+        where: the environment, for messages.
+        when: the call that returned the info, for messages.
 
     Raises:
         MakeError: there is no mask, or it does not fit the space.
@@ -105,7 +105,7 @@ def _part(value: Any, name: str, where: str) -> Any:
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space:
-    """A space of ours, which has no bare `Discrete`, as Gymnasium's."""
+    """A space of `purejaxppo.spaces` as one of Gymnasium; not for a bare `Discrete`."""
     if isinstance(space, Dict):
         return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})
     if isinstance(space, MultiDiscrete):

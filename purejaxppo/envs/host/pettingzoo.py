@@ -1,9 +1,9 @@
 """`pettingzoo/`: PettingZoo's parallel environments, in worker processes behind callbacks.
 
 `pettingzoo/mpe2.simple_spread_v3` is a module with a function `parallel_env`,
-`pettingzoo/package.module:Class` and `pettingzoo/path/to/file.py:function` are what makes an
-environment of one's own, and `pettingzoo/sisl/pursuit-v5` is an id of PettingZoo's registry. Each
-world steps in a worker; its agents are rows.
+`pettingzoo/package.module:Class` and `pettingzoo/path/to/file.py:function` are a class or a
+function that makes an environment, and `pettingzoo/sisl/pursuit-v5` is an id of PettingZoo's
+registry. Each world steps in a worker; its agents are rows.
 """
 
 import importlib.util
@@ -17,7 +17,7 @@ from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import WorldsEnv, count_worlds
 
 DEFAULTS: dict[str, Any] = {**POOL, "mask": False, GLOBAL_STATE: False}
-"""Options that are ours and not the environment's."""
+"""Options of this adapter, with their defaults; all others are the environment's."""
 
 
 def task_names() -> list[str]:
@@ -32,7 +32,7 @@ def task_names() -> list[str]:
 
 
 def is_task(name: str) -> bool:
-    """Whether a name is to be tried: making it will say whether there is such an environment."""
+    """True for any name but ""; `make` raises an error if there is no such environment."""
     return bool(name)
 
 
@@ -51,17 +51,17 @@ def make(
     Args:
         name: a module, `package.module:Class`, `file.py:function`, or a registered id.
         config: `options` are keyword arguments of the environment, besides `workers`,
-            `num_workers` and `timeout` (see `envs.gymnasium`), `mask` (take `action_mask` from the
+            `num_workers` and `timeout` (see `host.gymnasium`), `mask` (take `action_mask` from the
             agents' infos) and `global_state` (show rows the state of their world).
         num_envs: N, of all agents.
         seed: of the global generators of worker processes; worlds are seeded from the key.
         evaluation: other streams of these generators; N is rounded up to whole worlds.
-        film: pictures will be asked for; one world in this process.
+        film: pictures will be requested; one world in this process.
         first: the number that the first row has in a larger batch.
 
     Raises:
-        ValueError: there is no such environment, no policy here can use its spaces, or N rows are
-            no whole worlds.
+        ValueError: there is no such environment, its spaces are not supported, or N rows are not a
+            whole number of worlds.
         SimulatorError: it fails when it is made.
     """
     from purejaxppo.envs.host.pettingzoo_world import WorldSpec

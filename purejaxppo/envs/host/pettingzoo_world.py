@@ -1,7 +1,7 @@
 """A PettingZoo parallel environment as one Gymnasium environment; imported where both are in use.
 
-It observes what all its agents observe and how they fare (`teams.Team.world`), and acts with all
-their actions joined. Nothing here imports JAX, since worker processes import it.
+Its observation holds all agents' observations, rewards and ends (`teams.Team.world`), and its
+action is all their actions joined. Nothing here imports JAX, since worker processes import it.
 """
 
 import pkgutil
@@ -32,7 +32,7 @@ from purejaxppo.spaces import MASK, Box, Dict, Space
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """A PettingZoo environment by name: what a worker makes its worlds from.
+    """A PettingZoo environment by name: the description from which a worker makes its worlds.
 
     Args:
         name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
@@ -50,7 +50,7 @@ class WorldSpec:
     global_state: bool = False
 
     def __call__(self, render_mode: str | None = None) -> "ParallelWorld":
-        """One world."""
+        """Makes one world."""
         options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
         try:
             env = _builder(self.name)(**options)
@@ -71,7 +71,7 @@ class WorldSpec:
 
 
 def _builder(name: str) -> Any:
-    """What makes an environment."""
+    """The class or function that makes an environment."""
     where, _, attribute = name.rpartition(":")
     if where.endswith(".py"):
         return in_file(where, attribute, "env.name", callable, "function or class")
@@ -91,7 +91,7 @@ def _builder(name: str) -> Any:
 
 
 def _registered(name: str, label: str) -> Any:
-    """What makes an environment of PettingZoo's registry, which there is since 1.27."""
+    """A function that makes an environment of PettingZoo's registry, which exists since 1.27."""
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
         close = nearest(name, known)
@@ -109,7 +109,7 @@ def _registered(name: str, label: str) -> Any:
 
 
 def _module(name: str, label: str) -> Any:
-    """A module by name; of one that is not in its package, the nearest is named."""
+    """A module by name; the error for one that is not in its package names the nearest."""
     try:
         return import_named(name, label)
     except MakeError as error:
@@ -128,19 +128,19 @@ def _module(name: str, label: str) -> Any:
 class ParallelWorld(gymnasium.Env):
     """One world of A agents.
 
-    An agent that is done keeps its last observation and is paid nothing; the episode is over when
-    all are.
+    For an agent that is done the last observation is repeated and the reward is 0; the episode is
+    over when all agents are done.
 
     Args:
         env: the world.
-        spec: what it was made from.
+        spec: its description.
     """
 
     def __init__(self, env: ParallelEnv, spec: WorldSpec) -> None:
-        """Makes agents alike.
+        """Pads the agents' spaces to common ones.
 
         Raises:
-            MakeError: it has spaces that cannot be made alike.
+            MakeError: the spaces cannot be padded to common ones.
         """
         self.env = env
         self.metadata = env.metadata
@@ -170,14 +170,14 @@ class ParallelWorld(gymnasium.Env):
         self.action_space = gymnasium_space(team.joint_action)
 
     def _limit(self, asked: int) -> int:
-        """The first time limit there is to come; 0 if there is none."""
+        """The smallest of the requested and the environment's time limits; 0 if there is none."""
         unwrapped = self.env.unwrapped
         own = [getattr(unwrapped, name, 0) for name in ("max_cycles", "max_episode_steps")]
         limits = [limit for limit in (asked, *own) if isinstance(limit, int) and limit > 0]
         return min(limits, default=0)
 
     def _state_space(self, team: Team) -> Box:
-        """Of the world's own state, if it has one, or of all observations."""
+        """Space of the world's own state, if it has one, or of all observations."""
         self.env.reset(seed=0)
         try:
             state = np.asarray(self.env.state())
@@ -189,7 +189,7 @@ class ParallelWorld(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Every agent at an episode's start."""
+        """Starts an episode with all agents."""
         obs, infos = self.env.reset(seed=seed, options=options)
         absent = [agent for agent in self.agents if agent not in self.env.agents]
         if absent:
@@ -204,7 +204,7 @@ class ParallelWorld(gymnasium.Env):
         return self._observation(nothing, nothing), {}
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One step of the agents that are still there."""
+        """Takes one step with the actions of the agents that are not done."""
         joint = self.team.split(action, np)
         lived = np.flatnonzero(self._alive).tolist()
         obs, rewards, terminations, truncations, infos = self.env.step(
@@ -228,7 +228,7 @@ class ParallelWorld(gymnasium.Env):
         return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
 
     def render(self) -> Any:
-        """As the world draws itself."""
+        """A picture by the world's own `render`."""
         return self.env.render()
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class ParallelWorld(gymnasium.Env):
         return own, mask
 
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
-        """As `Team.world` says."""
+        """The world's observation, in the space `Team.world`."""
         joined = self.team.join([own for own, _ in self._seen], np)
         out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
         if self.team.mask is not None:

@@ -1,4 +1,4 @@
-"""A Gymnasium environment seen through its own pictures; imported where Gymnasium is in use."""
+"""A Gymnasium environment that observes its own pictures; imported where Gymnasium is in use."""
 
 import os
 import sys
@@ -15,18 +15,18 @@ class Pixels(gymnasium.ObservationWrapper):
     Args:
         env: one that draws itself as arrays.
         size: height and width of the pictures.
-        stack: how many; an episode begins with its first one repeated.
+        stack: number of pictures; an episode begins with its first one repeated.
     """
 
     def __init__(self, env: gymnasium.Env, size: int, stack: int = 1) -> None:
-        """Nothing is drawn yet."""
+        """Sets the observation space; nothing is drawn yet."""
         super().__init__(env)
         self.size = size
         self.frames: deque[np.ndarray] = deque(maxlen=stack)
         self.observation_space = gymnasium.spaces.Box(0, 255, (size, size, 3 * stack), np.uint8)
 
     def reset(self, **options: Any) -> Any:
-        """As the environment; forgets earlier pictures."""
+        """Resets the environment and drops earlier pictures."""
         self.frames.clear()
         return super().reset(**options)
 
@@ -50,7 +50,7 @@ class Pixels(gymnasium.ObservationWrapper):
 
 
 def without_display() -> None:
-    """Lets MuJoCo and pygame draw off-screen where there is no screen; before their import."""
+    """Makes MuJoCo and pygame draw off-screen without a display; call it before their import."""
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,4 +1,4 @@
-"""Gymnasium environments that step one after another into shared arrays, under our protocol.
+"""Gymnasium environments that step one after another into shared arrays, with next-step reset.
 
 Nothing here imports JAX, since worker processes import it.
 """
@@ -18,7 +18,7 @@ TRIES = 3  # resets before one that returns NaN is an error
 
 
 class Buffers(NamedTuple):
-    """What a batch of N environments and its owner write for each other, in one memory."""
+    """Arrays in shared memory between a batch of N environments and its owner."""
 
     action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
     obs: tuple[np.ndarray, ...]  # [N, ...] each: the observation's parts in order of their paths
@@ -102,7 +102,7 @@ def _places(observation: Space, action: Space, num_envs: int):
 
 
 def observation_space(space: Any) -> Space:
-    """A Gymnasium observation space as ours; a Tuple is a Dict with keys "0", "1", ...
+    """A Gymnasium observation space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
 
     Raises:
         MakeError: a space whose elements are not arrays of one shape.
@@ -122,7 +122,7 @@ def observation_space(space: Any) -> Space:
 
 
 def _mask(space: Any) -> Space:
-    """A part called `action_mask`, of whatever kind of zeros and ones: uint8 with one axis."""
+    """Space of a part called `action_mask`, any space of zeros and ones: uint8 with one axis."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box | spaces.MultiBinary):
@@ -133,7 +133,7 @@ def _mask(space: Any) -> Space:
 
 
 def action_space(space: Any) -> Space:
-    """A Gymnasium action space as ours; a Tuple is a Dict with keys "0", "1", ...
+    """A Gymnasium action space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
 
     Raises:
         MakeError: a part is neither a Box of floats nor discrete.
@@ -167,7 +167,7 @@ def _plain_space(space: Any, role: str, supported: str) -> Space:
 
 
 def decoder(space: Any) -> Callable[[Any], Any]:
-    """A function from our action (an array, or a dict of them) to one of a Gymnasium space."""
+    """A function from a policy's action (an array, or a dict) to one of a Gymnasium space."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -189,10 +189,10 @@ def decoder(space: Any) -> Callable[[Any], Any]:
 
 
 def read(source: "Source", obs: Any) -> np.ndarray:
-    """One array of ours from a Gymnasium observation, in Gymnasium's shape.
+    """One array of a Gymnasium observation, in Gymnasium's shape.
 
     Raises:
-        ValueError: it has another shape than its space says.
+        ValueError: its shape is not that of its space.
     """
     for key in source.keys:
         obs = obs[key]
@@ -207,7 +207,7 @@ def read(source: "Source", obs: Any) -> np.ndarray:
 
 
 def encoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a Gymnasium observation to ours, an array or a dict of them."""
+    """A function from a Gymnasium observation to an array or a dict of them."""
     ours, places = observation_space(space), tuple(sources(space))
     kinds = tuple(leaves(ours))
 
@@ -222,7 +222,7 @@ def encoder(space: Any) -> Callable[[Any], Any]:
 
 
 class Source(NamedTuple):
-    """Where one array of our observations comes from."""
+    """The part of a Gymnasium observation that one array is read from."""
 
     keys: tuple[Any, ...]  # into Gymnasium's observation
     shape: tuple[int, ...]  # there
@@ -247,7 +247,7 @@ class Lanes:
 
     Args:
         envs: Gymnasium environments with the same spaces.
-        start: the first one's place in the batch.
+        start: the first one's index in the batch.
     """
 
     def __init__(self, envs: Sequence[Any], start: int) -> None:
@@ -255,7 +255,7 @@ class Lanes:
         self.envs = envs
         self.start = start
         self.at = 0
-        """The environment that is being stepped, by its place here."""
+        """Index in `envs` of the environment that is being stepped."""
         self.observation = observation_space(envs[0].observation_space)
         self.action = action_space(envs[0].action_space)
         self._decode = [decoder(env.action_space) for env in envs]
@@ -268,7 +268,7 @@ class Lanes:
                 raise ValueError("its spaces are not those of the environments before it")
 
     def bind(self, shared: Buffers) -> None:
-        """Takes the arrays [len(envs), ...] to read actions from and to write results to."""
+        """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
         self._buffers = shared
 
     def reset(self, seed: int) -> None:
@@ -280,7 +280,7 @@ class Lanes:
         self._over = np.zeros(len(self.envs), bool)
 
     def step(self) -> None:
-        """Takes one step with each action; an environment whose episode is over resets instead."""
+        """Steps each environment by its action; one whose episode is over resets instead."""
         out = self._buffers
         results = []
         for lane in range(len(self.envs)):
@@ -327,14 +327,14 @@ class Lanes:
         )
 
     def _write(self, lane: int, obs: Any) -> None:
-        """Puts an observation into its row."""
+        """Writes an observation to its row."""
         for target, source in zip(self._buffers.obs, self._sources[lane], strict=True):
             part = read(source, obs)
             with np.errstate(over="ignore", invalid="ignore"):  # infinity is contained like NaN
                 target[lane] = part.reshape(target.shape[1:])
 
     def _bounded(self) -> np.ndarray:
-        """Where neither observation nor reward has NaN or is beyond ±LARGEST, bool [len(envs)]."""
+        """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
         ok = np.abs(self._buffers.reward) <= LARGEST
         for part in self._buffers.obs:
             if part.dtype == np.float32:
@@ -345,6 +345,6 @@ class Lanes:
         """Ends the episodes of environments that diverged."""
         bad = self._buffers.diverged
         for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
-            part[bad] = MASK in leaf.path  # what allows nothing leaves nothing to choose from
+            part[bad] = MASK in leaf.path  # a mask must allow something
         self._buffers.reward[bad] = 0
         self._buffers.terminated[bad] = True

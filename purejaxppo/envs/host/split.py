@@ -1,8 +1,8 @@
 """Two halves of a batch on the host, of which one steps while the policy acts for the other.
 
-Environment i has the seed that it has in one batch, and `double_buffer.collect` gives it the same
-actions: trajectories are the same. Each half is a pool of its own; what orders the calls to both is
-that the token of the one is made to depend on the other's.
+Environment i has the seed that it has in one batch, and `double_buffer.collect` sends it the same
+actions: trajectories are the same. Each half is a pool of its own; the calls to both are ordered by
+making the token of the one depend on the other's.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class HalvedEnv:
     """
 
     def __init__(self, first: HostEnv, second: HostEnv) -> None:
-        """Takes the halves over."""
+        """Stores the halves, which `close` closes."""
         self.halves = first, second
         self.size = first.spec.num_envs
         self.spec = replace(first.spec, num_envs=2 * self.size)
@@ -36,7 +36,7 @@ class HalvedEnv:
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong on the host, if anything did."""
+        """The error on the host, if there was one."""
         first, second = (half.failure for half in self.halves)
         if second is not None:
             return RuntimeError(f"in the second half of the environments, {second}")
@@ -48,7 +48,7 @@ class HalvedEnv:
             half.close()
 
     def continue_at(self, update: int) -> None:
-        """As `HostEnv.continue_at`."""
+        """See `HostEnv.continue_at`."""
         for half in self.halves:
             half.continue_at(update)
 
@@ -58,7 +58,7 @@ class HalvedEnv:
         return (first, second), join(first_obs, second_obs)
 
     def refresh(self, state: Halves) -> Halves:
-        """Nothing to draw: the simulator resets itself."""
+        """Does nothing: the simulator resets itself."""
         return state
 
     def step(self, state: Halves, action) -> tuple[Halves, EnvStep]:
@@ -69,7 +69,7 @@ class HalvedEnv:
         return state, join(first, second)
 
     def send(self, state: Halves, which: int, action) -> Halves:
-        """Gives one half its rows of the actions [N, ...], and does not wait."""
+        """Sends one half its rows of the actions [N, ...], and does not wait."""
         rows = self.rows(which, action)
         return _put(state, which, self._send[which](_in_turn(state, which), rows))
 
@@ -90,9 +90,9 @@ def join(first, second) -> Any:
 
 
 def after(token, earlier) -> Any:
-    """`token`, but not before there is `earlier`, another one.
+    """Returns `token`, but only once `earlier`, another token, is computed.
 
-    Tokens are never all zero, which XLA does not know: so that it cannot drop the choice.
+    Tokens are never all zero, but XLA cannot prove it: so it cannot remove the dependency.
     """
     there = jnp.any(earlier != 0)
     return jax.tree.map(lambda x: jnp.where(there, x, jnp.zeros_like(x)), token)
@@ -109,7 +109,7 @@ def _put(state: Halves, which: int, mine: HostState) -> Halves:
 
 
 def _unvmapped(function: Callable) -> Callable:
-    """`function`, refusing to be vmapped."""
+    """Wraps `function` to raise ValueError under vmap."""
     single = jax.custom_batching.custom_vmap(function)
 
     @single.def_vmap

@@ -1,9 +1,9 @@
-"""N Gymnasium environments in worker processes or threads, as one batch under our protocol.
+"""N Gymnasium environments in worker processes or threads, as one batch with next-step reset.
 
-Each worker owns a slice of the environments. Actions and results lie in memory that all share; a
-pipe per worker carries commands, answers and, by its end, the news that the other side is gone.
+Each worker owns a slice of the environments. Actions and results lie in shared memory; a pipe per
+worker carries commands and replies, and is closed when the other side has ended.
 
-Nothing here imports JAX, since worker processes import it. They are fresh interpreters that import
+Nothing here imports JAX, since worker processes import it. They are new interpreters that import
 this module and the environment, and not the script that started them.
 """
 
@@ -39,7 +39,7 @@ from purejaxppo.spaces import Space
 __all__ = ["Maker", "Rows", "WorkerError", "WorkerPool", "make_one", "make_spec"]
 
 START_SECONDS = 60.0  # for a new interpreter to import this module
-PATROL_SECONDS = 0.25  # between looks at whether a silent worker still lives
+PATROL_SECONDS = 0.25  # between checks that a silent worker is still alive
 GRACE_SECONDS = 5.0  # for environments to close before their worker is ended
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 BOOT = (
@@ -49,7 +49,7 @@ BOOT = (
 
 
 class Rows(NamedTuple):
-    """What N environments answer to N actions; see `envs.base.EnvStep`."""
+    """Result of one step of N environments; see `envs.base.EnvStep`."""
 
     obs: Any  # [N, ...]
     reward: np.ndarray  # [N] float32
@@ -63,14 +63,14 @@ class WorkerError(RuntimeError):
     """An environment raised an error or hangs, or its worker died."""
 
     def __init__(self, message: str, worker: int, env_indices: tuple[int, ...]) -> None:
-        """Says what happened, in which worker and which environments."""
+        """Stores the message, the worker and its environments."""
         super().__init__(message)
         self.worker = worker
         self.env_indices = env_indices
 
 
 class Job(NamedTuple):
-    """What a worker is told first."""
+    """The first message to a worker: the environments to make."""
 
     make: Maker
     start: int  # its first environment
@@ -79,7 +79,7 @@ class Job(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a worker answers once its environments are made."""
+    """A worker's reply once its environments are made."""
 
     observation: Space
     action: Space
@@ -88,9 +88,9 @@ class Facts(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What a worker answers when an environment raised an error."""
+    """A worker's reply when an environment raised an error."""
 
-    env: int  # its place in the batch
+    env: int  # its index in the batch
     summary: str
     trace: str
     refused: bool  # the description is at fault, not the environment
@@ -180,7 +180,7 @@ class WorkerPool:
         return self._obs()
 
     def step(self, action: Any) -> Rows:
-        """Actions [N, ...] -> what the environments answer.
+        """Steps the environments: actions [N, ...] -> Rows.
 
         On the step that ends an episode `obs` is the true last observation. The step after it
         ignores the action, returns the next episode's first observation, and is not `valid`.
@@ -202,13 +202,13 @@ class WorkerPool:
         self._post("step")
 
     def recv(self) -> Rows:
-        """The second half of `step`: waits for what the environments answer to what was sent."""
+        """The second half of `step`: waits for the results of the actions that were sent."""
         self._check()
         self._await("step")
         return Rows(self._obs(), *(flag.copy() for flag in self._buffers[2:]))
 
     def close(self) -> None:
-        """Closes the environments and ends the workers; once is enough, twice does no harm."""
+        """Closes the environments and ends the workers; a second call does nothing."""
         self._stop()
 
     def __enter__(self) -> "WorkerPool":
@@ -228,13 +228,13 @@ class WorkerPool:
             raise RuntimeError("the pool of environments is closed")
 
     def _exchange(self, *command: Any) -> None:
-        """Gives all workers a command and waits until they are done."""
+        """Sends all workers a command and waits until they are done."""
         self._check()
         self._post(*command)
         self._await(command[0])
 
     def _post(self, *command: Any) -> None:
-        """Gives all workers a command."""
+        """Sends all workers a command."""
         with self._closing():
             for worker in self._workers:
                 worker.send(command)
@@ -246,7 +246,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
-        """Ends the pool at any error: an answer left in a pipe would be taken for the next."""
+        """Ends the pool at any error: a reply left in a pipe would be taken for the next."""
         try:
             yield
         except BaseException as error:
@@ -255,7 +255,7 @@ class WorkerPool:
             raise
 
     def _gather(self, doing: str, seconds: float) -> list[Any]:
-        """One answer of each worker, in order."""
+        """One reply of each worker, in order."""
         deadline = time.monotonic() + seconds
         answers = {}
         waiting: dict[Any, _Process | _Thread] = {w.connection: w for w in self._workers}
@@ -276,7 +276,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """The owner's end of a worker: what processes and threads have in common."""
+    """The owner's end of a worker: the base class of processes and threads."""
 
     connection: Connection
 
@@ -356,7 +356,7 @@ class _Process(_Worker):
                 [sys.executable, "-c", BOOT, json.dumps([*map(str, sys.path)])]
                 + [str(argument) for argument in arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what environments print is no result of this program
+                stdout=2,  # prints of environments are no output of this program
                 pass_fds=fds,
                 start_new_session=True,  # so that it can be ended with its own children
                 env={**ONE_THREAD, **os.environ},
@@ -390,7 +390,7 @@ class _Process(_Worker):
         return said
 
     def _said(self) -> str:
-        """What faulthandler has written there."""
+        """The text that faulthandler has written to the trace file."""
         return os.pread(self._trace.fileno(), 1 << 16, 0).decode(errors="replace")
 
     def join(self, seconds: float) -> None:
@@ -442,7 +442,7 @@ class _Thread(_Worker):
 
 
 def serve(connection: Connection, memory: int) -> None:
-    """A worker's life: makes environments, then obeys until the other end of the pipe closes.
+    """Makes environments, then executes commands until the other end of the pipe closes.
 
     Args:
         connection: its end of the pipe.
@@ -453,13 +453,13 @@ def serve(connection: Connection, memory: int) -> None:
         try:
             _obey(connection, memory, envs)
         except (EOFError, ConnectionError):
-            pass  # the owner is gone
+            pass  # the owner has ended
         finally:
             _close(envs)
 
 
 def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
-    """Answers commands until an environment fails."""
+    """Executes commands until an environment fails."""
     connection.send(None)
     job: Job = connection.recv()
     lanes = _attempt("__init__", lambda: job.start + len(envs), _make, job, envs)
@@ -484,7 +484,7 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
 
 
 def _attempt(doing: str, where: Callable[[], int], work: Callable, *arguments: Any) -> Any:
-    """What some work returns, or the `Fault` of the environment that it was at."""
+    """The result of `work`, or the `Fault` of the environment that raised an error."""
     try:
         return work(*arguments)
     except MakeError as error:
@@ -495,11 +495,11 @@ def _attempt(doing: str, where: Callable[[], int], work: Callable, *arguments: A
 
 
 def _make(job: Job, envs: list[Any]) -> Lanes:
-    """Fills `envs`."""
+    """Makes the environments of a job and appends them to `envs`."""
     with contextlib.ExitStack() as quiet:
         if job.seed is not None:
             random.seed(job.seed + job.start)
-            np.random.seed((job.seed + job.start) % 2**32)  # noqa: NPY002 - what old ones draw from
+            np.random.seed((job.seed + job.start) % 2**32)  # noqa: NPY002 - for old environments
             if job.start:  # worker 0 gives the same warnings
                 quiet.enter_context(warnings.catch_warnings(action="ignore"))
         for _ in range(job.start, job.stop):
@@ -512,11 +512,11 @@ def _close(envs: list[Any]) -> None:
         try:
             env.close()
         except Exception:
-            traceback.print_exc()  # there is nobody left to tell, and the others are to be closed
+            traceback.print_exc()  # the owner has ended, and the others are to be closed
 
 
 def main(connection: int, memory: int, trace: int, parent: int, parental: int) -> None:
-    """A worker process, given its open files and who started it."""
+    """Runs a worker process, given its open files and its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
@@ -528,15 +528,15 @@ def main(connection: int, memory: int, trace: int, parent: int, parental: int) -
 def _die_with(parent: int, parental: bool) -> None:
     """Ends this process when its parent ends, even if the environment hangs.
 
-    Linux does so itself, but goes by the thread that started the process: hence only where that
-    was the main one. Elsewhere a thread looks.
+    Linux does so itself, but when the thread that started the process ends: hence it is used only
+    where that was the main thread. Elsewhere a thread polls the parent.
     """
     if parental and sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before
+    if os.getppid() != parent:  # the parent ended before
         os._exit(1)
 
 
@@ -548,7 +548,7 @@ def _watch(parent: int) -> None:
 
 
 def _stop_all(workers: list[_Process | _Thread]) -> None:
-    """Closes the pipes, at whose end workers leave, and ends those that do not."""
+    """Closes the pipes, upon which workers exit, and ends those that do not."""
     for worker in workers:
         worker.connection.close()
     for end, seconds in ((None, GRACE_SECONDS), ("terminate", 1.0), ("kill", GRACE_SECONDS)):
@@ -563,7 +563,7 @@ def _stop_all(workers: list[_Process | _Thread]) -> None:
 
 
 def _shared_file() -> int:
-    """An open file without a name: what has none cannot be left behind."""
+    """An open file without a name, which cannot be left behind on disk."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("purejaxppo")
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""The family `oscillator/`: its tasks, and what `evaluate` reports of a controller."""
+"""The family `oscillator/`: its tasks, and the report that `evaluate` adds."""
 
 from purejaxppo.envs.oscillator.report import report
 from purejaxppo.envs.oscillator.task import make, task_names

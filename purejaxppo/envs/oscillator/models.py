@@ -1,4 +1,4 @@
-"""Models of neurons: their equations, what is seen of them, and what it costs."""
+"""Models of neurons: equations, observed fields, and costs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,25 +26,25 @@ class Params(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """One ensemble of N neurons and what has been seen of it."""
+    """One ensemble of N neurons and the history of its mean field."""
 
     params: Params
     neurons: tuple[jax.Array, ...]  # variables of the model, [N] each
     current: jax.Array  # [N]
     x_history: jax.Array  # [H] mean of the first variable, oldest first
     y_history: jax.Array  # [H] the observed mean field
-    kick: jax.Array  # [] the last action as it was given to the neurons
+    kick: jax.Array  # [] the last kick of the neurons
 
 
 class Model(NamedTuple):
-    """A kind of neuron, and the task that is made of it."""
+    """A kind of neuron, and the task based on it."""
 
     start: Callable  # (key, N) -> neurons
     derivative: Callable  # (neurons, current [N], coupling, pulse [N] or None) -> neurons' change
     kick: Callable  # (neurons, pulse [N]) -> neurons
-    signal: Callable  # neurons -> [N] what a single neuron shows
-    fields: Callable  # neurons -> (X, Y): means of the signal, and of what is observed
-    cost: Callable  # (X, x_history, y_history) -> how synchronous the ensemble is
+    signal: Callable  # neurons -> [N] signal of each neuron
+    fields: Callable  # neurons -> (X, Y): means of the signal and of the observed variable
+    cost: Callable  # (X, x_history, y_history) -> synchrony of the ensemble
     feedback: Callable  # (X, Y, x_history, y_history) -> kick of the linear feedback baseline
     step_size: float
     step_seconds: float  # real time of a step, for frequencies

@@ -1,4 +1,4 @@
-"""How well a controller parts an ensemble: suppression, energy, spectra, beside baselines."""
+"""Report of a controller beside baselines: suppression of synchrony, energy, spectra."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ TRACES = 40
 
 
 class Record(NamedTuple):
-    """One controller on E ensembles; of T actions the first and the last part go without it."""
+    """One controller on E ensembles over T actions, without control in the first and last part."""
 
     x: Any  # [T, E] mean of the neurons' signal
     kick: Any  # [T, E]
@@ -28,7 +28,7 @@ class Record(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is reported of one controller, each [E]."""
+    """The reported numbers of one controller, each [E]."""
 
     suppression: np.ndarray  # std of X before / std of X under control
     neuron_std: np.ndarray  # of a single neuron under control
@@ -41,7 +41,7 @@ class Figures(NamedTuple):
 
 
 def baselines(task: Oscillator) -> dict[str, Callable]:
-    """Controllers to stand beside: (key, state of one ensemble) -> kick."""
+    """Controllers to compare with: (key, state of one ensemble) -> kick."""
     scale = task.high.action_scale
 
     def linear(key, state):
@@ -58,7 +58,7 @@ def baselines(task: Oscillator) -> dict[str, Callable]:
 
 
 def run(task: Oscillator, control: Callable, seed: int) -> Record:
-    """`control`: (key, states of E ensembles) -> kicks [E]."""
+    """Record `control`, a function (key, states of E ensembles) -> kicks [E]."""
     key, start_key = jax.random.split(jax.random.key(seed))
     signal = jax.vmap(task.model.signal)
 
@@ -164,7 +164,7 @@ def innermost(task: Any) -> Oscillator:
 
 
 def report(task: Any, act: Callable, seed: int, picture: str) -> str:
-    """See `oscillator.report`."""
+    """The table of a policy beside the baselines; draws them into the file `picture`."""
     task = innermost(task)
 
     def each(control):
@@ -201,7 +201,7 @@ def table(rows: dict[str, Figures]) -> str:
 
 
 def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures], path: str) -> None:
-    """Mean field, single neurons, spectrum and suppression into one picture."""
+    """Draw mean field, single neurons, spectrum and suppression into one picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""`oscillator/`: ensembles of coupled neurons that synchronise, and small pulses to part them.
+"""`oscillator/`: ensembles of coupled neurons that synchronise, and pulses to desynchronise them.
 
 Deep brain stimulation as a task: an ensemble that synchronises by itself, as in Parkinson's tremor,
 is observed through its mean field and kicked by one action per step. The model and its rewards are
@@ -30,7 +30,7 @@ COUNTS = {
     "gap": 0,
     "ratio": 1,
 }
-"""Whole-number options; 0 stands for the model's own."""
+"""Integer options; 0 selects the model's own value."""
 PHYSICS = [field.name for field in dataclasses.fields(Params)]
 
 
@@ -43,13 +43,13 @@ def make(name: str, config: EnvConfig):
     """The ensemble called `name`.
 
     Options of `config`: any field of `Params`, as a number or as a range `low..high` from which
-    every episode draws; `num_neurons`; `history` (steps seen) and `warmup` (steps before an
+    every episode draws; `num_neurons`; `history` (observed steps) and `warmup` (steps before an
     episode); `skip`, integration steps per action; `pulse` delta, current or biphasic, with `width`
     and `gap` in steps and the `ratio` of the second phase's length to the first; `same_ensemble`,
-    to keep the neurons' currents over all episodes.
+    to use the same neurons' currents in all episodes.
 
     Raises:
-        ValueError: an unknown option, or one that makes no sense.
+        ValueError: an unknown option or an invalid value.
     """
     model = MODELS[name]
     options = dict(config.options)
@@ -154,12 +154,12 @@ class Oscillator:
 
     @property
     def max_episode_steps(self) -> int:
-        """As the model's; the limit truncates."""
+        """The model's time limit, which truncates."""
         return self.model.max_episode_steps
 
     @property
     def frame_rate(self) -> float:
-        """States per second of a film: slowed down, so that one can see the rhythm."""
+        """States per second of a video: slowed down, so that the rhythm is visible."""
         return 60.0
 
     def reset(self, key):
@@ -177,7 +177,7 @@ class Oscillator:
         return state, state.y_history
 
     def draw_params(self, key) -> Params:
-        """Physics between `low` and `high`."""
+        """Draws physics between `low` and `high`."""
         keys = Params(*jax.random.split(key, len(PHYSICS)))
         return jax.tree.map(
             lambda k, low, high: low + (high - low) * jax.random.uniform(k),
