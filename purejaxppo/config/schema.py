@@ -129,8 +129,8 @@ class NetworkConfig:
     parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype in which encoder and hidden layers compute. Under bfloat16 parameters, optimiser, the
-    heads (distribution parameters, values) and losses stay float32. Faster on accelerators with large
-    networks, slower on CPUs."""
+    heads (distribution parameters, values) and losses stay float32. Faster on accelerators with
+    large networks, slower on CPUs."""
     encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
     """Encoder of images: Mnih et al. 2015's three convolutions, the two narrower ones of their
     network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
