@@ -41,26 +41,26 @@ FAULTS = {
         "test_learner.py::test_shards_have_environments_of_their_own_and_weights_in_common",
     ),
     "a save is seen before it is whole": Fault(
-        "checkpoint.py",
+        "runs/checkpoint.py",
         "max_to_keep=keep, create=True,",
         "max_to_keep=keep, create=True,"
         " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
         "test_checkpoint.py::test_a_save_that_is_cut_at_any_moment_is_not_seen",
     ),
     "a config is seen before it is whole": Fault(
-        "configio.py",
+        "interrupts.py",
         'partial = path.with_name(f".{path.name}")',
         "partial = path",
         "test_configio.py::test_a_file_is_replaced_whole_or_not_at_all",
     ),
     "a resumed run draws other random numbers": Fault(
-        "checkpoint.py",
+        "runs/checkpoint.py",
         'return train.replace(agent=items["agent"]), progress',
         'return train.replace(agent=items["agent"], key=template.key), progress',
         "test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
     ),
     "a worker outlives a parent that is killed": Fault(
-        "envs/workers.py",
+        "envs/host/workers.py",
         "ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)",
         "ctypes.CDLL(None).prctl(set_parent_death_signal, 0)",
         "envs/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",
@@ -75,7 +75,7 @@ FAULTS = {
         "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
     ),
     "an exported policy has the normaliser of no training": Fault(
-        "export.py",
+        "export/files.py",
         "policy, state = agent.policy, jax.device_get(agent.state)",
         "policy, state = agent.policy, jax.device_get(agent.state)\n"
         "        state = state.replace(obs_stats=jax.device_get(policy.init_obs_stats()))",
