@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tyro
 
-from purejaxppo.config import files as configio
+from purejaxppo.config import files
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import SimulatorError
@@ -145,7 +145,7 @@ def list_envs() -> int:
 
 def list_configs() -> int:
     """Prints one config per line, with its first comment."""
-    for name, comment in configio.list_configs().items():
+    for name, comment in files.list_configs().items():
         print(f"{name + '.yaml':32} {comment}")
     return 0
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
         def _make(cls, values: Iterable[Any]) -> "Hyperparams": ...
         def _replace(self, **changes: Any) -> "Hyperparams": ...
 else:
-    names = [name.removeprefix("ppo.") for name in TUNABLE]
-    Hyperparams = namedtuple("Hyperparams", [*names, "total_updates"])
+    Hyperparams = namedtuple(
+        "Hyperparams", [*(name.removeprefix("ppo.") for name in TUNABLE), "total_updates"]
+    )
 
 
 class Transition(NamedTuple):
@@ -160,7 +161,7 @@ class TrainState(struct.PyTreeNode):
 
 def state_axes(kind: Any = TrainState) -> Any:
     """A state of a class whose fields are 0 where shards have their own, None elsewhere."""
-    return kind(**{f.name: 0 if f.metadata.get("local") else None for f in fields(kind)})
+    return kind(**{f.name: 0 if f.metadata["local"] else None for f in fields(kind)})
 
 
 class Losses(NamedTuple):

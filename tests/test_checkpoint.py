@@ -19,7 +19,7 @@ from support.runs import error_of, final_state, start, train, wait_for
 
 import purejaxppo.evaluate as evaluate_command
 from purejaxppo import restore
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import to_yaml
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.rows import read_csv
@@ -74,7 +74,7 @@ def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path, key
     run, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     checkpoints = Checkpoints(run, keep=1)
-    (run / "config.yaml").write_text(configio.to_yaml(config))
+    (run / "config.yaml").write_text(to_yaml(config))
     checkpoints.save(state.replace(update=state.update + 10), Progress(env_steps=10))
     checkpoints.close()
     watch_files()

@@ -6,7 +6,7 @@ import pytest
 from support.runs import refusal
 
 from purejaxppo import interrupts
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import write_whole
 
 pytestmark = pytest.mark.toy
 
@@ -52,11 +52,11 @@ def test_a_wrong_file_gets_one_sentence(text, expected, tmp_path, capsys, monkey
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "config.yaml"
-    configio.write_whole(path, "old")
+    write_whole(path, "old")
     with pytest.raises(RuntimeError, match="full"), interrupts.named_when_done(path) as partial:
         partial.write_text("ne")
         assert path.read_text() == "old"
         raise RuntimeError("the disk is full")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-    configio.write_whole(path, "new")
+    write_whole(path, "new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]

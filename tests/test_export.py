@@ -20,9 +20,8 @@ from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Agent
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.export import files as export
-from purejaxppo.export import player
-from purejaxppo.export import rewrite as rewrites
-from purejaxppo.export import trace as tracing
+from purejaxppo.export import player, trace
+from purejaxppo.export.rewrite import RULES
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.types import AgentState, RunningStats
 
@@ -162,7 +161,7 @@ def test_the_form_that_training_on_a_cpu_uses_can_be_exported_too(make_config, t
     policy = make_policy(make_config, observation, Box((2,)), encoder="cnn_nature", torso="shared")
     act = export.deterministic(policy, seasoned(policy))
     with convolutions.using(convolutions.BATCH_LAST):
-        program = tracing.trace(act, np.zeros((2, 36, 37, 1), np.uint8))
+        program = trace.trace(act, np.zeros((2, 36, 37, 1), np.uint8))
         obs = export.random_observation(policy, np.random.default_rng(1), 2)
         expected = jax.jit(act)(obs, (), np.zeros(2, bool))[0]
     assert not any(e.op == "conv_general_dilated" for e in program.equations)
@@ -296,7 +295,7 @@ def test_a_carry_goes_round_for_fifty_steps_with_resets(cell, carry, tmp_path):
     def act(obs, carry, start):
         return cell(w, obs, carry, start)
 
-    program = tracing.trace(act, np.zeros((2, 3), np.float32), carry)
+    program = trace.trace(act, np.zeros((2, 3), np.float32), carry)
     reference = jax.jit(act)
     size = len(jax.tree.leaves(carry))
     assert [p.name for p in program.inputs][-1] == "start"
@@ -402,7 +401,7 @@ CASES = {
 
 
 def trace_case(name):
-    return tracing.trace(lambda x, carry, start: (CASES[name](x), carry), X)
+    return trace.trace(lambda x, carry, start: (CASES[name](x), carry), X)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -417,16 +416,16 @@ def test_operations_are_those_of_jax(name, tmp_path):
 
 
 def test_the_cases_try_every_operation_and_every_rule(monkeypatch):
-    rewrite, primitives = tracing.rewrite, set()
+    rewrite, primitives = trace.rewrite, set()
 
     def spy(eqn):
         primitives.add(eqn.primitive.name)
         return rewrite(eqn)
 
-    monkeypatch.setattr(tracing, "rewrite", spy)
+    monkeypatch.setattr(trace, "rewrite", spy)
     operations = {equation.op for name in CASES for equation in trace_case(name).equations}
     assert set(player.OPERATIONS) == operations
-    assert set(rewrites.RULES) - primitives == {"add_any", "expand_dims"}
+    assert set(RULES) - primitives == {"add_any", "expand_dims"}
 
 
 @pytest.mark.parametrize(
@@ -441,12 +440,12 @@ def test_the_cases_try_every_operation_and_every_rule(monkeypatch):
 )
 def test_what_cannot_be_exported_is_refused_by_name(function, said):
     with pytest.raises(ValueError, match=said) as error:
-        tracing.trace(lambda x, carry, start: (function(x), carry), X)
+        trace.trace(lambda x, carry, start: (function(x), carry), X)
     assert "\n" not in str(error.value)
 
 
 def test_large_repeated_constants_are_not_stored():
-    program = tracing.trace(
+    program = trace.trace(
         lambda x, carry, start: (x[:, :1] + jnp.broadcast_to(jnp.arange(9.0), (3000, 9)), carry),
         np.zeros((3000, 4), np.float32),
     )
@@ -599,10 +598,10 @@ def test_without_onnxruntime_the_file_is_checked_by_onnx_itself(monkeypatch, tmp
 
 @pytest.mark.parametrize("suffix", export.SUFFIXES)
 def test_a_file_that_acts_otherwise_is_not_written(suffix, runs, tmp_path, monkeypatch):
-    trace = export.trace_policy
+    trace_policy = export.trace_policy
 
     def wrong(*args):
-        program = trace(*args)
+        program = trace_policy(*args)
         constants = {name: x * np.asarray(1.01, x.dtype) for name, x in program.constants.items()}
         return program._replace(constants=constants)
 

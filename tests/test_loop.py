@@ -21,7 +21,7 @@ from support.runs import (
 
 import purejaxppo.train as train_command
 from purejaxppo.agents import optimizers
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import load_config
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs.checkpoint import Progress
 from purejaxppo.runs.console import Stopped
@@ -96,7 +96,7 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
     flags = ("--checkpoint.interval", 512, "--run_dir")
     assert train(config_file, *flags, "whole") == 0
     shutil.copytree("whole", "half")
-    config = configio.load_config("half/config.yaml")
+    config = load_config("half/config.yaml")
     assert config.intrinsic.kind == "icm"
     assert forget_last_save("half") < 600
     assert train(config_file, *flags, "half") == 0

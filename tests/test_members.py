@@ -18,7 +18,7 @@ from support.runs import forget_last_save, refusal, train
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import restore
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import EvalConfig
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
@@ -310,7 +310,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     for row in read_csv(run / "metrics.csv"):
         if "eval/return_mean" in row:
             scores.setdefault(row["member"], []).append(row["eval/return_mean"])
-    config = configio.load_config(run / "config.yaml")
+    config = load_config(run / "config.yaml")
     programs = MemberPrograms(config, jax.devices()[:1], seeds_of(config))
     programs.compile(programs.init())
     best = restore(run).state

@@ -21,7 +21,7 @@ from purejaxppo.runs.members import MembersRun
 from purejaxppo.runs.population import select
 from purejaxppo.runs.rows import metrics_row, read_csv
 from purejaxppo.sweep import packing, report
-from purejaxppo.sweep import search as searches
+from purejaxppo.sweep.search import Optuna
 from purejaxppo.sweep.search_space import Uniform
 
 CONFIG = """
@@ -214,7 +214,7 @@ def test_a_run_that_starts_from_0_clears_the_best_of_one_that_died(saves):
 
 def test_optuna_is_told_that_a_setting_without_a_score_failed():
     optuna = pytest.importorskip("optuna")
-    search = searches.Optuna({"ppo.gamma": Uniform(0.5, 0.99)}, 4, 2, seed=0)
+    search = Optuna({"ppo.gamma": Uniform(0.5, 0.99)}, 4, 2, seed=0)
     tried = search.next([], None)
     search.next([(tried[0], float("nan")), (tried[1], -59.0)], None)
     states = [trial.state for trial in search._study.trials[:2]]

@@ -16,14 +16,14 @@ from purejaxppo import Agent, load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.oscillator import report as osc_report
-from purejaxppo.envs.oscillator import task as oscillator
 from purejaxppo.envs.oscillator.models import MODELS, runge_kutta
+from purejaxppo.envs.oscillator.task import make
 
 FULL = pytest.mark.full
 
 
 def ensemble(name="bvdp", **options):
-    return oscillator.make(name, EnvConfig(name=f"oscillator/{name}", options=options))
+    return make(name, EnvConfig(name=f"oscillator/{name}", options=options))
 
 
 def free_run(task, key, steps, coupling=None, seen=slice(None)):

@@ -44,9 +44,9 @@ def test_wheel_has_every_module(installed):
 def test_configs_are_found_by_bare_name_from_the_wheel_in_any_folder(installed, tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(installed)!r})\n"
-        "from purejaxppo.config import files as configio\n"
-        f"assert configio.__file__.startswith({str(installed)!r}), configio.__file__\n"
-        f"print(*(configio.find_config(name) for name in {CONFIGS!r}), sep='\\n')\n"
+        "from purejaxppo.config import files\n"
+        f"assert files.__file__.startswith({str(installed)!r}), files.__file__\n"
+        f"print(*(files.find_config(name) for name in {CONFIGS!r}), sep='\\n')\n"
     )
     found = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -11,7 +11,7 @@ from support.runs import CARTPOLE, error_of, start, train, wait_for
 
 import purejaxppo.evaluate as evaluate_command
 from purejaxppo import restore
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import load_config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.rows import read_csv
@@ -105,7 +105,7 @@ def test_a_run_folder_holds_what_is_needed_to_make_it_again(config_file):
     run = Path("run")
     versions = json.loads((run / "versions.json").read_text())
     assert versions["packages"]["jax"] == jax.__version__
-    assert configio.load_config(run / "config.yaml") == restore("run").config
+    assert load_config(run / "config.yaml") == restore("run").config
     assert (run / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run / "tensorboard").glob("events.*"))
     assert "losses/policy_loss" in (run / "debug.log").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import imported_files, load_config
 from purejaxppo.config.schema import ImitateConfig
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs.imitation import load_teacher
@@ -31,7 +31,7 @@ env:
 def test_the_files_that_a_config_imports_are_listed_once_each(text, files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(text)
-    found = configio.imported_files(configio.load_config(Path("config.yaml").resolve()))
+    found = imported_files(load_config(Path("config.yaml").resolve()))
     assert found == [tmp_path / file for file in files]
 
 

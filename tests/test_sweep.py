@@ -25,14 +25,14 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import load_config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.members import MembersRun
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, report
-from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.packing import Group, cut, group_up
+from purejaxppo.sweep.search import Optuna
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform, apply
 
 CARTPOLE = """
@@ -190,7 +190,7 @@ def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
     assert sweep(config_file, *flags, "all") == 0
     members = [
         apply(
-            configio.load_config(config_file, {"total_timesteps": 128}),
+            load_config(config_file, {"total_timesteps": 128}),
             {"ppo.learning_rate": rate, "seed": seed},
         )
         for rate in (1e-3, 1e-2)
@@ -314,7 +314,7 @@ def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes
     flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
     assert sweep(config_file, *flags, "--clobber") == 0
     best = table(swept)[0]
-    config = configio.load_config(swept / "best.yaml")
+    config = load_config(swept / "best.yaml")
     assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
     assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
     assert train(swept / "best.yaml", "--run_dir", "again") == 0
@@ -431,7 +431,7 @@ def test_optuna_finds_what_is_better_and_asks_the_same_again():
         return -abs(np.log10(setting["ppo.learning_rate"]) + 3) + (len(setting["network.hidden"]))
 
     def study(known=None):
-        search, scored, rounds = searches.Optuna(ranges, 40, 10, seed=0), [], []
+        search, scored, rounds = Optuna(ranges, 40, 10, seed=0), [], []
         while tried := search.next(scored, known.pop(0) if known else None):
             assert all(isinstance(s["ppo.num_epochs"], int) for s in tried)
             rounds.append(tried)
@@ -453,9 +453,9 @@ def test_optuna_asks_again_where_a_setting_makes_no_sense():
             raise ValueError("only 3 will do")
 
     ranges = {"ppo.num_epochs": Uniform(1, 4, whole=True)}
-    search = searches.Optuna(ranges, 5, 5, 0, check)
+    search = Optuna(ranges, 5, 5, 0, check)
     assert search.next([], None) == [{"ppo.num_epochs": 3}] * 5
-    never = searches.Optuna({"ppo.num_epochs": Uniform(4, 9, whole=True)}, 5, 5, 0, check)
+    never = Optuna({"ppo.num_epochs": Uniform(4, 9, whole=True)}, 5, 5, 0, check)
     with pytest.raises(ValueError, match="only 3 will do"):
         never.next([], None)
 
@@ -483,7 +483,7 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
 def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
     from purejaxppo.sweep import launchers
 
-    config = configio.load_config(config_file)
+    config = load_config(config_file)
     marker = tmp_path / "died"
     monkeypatch.setenv("DIES_ONCE", str(marker))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports this file
@@ -510,7 +510,7 @@ def dies_once(group):
 def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
     from purejaxppo.sweep import launchers
 
-    config = configio.load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
+    config = load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
     group = Group(str(tmp_path / "g"), (config,))
     with pytest.raises(ValueError, match="Nothing-v0") as error:
         launchers.on_slurm([group], tmp_path, {"cluster": "local", "timeout_min": 5})
@@ -533,7 +533,7 @@ from dataclasses import replace
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import load_config
 from purejaxppo.sweep import launchers
 from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
@@ -541,7 +541,7 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 ray.init(address=cluster.address)
 assert len(ray.nodes()) == 2
-config = configio.load_config(folder / "small.yaml", {"total_timesteps": 400_000, "devices": 1})
+config = load_config(folder / "small.yaml", {"total_timesteps": 400_000, "devices": 1})
 groups = [Group(str(folder / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
 def saved():
     return all(

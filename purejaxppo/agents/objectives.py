@@ -54,4 +54,4 @@ OBJECTIVES: dict[str, Objective] = {
     ),
     "imitate": lambda ratio, advantage, hp: -ratio,
 }
-"""(log ratio [B], advantage [B], hp) -> the loss to minimise [B], by `ppo.objective`."""
+"""By `ppo.objective`."""

@@ -54,8 +54,10 @@ def check_ranges(config: "Config") -> None:
             raise ValueError(f"{name} = {value} is not a finite number")
         if above is not None and not value > above:
             raise ValueError(f"{name} = {value} must be greater than {above}")
-        if high is not None and not low <= value <= high:
+        if low is not None is not high and not low <= value <= high:
             raise ValueError(f"{name} = {value} is not between {low} and {high}")
+        if high is not None and value > high:
+            raise ValueError(f"{name} = {value} is too large; it must be at most {high}")
         if low is not None and value < low:
             raise ValueError(f"{name} = {value} is too small; it must be at least {low}")
     if config.seed + config.num_seeds > 2**31:

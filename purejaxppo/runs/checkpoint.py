@@ -227,7 +227,7 @@ def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
 
     For a run of many agents it has them all; `Agent.member` selects one. Where no evaluation has
     found a best agent, "best" is the last save, and a warning is logged. Restoring runs code: the
-    config may name Python files, which are imported (`configio.imported_files` lists them).
+    config may name Python files, which are imported (`config.files.imported_files` lists them).
 
     Args:
         run_dir: as made by `python -m purejaxppo.train`.

@@ -180,8 +180,8 @@ def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
         return positive, True
     if key in hints:
         return key, False
-    same = [name for name in hints if name.rpartition(".")[2] == key]
-    close = nearest(key, hints) or next(iter(same), None)
+    same = (name for name in hints if name.rpartition(".")[2] == key)
+    close = nearest(key, hints) or next(same, None)
     hint = f"did you mean --{close}?" if close else "--help lists them"
     raise ValueError(f"{word}: unknown flag; {hint}")
 

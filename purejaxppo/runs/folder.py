@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jax
 
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import imported_files, load_config, save_members, to_yaml, write_whole
 from purejaxppo.config.schema import Config
 
 try:
@@ -102,7 +102,7 @@ def _clear(run_dir: Path, ours: Sequence[str]) -> None:
 def imports(run_dir: str | Path) -> list[str]:
     """Lines to print before a run is opened: one per Python file that its config imports."""
     path = Path(run_dir) / CONFIG
-    files = configio.imported_files(configio.load_config(path)) if path.is_file() else []
+    files = imported_files(load_config(path)) if path.is_file() else []
     return [f"{run_dir} runs code of {file}" for file in files]
 
 
@@ -112,8 +112,8 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
     `members` are the configs of agents that train side by side; members.yaml lists them.
     """
     if members:
-        configio.save_members(run_dir / MEMBERS, config, members)
-    configio.write_whole(run_dir / CONFIG, configio.to_yaml(config))
+        save_members(run_dir / MEMBERS, config, members)
+    write_whole(run_dir / CONFIG, to_yaml(config))
     if (run_dir / "versions.json").is_file():
         return
     versions = {

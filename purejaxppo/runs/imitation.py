@@ -41,8 +41,9 @@ def load_teacher(config: Config, student: Policy) -> Agent:
         raise ValueError(
             f"imitate.teacher = {folder} holds {len(teacher.members)} agents; a teacher is one"
         )
+    actor = teacher.policy
     for name in ("observation", "action"):
-        theirs, ours = getattr(teacher.policy, name), getattr(student, name)
+        theirs, ours = getattr(actor, name), getattr(student, name)
         if theirs != ours:
             raise ValueError(
                 f"imitate.teacher = {folder}: its {name} space is {theirs}, and the student's is "

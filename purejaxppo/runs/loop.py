@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from purejaxppo.agents import optimizers, schedules
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.interrupts import Interrupt
@@ -301,7 +301,7 @@ class Run:
         return TensorBoardSink(folder, self.progress.env_steps)
 
     def _wandb(self) -> Sink:
-        settings = configio.flatten(self.config)
+        settings = flatten(self.config)
         wandb = WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
         return HeldBack(wandb, self.checkpoints.finished)
 

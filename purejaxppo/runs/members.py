@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.runs.console import Console
@@ -40,7 +40,7 @@ def seeds_of(config: Config) -> list[Config]:
 def check_vmappable(config: Config) -> None:
     """Raises ValueError for settings that only an agent that trains alone supports."""
     for name in ("asynchronous", "env.double_buffer"):
-        if configio.flatten(config)[name]:
+        if flatten(config)[name]:
             raise ValueError(
                 f"{name} is for an agent that trains alone, and not for many in one program: "
                 f"switch it off, or train seeds in runs of their own"

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from purejaxppo.agents import schedules
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.parallel import processes
@@ -81,11 +81,11 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     """
     if not (run_dir / CONFIG).is_file():
         return config, []
-    old = configio.load_config(run_dir / CONFIG)
+    old = load_config(run_dir / CONFIG)
     if not config.num_shards:
         old = dataclasses.replace(old, num_shards=0)
-    structural, tunable = configio.compare(old, config)
-    before, after = configio.flatten(old), configio.flatten(config)
+    structural, tunable = compare(old, config)
+    before, after = flatten(old), flatten(config)
     if structural:
         key = structural[0]
         more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
@@ -94,7 +94,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
             f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
         )
     if not config.num_shards:
-        shards = configio.load_config(run_dir / CONFIG).num_shards
+        shards = load_config(run_dir / CONFIG).num_shards
         config = dataclasses.replace(config, num_shards=shards)
     return config, [
         f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
@@ -213,7 +213,7 @@ def prepare(run: Run) -> TrainState:
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-        before = configio.load_config(run.run_dir / CONFIG)
+        before = load_config(run.run_dir / CONFIG)
         if moved := moved_schedules(before, config, run.progress.update):
             console.say(moved)
     else:

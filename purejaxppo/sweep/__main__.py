@@ -14,7 +14,7 @@ from typing import Literal
 
 import tyro
 
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
 from purejaxppo.config.schema import Config, Scalar
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
@@ -25,10 +25,10 @@ from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationPrograms, PopulationRun, Rules
 from purejaxppo.runs.session import start_jax
 from purejaxppo.sweep import packing, report, search_space
-from purejaxppo.sweep import search as searches
 from purejaxppo.sweep.launchers import LAUNCHERS, check
 from purejaxppo.sweep.packing import Group, group_up
 from purejaxppo.sweep.report import Result
+from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
 from purejaxppo.sweep.search_space import Setting
 
 DESCRIPTION = """Train many settings.
@@ -141,7 +141,7 @@ def sweep(command: Command) -> int:
     return 0
 
 
-def search_of(command: Command, config: Config) -> tuple[searches.Search, list[Setting]]:
+def search_of(command: Command, config: Config) -> tuple[Search, list[Setting]]:
     """The search for settings, and those of its settings that are known beforehand.
 
     Raises:
@@ -149,17 +149,17 @@ def search_of(command: Command, config: Config) -> tuple[searches.Search, list[S
     """
     if command.grid:
         known = search_space.grid_settings(search_space.parse_grid(command.grid, config))
-        return searches.Fixed(known), known
+        return Fixed(known), known
     ranges = search_space.load_ranges(Path(command.ranges), config)
     if command.random:
         known = search_space.random_settings(ranges, command.random, config.seed)
-        return searches.Fixed(known), known
+        return Fixed(known), known
 
     def makes_sense(setting: Setting) -> None:
         search_space.apply(config, setting)
 
     size, seed = command.optuna_batch, config.seed
-    return searches.Optuna(ranges, command.optuna, size, seed, makes_sense), []
+    return Optuna(ranges, command.optuna, size, seed, makes_sense), []
 
 
 def check_flags(command: Command, config: Config) -> None:
@@ -212,16 +212,16 @@ def record(folder: Path, command: Command, config: Config) -> None:
     Raises:
         ValueError: the folder holds another sweep.
     """
-    shown = configio.flatten(dataclasses.replace(config, run_dir="", devices=0))
+    shown = flatten(dataclasses.replace(config, run_dir="", devices=0))
     for field in dataclasses.fields(Flags):
         if field.name not in WHERE:
             shown[field.name] = getattr(command, field.name)
     if command.ranges:
-        shown["ranges"] = configio.read_yaml(Path(command.ranges))
+        shown["ranges"] = read_yaml(Path(command.ranges))
     new = json.loads(json.dumps(shown))
     path = folder / SWEEP
     if path.is_file():
-        old = configio.read_yaml(path)
+        old = read_yaml(path)
         free = ("objective", "checkpoint.", "logging.")
         changed = [key for key in new if old.get(key) != new[key] and not key.startswith(free)]
         if changed:
@@ -230,10 +230,10 @@ def record(folder: Path, command: Command, config: Config) -> None:
                 f"{new[changed[0]]}; --run_dir NAME sweeps beside it, --clobber deletes it and "
                 f"starts afresh"
             )
-    configio.write_whole(path, configio.dump(new))
+    write_whole(path, dump(new))
 
 
-def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
+def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list[Setting]]:
     """Yields settings to train side by side, round after round; repeats rounds on disk first."""
     index = 0
     while True:
@@ -243,7 +243,7 @@ def rounds(search: searches.Search, results: list[Result], folder: Path) -> Iter
         if not tried:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        configio.write_whole(path, json.dumps(tried))
+        write_whole(path, json.dumps(tried))
         yield tried
         index += 1
 
@@ -328,7 +328,7 @@ def population_rules(command: Command, config: Config) -> Rules:
             raise ValueError(f"--{flag} {value} is not between {low} and {high}")
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
-    return searches.rules_of(
+    return rules_of(
         search_space.load_ranges(Path(command.ranges), config),
         interval,
         command.population_share,

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.parallel.shards import cpu_cores
@@ -70,7 +70,7 @@ def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
         width = 1 if registry.on_host(members[0].env) else len(devices)
         sizes = cut(len(members), fitting(group, devices, width), width)
         path.parent.mkdir(parents=True, exist_ok=True)
-        configio.write_whole(path, json.dumps(sizes))
+        write_whole(path, json.dumps(sizes))
     batches, start = [], 0
     for size in sizes:
         batch = members[start : start + size]
@@ -200,8 +200,8 @@ def train_batch(
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
     config = resolve_shards(config, len(devices))
     with run_folder(folder, clobber=False):
-        old = configio.load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
-        if any(configio.compare(old, config)):
+        old = load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
+        if any(compare(old, config)):
             raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import apply_overrides, from_dict, to_yaml, write_whole
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.curves import confidence, new_figure, save_figure
 from purejaxppo.runs.population import Rules, final_numbers
@@ -125,9 +125,7 @@ def report_population(
     results = []
     for index, member in enumerate(members):
         numbers = final_numbers(curves[index], rules)
-        config = configio.from_dict(
-            configio.apply_overrides(dataclasses.asdict(member), numbers), "population"
-        )
+        config = from_dict(apply_overrides(dataclasses.asdict(member), numbers), "population")
         results.append(Result(numbers, config, (value(curves[index], objective),), ((run, index),)))
     ranked = rank(results)
     keys = list(results[0].setting)
@@ -156,7 +154,7 @@ def finish(folder: Path, best: Result, about: str) -> None:
 def write_best(path: Path, best: Result, about: str) -> None:
     """Writes a result's config as YAML that `train` takes."""
     config = dataclasses.replace(best.config, run_dir="", num_seeds=1, num_shards=0)
-    configio.write_whole(path, f"# {about}\n" + configio.to_yaml(config))
+    write_whole(path, f"# {about}\n" + to_yaml(config))
 
 
 def print_where(folder: Path, best: Result) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 import yaml
 
-from purejaxppo.config import files as configio
 from purejaxppo.config.checks import settings as settings_of
+from purejaxppo.config.files import Loader, apply_overrides, flatten, from_dict, read_yaml
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.schema import TUNABLE, Config
 
@@ -93,7 +93,7 @@ def parse_grid(texts: Sequence[str], base: Config = DEFAULTS) -> dict[str, list[
         if key in grid:
             raise ValueError(f"--grid {key} is given twice; list all its values in one")
         try:
-            values = yaml.load(f"[{listed}]", configio.Loader)
+            values = yaml.load(f"[{listed}]", Loader)
         except (yaml.YAMLError, ValueError) as error:
             raise ValueError(f"--grid {text}: the values are not a list such as 1,2,3") from error
         values = [check_value(key, value, f"--grid {key}", base) for value in values]
@@ -120,7 +120,7 @@ def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
     """
     if not path.is_file():
         raise ValueError(f"--ranges {path}: no such file")
-    data = configio.read_yaml(path)
+    data = read_yaml(path)
     if not data:
         raise ValueError(f"{path}: names no field to vary")
     return {
@@ -169,7 +169,7 @@ def check_key(key: str, where: str) -> str:
     Raises:
         ValueError: there is none of this name, or a sweep may not vary it.
     """
-    known = configio.flatten(Config())
+    known = flatten(Config())
     if key not in known:
         by_leaf = {dotted.rpartition(".")[2]: dotted for dotted in known}
         close = nearest(key, known) or by_leaf.get(nearest(key, by_leaf) or "")
@@ -188,15 +188,13 @@ def check_value(key: str, value: Any, where: str, base: Config) -> Any:
         ValueError: it does not fit.
     """
     try:
-        config = configio.from_dict(
-            configio.apply_overrides(dataclasses.asdict(base), {key: value})
-        )
+        config = from_dict(apply_overrides(dataclasses.asdict(base), {key: value}))
     except ValueError as error:
         message = str(error).removeprefix("config: ")
         if message.startswith(key):
             raise ValueError(f"{where}: {message}") from error
         return value  # does not fit the defaults' sizes: checked with the config of the sweep
-    return configio.flatten(config)[key]
+    return flatten(config)[key]
 
 
 def apply(config: Config, setting: Setting) -> Config:
@@ -205,12 +203,12 @@ def apply(config: Config, setting: Setting) -> Config:
     Raises:
         ValueError: its fields do not go together.
     """
-    plain = configio.apply_overrides(dataclasses.asdict(config), setting)
+    plain = apply_overrides(dataclasses.asdict(config), setting)
     named = ", ".join(f"{key} = {value}" for key, value in setting.items())
-    return configio.from_dict(plain, where=f"setting {named}" if named else "config")
+    return from_dict(plain, where=f"setting {named}" if named else "config")
 
 
 def structure(config: Config) -> tuple[tuple[str, Any], ...]:
     """The structure of a compiled program: every field but tunable ones and the seed."""
-    flat = configio.flatten(config)
+    flat = flatten(config)
     return tuple((k, repr(v)) for k, v in flat.items() if k not in TUNABLE and k != "seed")

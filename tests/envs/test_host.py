@@ -20,7 +20,7 @@ import purejaxppo.evaluate as evaluate_command
 import purejaxppo.train as train_command
 from purejaxppo import load_config, make_train, restore
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config import files as configio
+from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, Rows
@@ -449,9 +449,9 @@ def test_flags_are_added_to_the_options_of_a_config(capsys):
 def test_how_fast_a_simulator_runs_may_change_on_resuming():
     old = load_config("pong.yaml")
     new = load_config("pong.yaml", {"env.options": {**old.env.options, "num_threads": 2}})
-    assert configio.compare(old, new) == ([], [])
+    assert compare(old, new) == ([], [])
     other = load_config("pong.yaml", {"env.options": {**old.env.options, "noop_max": 1}})
-    assert configio.compare(old, other) == (["env.options"], [])
+    assert compare(old, other) == (["env.options"], [])
 
 
 REFUSED = {
