@@ -1,11 +1,15 @@
 # Set-up lives in .venv and is remade when pyproject.toml or requirements.lock changes.
-#   make train ARGS="--seed 3"                   trains Brax's hopper
+#   make train ARGS="--seed 3"                   trains Brax's hopper, and films it
+#   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make film films it again
+#   make sweep                                   compares learning rates on CartPole
 #   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
 #   make PYTHON=/path/to/python3.12 train        with another Python
 
 PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= hopper.yaml
+RUN_DIR ?= runs/$(basename $(notdir $(CONFIG)))-s0
+FILM ?= film.mp4
 ARGS ?=
 WORKERS ?= 2
 EXTRAS ?= brax,gymnax,render
@@ -19,11 +23,21 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train check test test-all mpirun lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all mpirun lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
-	$(RUN) -m purejaxppo.train --config $(CONFIG) $(ARGS)
+	$(RUN) -m purejaxppo.train --config $(CONFIG) --film $(ARGS)
+
+evaluate: $(for_train)
+	$(RUN) -m purejaxppo.evaluate --run $(RUN_DIR) $(ARGS)
+
+film: $(for_train)
+	$(RUN) -m purejaxppo.evaluate --run $(RUN_DIR) --episodes 1 --render $(FILM) $(ARGS)
+
+sweep: $(for_train)
+	$(RUN) -m purejaxppo.sweep --config cartpole.yaml --num_seeds 4 \
+	  --grid ppo.learning_rate=3e-4,1e-3,3e-3 $(ARGS)
 
 # Lint, and the tests that compile nothing larger than a toy.
 check: lint
@@ -33,11 +47,11 @@ check: lint
 test: lint
 	$(PYTEST) $(ARGS)
 
-# And then at length: learning, all environments, notebooks, kills, processes. CI runs this.
-test-all: test mpirun
+# And then at length: learning, all environments, notebooks, tutorials, kills, processes, and the site. CI runs this.
+test-all: test mpirun docs
 	$(PYTEST) -m full $(ARGS)
 
-# For tests/test_hosts.py, which skips what needs it where it can be neither found nor installed.
+# For tests/parallel/test_processes.py, which skips what needs it where it can be neither found nor installed.
 mpirun:
 	@if ! command -v mpirun >/dev/null && command -v apt-get >/dev/null; then \
 	  root=; if [ "$$(id -u)" -ne 0 ]; then root="sudo -n"; fi; \
@@ -58,6 +72,7 @@ format: $(for_test)
 
 docs: $(for_docs)
 	$(RUN) docs/make_config_reference.py
+	$(RUN) docs/make_names.py
 	$(RUN) docs/make_walk.py
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 

@@ -41,7 +41,7 @@ class Study(NamedTuple):
 
 PENDULUM = "--eval.num_episodes 64"
 CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
-HIDDEN = "--env.visible 0 1"
+HIDDEN = "--env.obs_indices 0 1"
 BREAKOUT = "minatar_breakout.yaml"
 """Far from its most after a million steps: what CartPole, where all come near 500, cannot show."""
 RATES = (
@@ -53,30 +53,30 @@ STUDIES = {
         "cartpole_hidden.yaml",
         300_000,
         "",
-        {name: f"--network.memory {name}" for name in ("none", "gru", "lstm", "mingru")},
+        {name: f"--network.rnn {name}" for name in ("none", "gru", "lstm", "mingru")},
     ),
     "a bit, 40 steps ago": Study(
         "memory_chain.yaml",
         600_000,
         CHAIN,
-        {name: f"--network.memory {name}" for name in ("none", "gru", "lstm", "mingru")},
+        {name: f"--network.rnn {name}" for name in ("none", "gru", "lstm", "mingru")},
     ),
     "memory span at first": Study(
         "memory_chain.yaml",
         600_000,
-        f"{CHAIN} --network.memory gru",
-        {str(span): f"--network.memory_span {span}" for span in (0, 10, 100)},
+        f"{CHAIN} --network.rnn gru",
+        {str(span): f"--network.rnn_timescale {span}" for span in (0, 10, 100)},
     ),
     "length of back-propagation": Study(
         "memory_chain.yaml",
         600_000,
-        f"{CHAIN} --network.memory gru",
+        f"{CHAIN} --network.rnn gru",
         {str(length): f"--ppo.bptt_length {length}" for length in (8, 32, 128)},
     ),
     "curriculum": Study(
         "memory_chain.yaml",
         600_000,
-        f"{CHAIN} --network.memory gru --network.memory_span 10",
+        f"{CHAIN} --network.rnn gru --network.rnn_timescale 10",
         {"length 40": "", "5 to 40": f"--env.curriculum memory_length {GROWING}:memory_length"},
     ),
     "curiosity": Study(
@@ -88,7 +88,7 @@ STUDIES = {
     "what the critic sees": Study(
         "pendulum.yaml",
         200_000,
-        f"{PENDULUM} {HIDDEN} --env.full_state --network.memory gru --network.actor_keys obs "
+        f"{PENDULUM} {HIDDEN} --env.privileged_obs --network.rnn gru --network.actor_keys obs "
         "--ppo.shuffle trajectories --ppo.bptt_length 16",
         {
             "as the policy": "--network.critic_keys obs",
@@ -146,7 +146,7 @@ STUDIES = {
         {
             "plain": "",
             "normalised": "--network.layer_norm",
-            "residual": "--network.layers residual",
+            "residual": "--network.block residual",
         },
     ),
     "objective": Study(
@@ -161,9 +161,9 @@ STUDIES = {
         RATES,
         {
             "free": "",
-            "kl_stop": "--ppo.kl_stop",
-            "kl_rate": "--ppo.kl_rate",
-            "kl_stop, kl_rate": "--ppo.kl_stop --ppo.kl_rate",
+            "early_stop_kl": "--ppo.early_stop_kl",
+            "adaptive": "--ppo.learning_rate_schedule adaptive",
+            "early_stop_kl, adaptive": "--ppo.early_stop_kl --ppo.learning_rate_schedule adaptive",
         },
     ),
     "schedule": Study(
@@ -186,13 +186,13 @@ STUDIES = {
         "cartpole.yaml",
         150_000,
         "",
-        {name: f"--ppo.rollout_start {name}" for name in ("continue", "reset")},
+        {"continue": "", "reset": "--ppo.reset_each_rollout"},
     ),
     "teacher": Study(
         "cartpole.yaml",
         50_000,
         "",
-        {"none": "", "imitated": "--imitate.teacher TEACHER --imitate.updates 20"},
+        {"none": "", "imitated": "--pretrain.teacher TEACHER --pretrain.updates 20"},
         teacher="--total_timesteps 150000",
     ),
     "many agents": Study(

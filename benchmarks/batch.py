@@ -98,7 +98,7 @@ def train(config: Any, rates: list[float], seeds: int) -> list[dict[str, Any]]:
     """All rates x seeds of one structure in one program; a row of each."""
     import jax
 
-    from purejaxppo.runs.members import MemberPrograms
+    from purejaxppo.runs.programs import Programs
 
     base = config.ppo.learning_rate
     pairs = [(rate, seed) for rate in rates for seed in range(seeds)]
@@ -106,7 +106,7 @@ def train(config: Any, rates: list[float], seeds: int) -> list[dict[str, Any]]:
         replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate * base))
         for rate, seed in pairs
     ]
-    programs = MemberPrograms(config, jax.devices(), members)
+    programs = Programs(config, jax.devices(), members)
     state = programs.init()
     programs.compile(state)
     updates = np.linspace(0, config.num_updates, min(POINTS, config.num_updates) + 1).astype(int)

@@ -42,6 +42,10 @@ config, seeds = sys.argv[1], int(sys.argv[2])
 host = load_config(config).env.name.partition("/")[0] in ("envpool", "gymnasium")
 devices = jax.devices()[:1] if host else jax.devices()
 config = load_config(config, {"num_shards": 1 if seeds else len(devices)})
+try:
+    from purejaxppo.runs.members import MemberPrograms  # a version without an axis for one agent
+except ImportError:
+    seeds = seeds or 1
 shards = Shards(config.num_shards, devices, seeds)
 key = jax.random.key(0)
 try:

@@ -177,7 +177,7 @@ def training(seconds: float, repeats: int) -> float:
     def step() -> int:
         nonlocal state
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(4))
-        return int(metrics.env_steps) * 1_000
+        return int(metrics.env_steps[0]) * 1_000
 
     return timed(step, seconds, repeats)
 

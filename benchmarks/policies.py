@@ -16,7 +16,7 @@ from typing import Any
 
 import machine
 
-MEMORIES = ("none", "gru", "lstm", "mingru")
+CELLS = ("none", "gru", "lstm", "mingru")
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
 CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("dummy", "discrete"): CHOICES,
@@ -51,7 +51,7 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
 SMALL = {
     "env.num_envs": 4,
     "network.hidden": [8],
-    "network.memory_size": 6,
+    "network.rnn_size": 6,
     "ppo.rollout_length": 12,
     "ppo.num_minibatches": 2,
     "ppo.num_epochs": 2,
@@ -72,9 +72,9 @@ def main() -> None:
     for (family, action), settings in CELLS.items():
         if importlib.util.find_spec(FAMILIES[family].requires) is None:
             continue
-        for memory in MEMORIES:
+        for memory in CELLS:
             found = run_cell(settings, memory, action)
-            row = {"family": family, "action": action, "memory": memory, **found}
+            row = {"family": family, "action": action, "rnn": memory, **found}
             print(row, flush=True)
             rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
             jax.clear_caches()
@@ -91,7 +91,7 @@ def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bo
     from purejaxppo.config.files import apply_overrides, from_dict
     from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
-    chosen = {**SMALL, "network.memory": memory, **settings}
+    chosen = {**SMALL, "network.rnn": memory, **settings}
     if action in CONTINUOUS:
         chosen["network.distribution"] = action
     config = from_dict(apply_overrides({}, chosen))

@@ -128,7 +128,8 @@ def ours_once(sizes: dict[str, Any], count: int, steps: int, *, together: bool) 
         sizes | {"num_seeds": count if together else 1, "total_timesteps": steps}
     )
     programs = ours.programs_of(config)
-    keys = [programs.key] if together else [jax.random.key(seed) for seed in range(count)]
+    seeds = [jax.random.key(seed)[None] for seed in range(count)]
+    keys = [programs.key] if together else seeds
     updates, ids = np.int32(config.num_updates), shard_ids(programs.parts)
     where = programs.shards.shardings(STATE_AXES)
     init = jax.jit(init_program(programs.parts), out_shardings=where)

@@ -4,12 +4,13 @@ With --check it writes nothing, and fails if the file is not up to date. The sou
 not imported, so that this needs no installed package.
 """
 
-import argparse
 import ast
 import inspect
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "purejaxppo" / "config" / "schema.py"
@@ -85,10 +86,12 @@ def default_text(value: ast.expr | None) -> str:
 
 def kind_text(annotation: str) -> str:
     """A type, or the choices that a Literal gives, as Markdown."""
-    if annotation.startswith("Literal["):
-        choices = ast.literal_eval(annotation.removeprefix("Literal"))
-        return ", ".join(f"`{choice}`" for choice in choices)
-    return f"`{annotation}`"
+    kind, own, _ = annotation.partition(" | Own")
+    if kind.startswith("Literal["):
+        choices = ast.literal_eval(kind.removeprefix("Literal"))
+        named = ", ".join(f"`{choice}`" for choice in choices)
+        return named + ", [your own](own_code.md)" * bool(own)
+    return f"`{annotation.replace('Own', 'str')}`"
 
 
 def table(fields: list[Field], section: str) -> str:
@@ -119,17 +122,7 @@ def render(source: str) -> str:
 
 def main() -> int:
     """Writes or checks the page; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare")
-    check = parser.parse_args().check
-    page = render(SOURCE.read_text(encoding="utf-8"))
-    if check:
-        if not TARGET.is_file() or TARGET.read_text(encoding="utf-8") != page:
-            sys.stderr.write("docs/config.md is out of date: run docs/make_config_reference.py\n")
-            return 1
-        return 0
-    TARGET.write_text(page, encoding="utf-8")
-    return 0
+    return pages.run(__doc__, TARGET, lambda old: render(SOURCE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

@@ -462,8 +462,8 @@ def processes(rows: Rows) -> list[str]:
             "",
             "### Many processes",
             "",
-            f"`python benchmarks/hosts.py` ([many processes](hosts.md)): {sizes}; {cores} x "
-            f"{device}, {len(runs[0]['rounds'])} rounds:",
+            f"`python benchmarks/processes.py` ([many processes](processes.md)): {sizes}; "
+            f"{cores} x {device}, {len(runs[0]['rounds'])} rounds:",
             "",
             "| | steps/s, median | range | of one device |",
             "| --- | --- | --- | --- |",
@@ -673,7 +673,7 @@ def document() -> str:
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),
-        *processes(read("hosts.jsonl")),
+        *processes(read("processes.jsonl")),
         *seeds(read("seeds.jsonl")),
         *scaling(read("scaling.jsonl")),
         *batch(read("batch.jsonl")),

@@ -4,10 +4,11 @@ With --check it writes nothing, and fails if the page is not up to date. The sou
 not imported.
 """
 
-import argparse
 import ast
 import sys
 from pathlib import Path
+
+import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "purejaxppo"
@@ -66,20 +67,15 @@ def table() -> str:
     return "\n".join([*rows, "", f"These are {len(files)} files of {sum(sizes)} lines in all.\n"])
 
 
+def render(old: str) -> str:
+    """The page with its walk replaced."""
+    before, _, rest = old.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> int:
     """Writes or checks the page; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare")
-    check = parser.parse_args().check
-    old = TARGET.read_text(encoding="utf-8")
-    before, _, rest = old.partition(BEGIN)
-    new = f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
-    if check:
-        if new != old:
-            sys.stderr.write("docs/architecture.md is out of date: run docs/make_walk.py\n")
-        return int(new != old)
-    TARGET.write_text(new, encoding="utf-8")
-    return 0
+    return pages.run(__doc__, TARGET, render)
 
 
 if __name__ == "__main__":

@@ -10,42 +10,63 @@ Training is a pure function of a key:
 """
 
 import importlib
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from purejaxppo.agents.terms import Term
+    from purejaxppo.agents.torsos import Torso
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
-    from purejaxppo.evaluation import Agent, Evaluation, evaluate
+    from purejaxppo.evaluation import Evaluation, evaluate
+    from purejaxppo.library import Run, load, train
     from purejaxppo.pure_training import Curves, TrainResult, hyperparams, make_train
+    from purejaxppo.runs.callbacks import Callback, Moment
     from purejaxppo.runs.checkpoint import restore
+    from purejaxppo.trained_agent import Agent
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Agent",
-    "Config",
-    "Curves",
-    "Evaluation",
-    "TrainResult",
-    "evaluate",
-    "hyperparams",
-    "load_config",
-    "make_train",
-    "restore",
-]
-
 _MODULES = {
-    "Agent": "evaluation",
+    "Agent": "trained_agent",
+    "Callback": "runs.callbacks",
     "Config": "config.schema",
     "Curves": "pure_training",
     "Evaluation": "evaluation",
+    "Moment": "runs.callbacks",
+    "Run": "library",
+    "Term": "agents.terms",
+    "Torso": "agents.torsos",
     "TrainResult": "pure_training",
     "evaluate": "evaluation",
     "hyperparams": "pure_training",
+    "load": "library",
     "load_config": "config.files",
     "make_train": "pure_training",
     "restore": "runs.checkpoint",
+    "train": "library",
 }
+
+__all__ = [
+    "Agent",
+    "Callback",
+    "Config",
+    "Curves",
+    "Evaluation",
+    "Moment",
+    "Run",
+    "Term",
+    "Torso",
+    "TrainResult",
+    "evaluate",
+    "hyperparams",
+    "load",
+    "load_config",
+    "make_train",
+    "restore",
+    "train",
+]
 
 
 def __getattr__(name: str):
@@ -59,3 +80,18 @@ def __getattr__(name: str):
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """A package whose public names are never replaced by submodules of the same name.
+
+    Importing a submodule sets it as an attribute of its package: after `import purejaxppo.evaluate`
+    the name `purejaxppo.evaluate` would be the module, and before it the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _MODULES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -11,35 +11,38 @@ depend on the other rows, but they do depend, in the last bit, on the number of 
 trajectories are those of `rollout.collect`, at the cost of a policy that acts twice per step.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import ObsStorage
+from purejaxppo.aliases import Array, Carry, EnvState, Key, Obs, Stored
 from purejaxppo.envs.host.split import HalvedEnv, join
 from purejaxppo.rollout import FULL_OBS, record
-from purejaxppo.types import PolicyStep, Rollout, RolloutState
+from purejaxppo.types import Act, PolicyStep, Rollout, RolloutState, Row
+
+Carried = tuple[RolloutState, Stored, PolicyStep]
+"""(state, stored observations, actions under way of the first half)."""
 
 
 def collect(
     env: HalvedEnv,
-    act: Callable[..., PolicyStep],
+    act: Act,
     state: RolloutState,
-    key,
+    key: Key,
     length: int,
-    *,
     storage: ObsStorage = FULL_OBS,
 ) -> Rollout:
     """Steps N environments `length` times; arguments and result are those of `rollout.collect`."""
 
-    def act_for(which: int, key, env_state, carry, obs, start):
+    def act_for(
+        which: int, key: Key, env_state: EnvState, carry: Carry, obs: Obs, start: Array
+    ) -> tuple[EnvState, PolicyStep]:
         """Sends one half its actions: -> (env_state, PolicyStep [N/2])."""
         choice = act(key, carry, obs, start)
         env_state = env.send(env_state, which, choice.env_action)
         return env_state, env.rows(which, choice._replace(env_action=()))
 
-    def step(carried, keys):
+    def step(carried: Carried, keys: tuple[Key, Key | None]) -> tuple[Carried, Row]:
         """One step of both halves: the first half's actions are sent before it, its next within."""
         state, stored, first = carried
         key, next_key = keys

@@ -1,107 +1,11 @@
-"""`python -m purejaxppo.evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
+"""`python -m purejaxppo.evaluate`: the command `purejaxppo evaluate`."""
+
+import sys
 
 from purejaxppo import interrupts
 
 if __name__ == "__main__":
     interrupts.listen()
+    from purejaxppo.commands.evaluate import main
 
-import dataclasses
-import sys
-from collections.abc import Sequence
-
-from purejaxppo.envs import registry
-from purejaxppo.evaluation import Agent, Evaluation, evaluate
-from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
-from purejaxppo.pictures import video
-from purejaxppo.runs import cli
-from purejaxppo.runs.checkpoint import restore
-from purejaxppo.runs.folder import imports
-from purejaxppo.runs.recording import record_states
-
-DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """Flags of an evaluation."""
-
-    run: str = ""
-    """The run's folder, as made by `python -m purejaxppo.train`."""
-    episodes: int = 100
-    """Whole episodes to run."""
-    stochastic: bool = False
-    """Sample actions instead of taking the most likely one."""
-    deterministic: bool = False
-    """Take the most likely action. Without either flag: as the run's evaluations did."""
-    checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
-    index: int = -1
-    """Of a run of several seeds, the one to take: 0 is the first. -1: all."""
-    seed: int = 0
-    """Seed of the environments' starts."""
-    render: str = ""
-    """Draw one episode into this file: .mp4, .gif or .html."""
-
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit code."""
-    prog = "python -m purejaxppo.evaluate"
-    return cli.run(
-        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
-    )
-
-
-def run(command: Command) -> int:
-    """Evaluates, prints one line, and draws if asked to."""
-    if not command.run:
-        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
-    if command.render:
-        video.check_target(command.render)
-    if command.stochastic and command.deterministic:
-        raise ValueError("--stochastic and --deterministic: only one of them can be")
-    if command.episodes < 1:
-        raise ValueError(f"--episodes {command.episodes} must be at least 1")
-    use_compilation_cache()
-    use_cpu_cores(0)
-    for line in imports(command.run):
-        print(line, flush=True)
-    agent = restore(command.run, command.checkpoint)
-    if command.index != -1:
-        agent = agent.member(command.index)
-    if command.render:
-        agent.check_single("--render draws", command.run)
-    how = agent.config.eval
-    if command.stochastic or command.deterministic:
-        how = dataclasses.replace(how, stochastic=command.stochastic)
-    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
-    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
-    for i, member in enumerate(agent.members):
-        print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
-    print(result)
-    report(agent, command, deterministic=not how.stochastic)
-    if command.render:
-        task, states, rewards = record_states(
-            agent, seed=command.seed, deterministic=not how.stochastic
-        )
-        title = agent.config.env.name
-        path = video.record(task, states, command.render, title=title, rewards=rewards)
-        print(f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}")
-    return 0
-
-
-def report(agent: Agent, command: Command, *, deterministic: bool) -> None:
-    """Prints and draws the report of the task's family on a controller, if it has one."""
-    family = registry.adapter(agent.config.env.name.partition("/")[0])
-    if agent.members or not hasattr(family, "report"):
-        return
-    if agent.config.network.memory != "none" or agent.config.env.visible:
-        print("no report: it takes a policy without memory that sees the whole observation")
-        return
-    picture = f"{command.run.rstrip('/')}/report.png"
-    act = agent.controller(deterministic=deterministic)
-    print(family.report(registry.make_task(agent.config.env), act, command.seed, picture))
-    print(f"drawn in {picture}")
-
-
-if __name__ == "__main__":
     sys.exit(main())

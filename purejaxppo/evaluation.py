@@ -1,7 +1,7 @@
 """Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,89 +10,21 @@ import numpy as np
 from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
+from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs, Scalar
 from purejaxppo.config.schema import Config, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
+from purejaxppo.envs.base import Env
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
-from purejaxppo.types import AgentState, PolicyStep
+from purejaxppo.trained_agent import Agent, how_to_act
+from purejaxppo.types import Act, AgentState
 
 MAX_PARALLEL = 256
 """Episodes that run in parallel; more are run in turns."""
 OTHER_STARTS = 10_007
 """Offset of host simulators' seeds, for other starts than those that the best save is chosen by."""
-
-
-class Agent(NamedTuple):
-    """A trained policy: what `restore` returns and `evaluate` takes."""
-
-    config: Config
-    state: AgentState
-    env_steps: int = 0
-    """Environment steps of its training."""
-    members: tuple[Config, ...] = ()
-    """Configs of the agents, if several were trained side by side; every array of the state then
-    has a leading axis of agents. `member` selects one."""
-    member_steps: tuple[int, ...] = ()
-    """Environment steps of each one's training."""
-
-    def member(self, index: int) -> "Agent":
-        """One of the agents that trained side by side.
-
-        Raises:
-            ValueError: there is no such agent.
-        """
-        if not 0 <= index < max(len(self.members), 1):
-            of = f"0 to {len(self.members) - 1}" if self.members else "only 0: one agent"
-            raise ValueError(f"index = {index}: there is {of}")
-        if not self.members:
-            return self
-        state = jax.tree.map(lambda x: x[index], self.state)
-        return Agent(self.members[index], state, self.member_steps[index])
-
-    def check_single(self, what: str, run: str) -> None:
-        """Checks that this is one agent.
-
-        Args:
-            what: beginning of the message: the operation that needs one agent.
-            run: the agents' run, for the message.
-
-        Raises:
-            ValueError: this is several agents.
-        """
-        if self.members:
-            raise ValueError(
-                f"{what} one agent, and {run} has {len(self.members)}: name one with --index, 0 "
-                f"to {len(self.members) - 1}"
-            )
-
-    @property
-    def policy(self) -> Policy:
-        """The policy whose parameters are `state`."""
-        spec = registry.make(self.config.env, 1, evaluation=True).spec
-        return Policy(self.config, spec)
-
-    def controller(self, *, deterministic: bool = True) -> Callable[[Any, Any], Any]:
-        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it.
-
-        Raises:
-            ValueError: the policy has a memory.
-        """
-        policy, state = self.policy, jax.device_get(self.state)
-        if policy.recurrent:
-            raise ValueError(
-                f"network.memory = {self.config.network.memory}: what a policy with a memory does "
-                f"depends on more than the observation; Agent.policy.act takes a carry"
-            )
-        act = how_to_act(self.config, policy, deterministic)
-
-        def control(key, obs):
-            n = jax.tree.leaves(obs)[0].shape[0]
-            carry = policy.network.initial_carry((n,))
-            return act(state, key, carry, obs, jnp.zeros(n, bool)).env_action
-
-        return control
 
 
 class Evaluation(NamedTuple):
@@ -119,29 +51,36 @@ class Evaluation(NamedTuple):
         )
 
 
+class Outcome(NamedTuple):
+    """Episodes' numbers on the device; with members, each with a leading axis of them."""
+
+    returns: Array  # [episodes] NaN where the episode diverged
+    lengths: Array  # [episodes] int32
+
+
 class Running(NamedTuple):
     """N environments in the middle of their first episodes."""
 
-    time: jax.Array  # [] int32
-    env: Any
-    obs: Any  # [N, ...]
-    start: jax.Array  # [N] bool
-    carry: Any  # [N, ...]
-    finished: jax.Array  # [N] bool
-    returns: jax.Array  # [N]
-    lengths: jax.Array  # [N] int32
+    time: Array  # [] int32
+    env: EnvState
+    obs: Obs  # [N, ...]
+    start: Array  # [N] bool
+    carry: Carry  # [N, ...]
+    finished: Array  # [N] bool
+    returns: Array  # [N]
+    lengths: Array  # [N] int32
 
 
 def run_episodes(
-    env: Any,
-    begun: tuple[Any, Any],
-    act: Callable[..., PolicyStep],
-    initial_carry: Callable,
-    keys,
-    any_member: Callable[[jax.Array], jax.Array] = lambda running: running,
+    env: Env | Apart,
+    begun: tuple[EnvState, Obs],
+    act: Act,
+    initial_carry: InitialCarry,
+    keys: Key,
+    any_member: Callable[[Array], Array] = lambda running: running,
     *,
     max_steps: int = EvalConfig.max_steps,
-) -> tuple[jax.Array, jax.Array]:
+) -> Outcome:
     """The first episode of each of N environments.
 
     Args:
@@ -154,14 +93,11 @@ def run_episodes(
         any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit.
-
-    Returns:
-        (returns [N], NaN where the episode diverged, lengths int32 [N]).
     """
     # The rows after lost lives are no steps, and a game may have more of both than one episode.
     bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2) or max_steps
 
-    def running(now: Running):
+    def running(now: Running) -> Array:
         return any_member((now.time < bound) & ~jnp.all(now.finished))
 
     def step(now: Running) -> Running:
@@ -183,10 +119,12 @@ def run_episodes(
         )
 
     end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
-    return end.returns, end.lengths
+    return Outcome(end.returns, end.lengths)
 
 
-def first_steps(env: Any, begun: tuple[Any, Any], initial_carry: Callable) -> Running:
+def first_steps(
+    env: Env | Apart, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
+) -> Running:
     """N environments before their first step; see `run_episodes`."""
     n = env.spec.num_envs
     return Running(
@@ -238,10 +176,10 @@ class Evaluator:
         self.act = how_to_act(config, policy, deterministic, apart=True)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(
-            self._shard, (None, None, None, 0), (0, 0), ((0, 0, None, None), 0)
+            self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
         )
 
-    def _make(self, seed: int) -> Any:
+    def _make(self, seed: int) -> Env | Apart:
         """The environments of a shard."""
         config, shards = self.config.env, self.shards.num_shards
         if registry.on_host(config):
@@ -257,7 +195,7 @@ class Evaluator:
         self.env.close()
 
     @at_matmul_precision
-    def _shard(self, agent: AgentState, key, first, shard_id):
+    def _shard(self, agent: AgentState, key: Key, first: Array, shard_id: Array) -> Outcome:
         numbers = first + shard_id * self.per_shard + jnp.arange(self.per_shard)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
@@ -274,22 +212,18 @@ class Evaluator:
             max_steps=self.config.eval.max_steps,
         )
         # An agent that is not finite may still act, but its returns are meaningless.
-        return jnp.where(is_finite(agent), returns, jnp.nan), lengths
+        return Outcome(jnp.where(is_finite(agent), returns, jnp.nan), lengths)
 
-    def evaluate(self, agent: AgentState, key, first=0):
-        """(agent, key) -> (returns [episodes], lengths [episodes]), to be jitted.
+    def evaluate(self, agent: AgentState, key: Key, first: Scalar = 0) -> Outcome:
+        """All episodes of an agent, to be jitted.
 
-        With members, each of the four has a leading axis of them. `first` is the number that the
-        first episode (or world) has among all that belong to the key. Returns of episodes that
+        With members, agent, key and outcome have a leading axis of them. `first` is the number that
+        the first episode (or world) has among all that belong to the key. Returns of episodes that
         diverged are NaN, and so are all those of an agent that is not finite.
         """
-        returns, lengths = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
-        first = returns.shape[: self.shards.num_members > 0]
-
-        def in_order(x):
-            return x.reshape(*first, -1)[..., : self.episodes]
-
-        return in_order(returns), in_order(lengths)
+        outcome = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
+        leading = outcome.returns.shape[: self.shards.num_members > 0]
+        return Outcome._make(x.reshape(*leading, -1)[..., : self.episodes] for x in outcome)
 
 
 def evaluation_shards(
@@ -299,25 +233,11 @@ def evaluation_shards(
 
     With several processes they are always on all devices: each process has to take part.
     """
-    if registry.on_host(config.env) and not processes.several():
+    if registry.on_host(config.env) and not processes.is_distributed():
         return Shards(1, num_members=num_members)
     left = len(devices) // Shards(1, devices, num_members).num_devices
-    enough = episodes >= left or processes.several()
+    enough = episodes >= left or processes.is_distributed()
     return Shards(left if enough else 1, devices, num_members)
-
-
-def how_to_act(
-    config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
-) -> Callable:
-    """The policy's way to act: its mode, samples of it, or for None as the config says.
-
-    `apart`: it takes a key for each of some groups of rows, not one for all.
-    """
-    if deterministic is None:
-        deterministic = not config.eval.stochastic
-    if deterministic:
-        return policy.act_deterministically
-    return policy.act_apart if apart else policy.act
 
 
 def evaluate(

@@ -5,9 +5,8 @@ targets, make several epochs of minibatch steps, and last update the statistics.
 network, objective, storage, bonus or collector, replace a part.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +14,33 @@ import jax.numpy as jnp
 from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
-from purejaxppo.agents.intrinsic import Intrinsic, Rows
+from purejaxppo.agents.intrinsic import BonusRows, Intrinsic
+from purejaxppo.agents.normalize import Rewards
 from purejaxppo.agents.objectives import Objective
-from purejaxppo.agents.obs_storage import ObsStorage
+from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import scheduled
 from purejaxppo.agents.sequences import Layout
 from purejaxppo.agents.symmetry import Symmetry
+from purejaxppo.agents.terms import Terms
+from purejaxppo.aliases import Array, Figures, InitialCarry, Key, Obs, Params, Scalar, Stored, Tree
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
 from purejaxppo.parallel.shards import Shards
-from purejaxppo.rollout import init_rollout
+from purejaxppo.rollout import Collect, init_rollout
 from purejaxppo.streams import CURIOUS_NETWORKS, Keys, split_keys, stream
 from purejaxppo.types import (
+    AgentAct,
     AgentState,
+    Batch,
     Hyperparams,
     Losses,
-    Metrics,
-    PolicyStep,
+    Predictions,
     Rollout,
     RolloutState,
     RunningStats,
+    StartRollout,
+    Trained,
     TrainState,
     ValueStats,
 )
@@ -52,10 +57,10 @@ class Parts(NamedTuple):
     """The environments of one shard."""
     policy: Policy
     """The policy that learns: network, distribution, normaliser."""
-    act: Callable[..., PolicyStep]
-    """(agent, key, carry, obs, start) -> the actions of a rollout."""
-    initial_carry: Callable[[tuple[int, ...]], Any]
-    """Batch shape -> recurrent carry of the policy that acts."""
+    act: AgentAct
+    """Actions of a rollout."""
+    initial_carry: InitialCarry
+    """Recurrent carry of the policy that acts."""
     storage: ObsStorage
     """Storage of a rollout's observations."""
     layout: Layout
@@ -66,14 +71,16 @@ class Parts(NamedTuple):
     """An intrinsic reward."""
     symmetry: Symmetry
     """Mirror images of rows, and a penalty on asymmetry."""
-    start: Callable[[RolloutState, Any, Any], RolloutState]
-    """(state after the last rollout, key, progress of the run []) -> state before the next one."""
-    collect: Callable[..., Rollout]
-    """Collector, `rollout.collect` or one with its arguments."""
+    terms: Terms
+    """Users' own terms of the loss."""
+    start: StartRollout
+    """State that a rollout begins with."""
+    collect: Collect
+    """Collector, such as `rollout.collect`."""
     advantages: Advantages
     """Advantages and value targets of a rollout."""
-    before_epoch: Callable[..., ppo.Batch]
-    """(params -> batch, params, batch) -> the batch of the next epoch."""
+    before_epoch: ppo.BeforeEpoch
+    """Choice of the rows that the next epoch learns from."""
     objective: Objective
     """The policy's loss."""
 
@@ -81,10 +88,10 @@ class Parts(NamedTuple):
     def figures(self) -> tuple[str, ...]:
         """The dashboard's names of the parts' additional figures."""
         optimizer = optimizers.figures(self.config.ppo)
-        return (*self.bonus.figures, *self.critic.figures, *optimizer)
+        return (*self.bonus.figures, *self.critic.figures, *self.terms.figures, *optimizer)
 
 
-def init_state(parts: Parts, key, shard_id) -> TrainState:
+def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
     """State of one shard before the first update; `key` is the run's, the same for all shards."""
     agent_key, shard_key = jax.random.split(key)
     env_key, key = jax.random.split(jax.random.fold_in(shard_key, shard_id))
@@ -101,21 +108,20 @@ def init_state(parts: Parts, key, shard_id) -> TrainState:
     )
 
 
-def train_chunk(
-    parts: Parts, state: TrainState, hp: Hyperparams, num_updates
-) -> tuple[TrainState, Metrics]:
+def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: Array) -> Trained:
     """`num_updates` (int32, traced) PPO iterations; metrics are summed over them."""
 
-    def body(_, carried):
+    def body(_: Array, carried: Trained) -> Trained:
         state, total = carried
         state, metrics = train_step(parts, state, hp)
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    first = state, diagnostics.zero_metrics(parts.figures)
-    return jax.lax.fori_loop(0, num_updates, body, first)
+    trained: Trained = state, diagnostics.zero_metrics(parts.figures)
+    trained = jax.lax.fori_loop(0, num_updates, body, trained)
+    return trained
 
 
-def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainState, Metrics]:
+def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     """One PPO iteration: collect, then learn."""
     keys = split_keys(state.key)
     progress = state.update / hp.total_updates
@@ -123,7 +129,9 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> tuple[TrainS
     return learn(parts, state, rollout, hp)
 
 
-def collect(parts: Parts, agent: AgentState, state: RolloutState, key, progress) -> Rollout:
+def collect(
+    parts: Parts, agent: AgentState, state: RolloutState, key: Key, progress: Scalar
+) -> Rollout:
     """A rollout of `agent` that begins after `state`, at `progress` [] of the run, 0 to 1."""
     rollout = parts.collect(
         parts.env,
@@ -131,14 +139,12 @@ def collect(parts: Parts, agent: AgentState, state: RolloutState, key, progress)
         parts.start(state, key, progress),
         key,
         parts.config.ppo.rollout_length,
-        storage=parts.storage,
+        parts.storage,
     )
     return rollout._replace(obs_stats=agent.obs_stats)
 
 
-def learn(
-    parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams
-) -> tuple[TrainState, Metrics]:
+def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Trained:
     """An update from a rollout.
 
     Observations are normalised as they were when the policy acted on them, and the statistics are
@@ -147,17 +153,17 @@ def learn(
     keys = split_keys(state.key)
     hp = scheduled(hp, parts.config.ppo, state.update)
     agent = AgentState(state.agent.params, rollout.obs_stats)
-    reward, reward_stats, discounted_return = scale_rewards(parts, state, rollout, hp)
-    reward, intrinsic, extras = add_bonus(parts, state, rollout, reward, hp, keys)
+    scaled = scale_rewards(parts, state, rollout, hp)
+    reward, intrinsic, extras = add_bonus(parts, state, rollout, scaled.reward, hp, keys)
 
-    def estimate(value_stats: ValueStats, params) -> ppo.Batch:
+    def estimate(value_stats: ValueStats, params: Params) -> Batch:
         return make_batch(parts, agent.replace(params=params), rollout, reward, hp, value_stats)
 
     batch = estimate(state.value_stats, agent.params)
     params, value_stats = track_targets(parts, agent.params, state.value_stats, batch)
-    params, opt_state, losses = ppo.update_epochs(
+    updated = ppo.update_epochs(
         ppo.Update(
-            loss=partial(minibatch_loss, parts, rollout.obs_stats, value_stats, hp),
+            loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
             before_epoch=partial(parts.before_epoch, partial(estimate, value_stats)),
             prepare=partial(read_minibatch, parts, rollout.stored),
@@ -171,44 +177,41 @@ def learn(
         config=parts.config.ppo,
         num_envs=parts.env.spec.num_envs,
     )
-    agent = AgentState(params, update_obs_stats(parts, state.agent.obs_stats, rollout))
-    metrics = diagnostics.summarise(agent, rollout, batch, losses, parts.shards.psum)
+    agent = AgentState(updated.params, update_obs_stats(parts, state.agent.obs_stats, rollout))
+    metrics = diagnostics.summarise(agent, rollout, batch, updated.losses, parts.shards.psum)
     extras |= diagnostics.mean_of_targets(parts.critic.figures, batch, parts.shards.psum)
-    extras |= optimizers.measure(parts.config.ppo, opt_state)
+    extras |= optimizers.measure(parts.config.ppo, updated.opt_state)
     state = state.replace(
         agent=agent,
-        opt_state=opt_state,
-        reward_stats=reward_stats,
+        opt_state=updated.opt_state,
+        reward_stats=scaled.stats,
         value_stats=value_stats,
         intrinsic=intrinsic,
         update=state.update + 1,
-        rollout=rollout.end.replace(discounted_return=discounted_return),
+        rollout=rollout.end.replace(discounted_return=scaled.discounted_return),
         key=keys.next,
     )
-    return state, metrics._replace(extras=extras)
+    return state, metrics._replace(extras=metrics.extras | extras)
 
 
-def scale_rewards(
-    parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams
-) -> tuple[Any, RunningStats, Any]:
-    """(rewards [T, N], scaled if configured, statistics, discounted return to carry over [N])."""
+def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Rewards:
+    """A rollout's rewards, scaled if configured."""
     config, stats = parts.config.ppo, state.reward_stats
     rows, carried = rollout.transitions, state.rollout.discounted_return
     if not config.normalize_reward:
-        return rows.reward, stats, carried
+        return Rewards(rows.reward, stats, carried)
     psum = parts.shards.psum
     return normalize.scale_rewards(stats, carried, rows, hp.gamma, config.clip_reward, psum=psum)
 
 
 def add_bonus(
-    parts: Parts, state: TrainState, rollout: Rollout, reward, hp: Hyperparams, keys: Keys
-) -> tuple[Any, Any, dict[str, Any]]:
+    parts: Parts, state: TrainState, rollout: Rollout, reward: Array, hp: Hyperparams, keys: Keys
+) -> tuple[Array, Tree, Figures]:
     """(rewards with the bonus added [T, N], the bonus's state, its figures)."""
     transitions = rollout.transitions
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
-    obs = parts.storage.read(rollout.stored, transitions.obs)
-    after = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), obs, rollout.end.obs)
-    rows = Rows(normalized(obs), normalized(after), transitions.action, transitions.valid)
+    obs, after = before_and_after(parts.storage, rollout)
+    rows = BonusRows(normalized(obs), normalized(after), transitions.action, transitions.valid)
     bonus = parts.bonus.reward(state.intrinsic, rows)
     learned, figures = parts.bonus.update(state.intrinsic, rows, keys.bonus, parts.shards.psum)
     return reward + hp.intrinsic_coef * bonus, learned, figures
@@ -218,21 +221,19 @@ def make_batch(
     parts: Parts,
     agent: AgentState,
     rollout: Rollout,
-    reward,
+    reward: Array,
     hp: Hyperparams,
     value_stats: ValueStats,
-) -> ppo.Batch:
+) -> Batch:
     """Values of a rollout and after it, advantages and targets, as units of the layout."""
     rows, end = rollout.transitions, rollout.end
     out = parts.layout.evaluate_rollout(partial(parts.policy.unroll, agent), rollout, parts.storage)
     last = parts.policy.apply(agent, out.carry, end.obs, end.start).critic
-    value = parts.critic.value(out.critic, value_stats)
-    last_value = parts.critic.value(last, value_stats)
-    next_value = parts.critic.clip_bootstrap(
-        jnp.concatenate([value[1:], last_value[None]]), value_stats
-    )
-    advantage, target = parts.advantages(rows, reward, value, next_value, out.dist_params, hp)
-    batch = ppo.Batch(
+    value, last = (parts.critic.value(x, value_stats) for x in (out.critic, last))
+    next_value = parts.critic.clip_bootstrap(jnp.concatenate([value[1:], last[None]]), value_stats)
+    predictions = Predictions(value, next_value, out.dist_params)
+    advantage, target = parts.advantages(rows, reward, predictions, hp)
+    batch = Batch(
         obs=rows.obs,
         carry=(),
         start=rows.start,
@@ -242,43 +243,45 @@ def make_batch(
         target=target,
         advantage=advantage,
         valid=rows.valid,
+        extra=parts.terms.stored(parts.storage, rollout),
     )
     return parts.layout.split(batch)._replace(carry=out.carries)
 
 
-def track_targets(parts: Parts, params, stats: ValueStats, batch: ppo.Batch):
+def track_targets(
+    parts: Parts, params: Params, stats: ValueStats, batch: Batch
+) -> tuple[Params, ValueStats]:
     """(params, statistics) updated by the batch's value targets; the values stay the same."""
-    psum, pmax = parts.shards.psum, parts.shards.pmax
-    new = parts.critic.track(stats, batch.target, batch.valid, psum, pmax)
+    new = parts.critic.track(stats, batch.target, batch.valid, parts.shards.psum, parts.shards.pmax)
     return parts.critic.preserve(params, stats, new), new
 
 
-def read_minibatch(parts: Parts, stored, rows: ppo.Batch) -> ppo.Batch:
+def read_minibatch(parts: Parts, stored: Stored, rows: Batch) -> Batch:
     """A minibatch with its observations, and with its mirror images where these are configured."""
-    rows = rows._replace(obs=parts.storage.read(stored, rows.obs))
-    return parts.symmetry.augment(rows)
+    return parts.symmetry.augment(rows._replace(obs=parts.storage.read(stored, rows.obs)))
 
 
 def minibatch_loss(
-    parts: Parts, obs_stats, value_stats: ValueStats, hp: Hyperparams, params, rows: ppo.Batch
-) -> tuple[jax.Array, Losses]:
+    parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
+) -> tuple[Array, Losses]:
     """The loss of `params` on a minibatch, and its parts: sums over valid rows."""
-    evaluation = evaluate_minibatch(parts, obs_stats, value_stats, hp, params, rows)
+    evaluation = evaluate_minibatch(parts, agent, stats, hp, params, rows)
     return ppo.ppo_loss(evaluation, rows, hp, objective=parts.objective)
 
 
 def evaluate_minibatch(
-    parts: Parts, obs_stats, value_stats: ValueStats, hp: Hyperparams, params, rows: ppo.Batch
+    parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
 ) -> ppo.Evaluation:
     """Log-probabilities, entropies, value losses and penalties of a minibatch under `params`."""
-    unroll = partial(parts.policy.unroll, AgentState(params, obs_stats))
+    unroll = partial(parts.policy.unroll, agent.replace(params=params))
     forward = partial(parts.layout.evaluate_units, unroll)
     out = forward(rows.carry, rows.obs, rows.start)
     return ppo.Evaluation(
         log_prob=parts.policy.distribution.log_prob(out.dist_params, rows.action),
         entropy=parts.policy.distribution.entropy(out.dist_params),
-        value_loss=parts.critic.loss(out.critic, rows.value, rows.target, value_stats, hp),
+        value_loss=parts.critic.loss(out.critic, rows.value, rows.target, stats, hp),
         penalty=parts.symmetry.penalty(forward, rows, out.dist_params, hp),
+        terms=parts.terms.losses(params, out, rows, agent.obs_stats),
     )
 
 
@@ -288,11 +291,10 @@ def update_obs_stats(parts: Parts, stats: RunningStats, rollout: Rollout) -> Run
         return stats
     transitions = rollout.transitions
 
-    def total(function):
-        def sums(obs, valid):
+    def total(function: normalize.RowMap) -> Tree:
+        def sums(obs: Obs, valid: Array) -> Tree:
             return normalize.sum_rows(function(parts.policy.normalizable(obs)), valid)
 
         return parts.storage.sum_rows(sums, rollout.stored, transitions.obs, transitions.valid)
 
-    count = jnp.sum(transitions.valid)
-    return normalize.merge_stats(stats, total, count, parts.shards.psum)
+    return normalize.merge_stats(stats, total, jnp.sum(transitions.valid), parts.shards.psum)

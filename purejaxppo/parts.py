@@ -16,30 +16,53 @@ from purejaxppo.agents import (
     objectives,
     obs_storage,
     ppo,
+    schedules,
     sequences,
     symmetry,
 )
+from purejaxppo.agents.advantages import Advantages
+from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.policy import Policy
-from purejaxppo.config.schema import Config, EnvConfig
+from purejaxppo.agents.schedules import hyperparams_of
+from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
+from purejaxppo.config import references, tracing
+from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
 from purejaxppo.envs import curriculum, registry
-from purejaxppo.envs.base import Env
+from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
-from purejaxppo.parallel.shards import Shards
+from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.rollout import init_rollout
+from purejaxppo.spaces import example
 from purejaxppo.streams import NEW_EPISODES, stream
-from purejaxppo.types import Metrics, RolloutState, TrainState, state_axes
+from purejaxppo.types import (
+    Estimates,
+    Hyperparams,
+    Predictions,
+    RolloutState,
+    StartRollout,
+    Trained,
+    TrainState,
+    Transition,
+    state_axes,
+)
 
 STATE_AXES: Any = state_axes()
 """Axes of a TrainState: 0 for fields with a leading axis of shards, else None."""
 
 
-def make_parts(config: Config, shards: Shards | None = None) -> Parts:
+def make_parts(
+    config: Config,
+    shards: Shards | None = None,
+    *,
+    change: Callable[[Parts], Parts] | None = None,
+) -> Parts:
     """The parts of a training; environments and networks are built, nothing is computed.
 
     Args:
         config: of the run; `num_shards` 0 means 1 here.
         shards: mapping of shards to devices.
+        change: the parts that the config names -> those to train with.
 
     Raises:
         ValueError: the config's parts do not fit each other.
@@ -49,7 +72,8 @@ def make_parts(config: Config, shards: Shards | None = None) -> Parts:
     policy = Policy(config, env.spec)
     known: Any = getattr(env, "starts", None) if env.spec.known_starts else None
     settings = config.ppo
-    return Parts(
+    schedules.check(settings)
+    parts = Parts(
         config=config,
         shards=shards or Shards(config.num_shards),
         env=env,
@@ -61,18 +85,55 @@ def make_parts(config: Config, shards: Shards | None = None) -> Parts:
         critic=critics.make(settings),
         bonus=intrinsic.make(config, env.spec),
         symmetry=symmetry.make(config, env.spec, policy.distribution),
-        start=rollout_start(config, env, policy.network.initial_carry),
+        terms=policy.terms,
+        start=start_rollout(config, env, policy.network.initial_carry),
         collect=double_buffer.collect if config.env.double_buffer else rollout.collect,
-        advantages=(
-            advantages.off_policy(policy.distribution)
-            if settings.advantage == "vtrace"
-            else advantages.on_policy
-        ),
+        advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=(
             ppo.recompute_advantages if settings.recompute_advantages else ppo.keep_advantages
         ),
-        objective=objectives.OBJECTIVES[settings.objective],
+        objective=objectives.make(settings),
     )
+    return change(parts) if change else parts
+
+
+def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Advantages:
+    """The estimator that a config names, a user's own checked by tracing.
+
+    Raises:
+        ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
+    """
+    known = {"gae": advantages.on_policy, "vtrace": advantages.off_policy(dist)}
+    where = f"ppo.advantage = {config.advantage}"
+    own: Advantages = references.choose(config.advantage, known, "ppo.advantage")
+    if config.advantage in known:
+        return own
+    tracing.check_arguments(own, where, "(transitions, reward, predictions, hp)", 4)
+
+    def made(*args: Any) -> Estimates:
+        given = own(*args)
+        return Estimates(*given) if isinstance(given, tuple) and len(given) == 2 else given
+
+    number, flag = (jnp.zeros((3, 2), kind) for kind in (jnp.float32, bool))
+    params = jnp.zeros((3, 2, dist.num_params))
+    action = jax.eval_shape(dist.sample, params, jax.random.key(0))
+    obs = jax.tree.map(lambda x: jnp.zeros((3, 2, *x.shape), x.dtype), example(spec.observation))
+    tracing.check(
+        made,
+        where,
+        "(transitions, reward, predictions, hp)",
+        Transition(obs, action, number, number, flag, flag, flag, flag),
+        number,
+        Predictions(number, number, params),
+        hyperparams_of(config, 1),
+        gives=Estimates(number, number),
+    )
+    return made
+
+
+def with_env(config: Config, env: Any) -> Config:
+    """The config with another environment, an object or a name, without options; None: as it is."""
+    return config if env is None else replace(config, env=replace(config.env, name=env, options={}))
 
 
 def make_env(config: Config) -> Env:
@@ -83,57 +144,63 @@ def make_env(config: Config) -> Env:
             `registry.make`.
     """
     env: EnvConfig = config.env
-    if config.ppo.rollout_start == "reset" and registry.on_host(env):
+    if config.ppo.reset_each_rollout and registry.on_host(env):
         raise ValueError(
-            f"ppo.rollout_start = reset is for simulators in JAX, and {env.name} is none: its "
+            f"ppo.reset_each_rollout is for simulators in JAX, and {env.name} is none: its "
             f"episodes go on from one rollout to the next"
         )
     num_envs = env.num_envs // config.num_shards
-    make: Any = registry.make_halves if env.double_buffer else registry.make
+    make: Callable[..., Env] = registry.make_halves if env.double_buffer else registry.make
     return make(env, num_envs, seed=config.seed, first=processes.index() * num_envs)
 
 
-def rollout_start(
-    config: Config, env: Env, initial_carry: Callable
-) -> Callable[[RolloutState, Any, Any], RolloutState]:
-    """(state after a rollout, key, progress []) -> state before the next one, by the config."""
+def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:
+    """The start of a rollout that a config names."""
     env_at = curriculum.follower(env)
 
-    def go_on(state: RolloutState, key, progress) -> RolloutState:
+    def keep_state(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del key
         return state.replace(env=env_at(state.env, progress))
 
-    def reset_all(state: RolloutState, key, progress) -> RolloutState:
+    def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress
         return init_rollout(env, initial_carry, stream(key, NEW_EPISODES))
 
-    return reset_all if config.ppo.rollout_start == "reset" else go_on
+    return reset_all if config.ppo.reset_each_rollout else keep_state
 
 
 def map_over_shards(
-    parts: Parts, function: Callable, in_axes: Any, out_axes: Any, members: Any = (0, 0)
-) -> Callable:
+    parts: Parts,
+    function: Callable[..., T],
+    in_axes: Axes,
+    out_axes: Axes,
+    members: tuple[Axes, Axes] = (0, 0),
+) -> Callable[..., T]:
     """`function`(parts, ...) for all shards and members (`Shards.map`), at the run's precision."""
 
     @functools.wraps(function)
-    def traced(*args):
+    def traced(*args: Any) -> Any:
         with jax.default_matmul_precision(parts.config.matmul_precision):
             return function(parts, *args)
 
     return parts.shards.map(traced, in_axes, out_axes, members)
 
 
-def init_program(parts: Parts) -> Callable[[Any, Any], TrainState]:
+TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]
+"""(state, hp, number of updates int32 []) -> (state, metrics)."""
+
+
+def init_program(parts: Parts) -> Callable[[Key, Array], TrainState]:
     """(key, `shard_ids`) -> the state before the first update, of all shards and members."""
     return map_over_shards(parts, learner.init_state, (None, 0), STATE_AXES, ((0, None), 0))
 
 
-def train_program(parts: Parts) -> Callable[..., tuple[TrainState, Metrics]]:
-    """(state, hp, number of updates) -> (state, metrics), of all shards and members."""
+def train_program(parts: Parts) -> TrainProgram:
+    """`learner.train_chunk` of all shards and members."""
     axes = (STATE_AXES, None, None), (STATE_AXES, None)
     return map_over_shards(parts, learner.train_chunk, *axes, ((0, 0, None), 0))
 
 
-def shard_ids(parts: Parts):
+def shard_ids(parts: Parts) -> Array:
     """The numbers of the shards, int32 [D], an argument of `init_program`'s."""
     return jnp.arange(parts.config.num_shards)

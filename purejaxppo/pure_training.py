@@ -1,25 +1,27 @@
 """Training as one pure function of a key, to be jitted and vmapped by the user."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.aliases import Array, Key
 from purejaxppo.config.schema import TUNABLE, Config
-from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics
+from purejaxppo.learner import Parts
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
+from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, TrainState
 
 
 class Curves(NamedTuple):
     """Learning curves of a run, at P points; `vmap` adds a leading axis of seeds to each array."""
 
-    env_steps: jax.Array  # [P] float32: environment steps so far
-    episodic_return: jax.Array  # [P] mean over the episodes that ended; NaN where none did
-    episodic_length: jax.Array  # [P] likewise
-    explained_variance: jax.Array  # [P] NaN where the value targets did not vary
+    env_steps: Array  # [P] float32: environment steps so far
+    episodic_return: Array  # [P] mean over the episodes that ended; NaN where none did
+    episodic_length: Array  # [P] likewise
+    explained_variance: Array  # [P] NaN where the value targets did not vary
     losses: Losses  # [P] each
 
 
@@ -31,7 +33,8 @@ class TrainResult(NamedTuple):
 
     def seed(self, index: int) -> "TrainResult":
         """One seed of a vmapped result."""
-        return jax.tree.map(lambda x: x[index], self)
+        one: TrainResult = jax.tree.map(lambda x: x[index], self)
+        return one
 
 
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
@@ -39,6 +42,7 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
 
     `changes` replace some of them by arrays [S], by the names of ppo's fields; then all have that
     leading axis, to be vmapped over: `hyperparams(config, learning_rate=jnp.array([1e-4, 1e-3]))`.
+    `term_coefs` is a list of arrays, one for each of ppo.terms.
 
     Raises:
         ValueError: a name that is not a tunable float, or arrays of different lengths.
@@ -48,15 +52,46 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     if unknown:
         known = ", ".join(sorted(key.removeprefix("ppo.") for key in TUNABLE))
         raise ValueError(f"{unknown[0]} is not a tunable float; these are: {known}")
-    arrays = {name: jnp.asarray(value, jnp.float32) for name, value in changes.items()}
-    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(changes.get("term_coefs", hp.term_coefs)) != len(hp.term_coefs):
+        raise ValueError(f"term_coefs: ppo.terms has {len(hp.term_coefs)}: give an array for each")
+    arrays: dict[str, Any] = {
+        name: tuple(jnp.asarray(x, jnp.float32) for x in value)
+        if name == "term_coefs"
+        else jnp.asarray(value, jnp.float32)
+        for name, value in changes.items()
+    }
+    shapes = {name: array.shape for name, array in named_leaves(arrays).items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"arrays to vmap over must have one shape, and these have {shapes}")
     shape = next(iter(shapes.values()), ())
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)._replace(**arrays)
+    everywhere: Hyperparams = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)
+    return everywhere._replace(**arrays)
 
 
-def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainResult]:
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by name, as term_coefs.0."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+class Train(Protocol):
+    """A whole training as one function; see `make_train`."""
+
+    close: Callable[[], None]
+    """Closes simulators on the host."""
+
+    def __call__(self, key: Key, hyperparams: Hyperparams = ..., /) -> TrainResult:
+        """(key, the config's own hyperparameters or others) -> `TrainResult`."""
+        ...
+
+
+def make_train(
+    config: Config,
+    *,
+    env: Any = None,
+    parts: Callable[[Parts], Parts] | None = None,
+    num_points: int = 100,
+) -> Train:
     """A pure function (key, hyperparams) -> TrainResult that trains for `config.total_timesteps`.
 
     `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program, and
@@ -71,6 +106,9 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainR
     Args:
         config: of the run; `num_shards` 0 means 1 here. Logging, evaluation and checkpoint
             settings do not apply.
+        env: a user's own `Task`, or what makes one, in place of the config's and its options.
+        parts: the parts that the config names -> those to train with, as
+            `lambda parts: parts._replace(advantages=...)`.
         num_points: points of each curve, at most one per update.
 
     Raises:
@@ -78,30 +116,32 @@ def make_train(config: Config, *, num_points: int = 100) -> Callable[..., TrainR
     """
     if config.asynchronous:
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
-    parts = make_parts(config)
-    init, train_chunk, own = init_program(parts), train_program(parts), make_hyperparams(config)
+    config = with_env(config, env)
+    made = make_parts(config, change=parts)
+    init, train_chunk, own = init_program(made), train_program(made), make_hyperparams(config)
     updates = config.num_updates
     points = min(num_points, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
 
-    def train(key, hyperparams: Hyperparams = own) -> TrainResult:
-        def point(state, num_updates):
+    def train(key: Key, hyperparams: Hyperparams = own) -> TrainResult:
+        def point(state: TrainState, num_updates: Array) -> Trained:
             return train_chunk(state, hyperparams, num_updates)
 
         state, metrics = jax.lax.scan(
-            point, init(key, shard_ids(parts)), jnp.asarray(np.diff(bounds))
+            point, init(key, shard_ids(made)), jnp.asarray(np.diff(bounds))
         )
         return TrainResult(state.agent, curves(metrics))
 
-    train.close = parts.env.close  # type: ignore[attr-defined]
-    return train
+    whole = cast(Train, train)
+    whole.close = made.env.close
+    return whole
 
 
 def curves(metrics: Metrics) -> Curves:
     """Means from the sums of P chunks."""
     episodes, updates = metrics.episodes, metrics.updates
 
-    def per_episode(x):
+    def per_episode(x: Array) -> Array:
         mean = x / jnp.maximum(episodes.count, 1)
         return jnp.where(episodes.count > 0, mean, jnp.nan)
 

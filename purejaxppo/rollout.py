@@ -1,18 +1,23 @@
 """Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
+from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
 from purejaxppo.envs.base import Env, EnvStep
-from purejaxppo.types import Episodes, PolicyStep, Rollout, RolloutState, Transition
+from purejaxppo.types import Act, Episodes, PolicyStep, Rollout, RolloutState, Row, Transition
 
 FULL_OBS = FullObs()
 
+Collect = Callable[[Any, Act, RolloutState, Key, int, ObsStorage], Rollout]
+"""A way to collect from environments of its own kind; arguments and result as of `collect`."""
 
-def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
+
+def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
     """N environments at their first observations."""
     state, obs = env.reset(key)
     n = env.spec.num_envs
@@ -28,19 +33,13 @@ def init_rollout(env: Env, initial_carry: Callable, key) -> RolloutState:
 
 
 def collect(
-    env: Env,
-    act: Callable[..., PolicyStep],
-    state: RolloutState,
-    key,
-    length: int,
-    *,
-    storage: ObsStorage = FULL_OBS,
+    env: Env, act: Act, state: RolloutState, key: Key, length: int, storage: ObsStorage = FULL_OBS
 ) -> Rollout:
     """Steps N environments `length` times.
 
     Args:
         env: the environments.
-        act: (key, carry, obs, start) -> PolicyStep; the carry is to be reset where `start`.
+        act: the policy that acts.
         state: their state before the rollout.
         key: consumed.
         length: T.
@@ -48,7 +47,9 @@ def collect(
     """
     state = state.replace(env=env.refresh(state.env))
 
-    def step(carried, key):
+    def step(
+        carried: tuple[RolloutState, Stored], key: Key
+    ) -> tuple[tuple[RolloutState, Stored], Row]:
         state, stored = carried
         stored, obs = storage.append(stored, state.obs, state.start, state.env)
         choice = act(key, state.carry, state.obs, state.start)
@@ -65,9 +66,9 @@ def collect(
 
 
 def record(
-    state: RolloutState, obs, choice: PolicyStep, env_state, out: EnvStep
-) -> tuple[RolloutState, tuple[Transition, Episodes]]:
-    """One step's results: (state after it, (transition, sums over ended episodes)).
+    state: RolloutState, obs: ObsRows, choice: PolicyStep, env_state: EnvState, out: EnvStep
+) -> tuple[RolloutState, Row]:
+    """One step's results: (state after it, its row).
 
     Args:
         state: before the step.

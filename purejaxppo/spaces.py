@@ -1,8 +1,8 @@
 """Spaces of observations and actions: frozen, hashable descriptions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,51 +87,46 @@ def example(space: Space) -> Any:
     return np.zeros((), np.int32)
 
 
-WIDE = ("float64", "int64", "int16", "uint32", "uint64")
-"""Dtypes that JAX, or the code that reads observations, would narrow."""
+class Leaf(NamedTuple):
+    """One array of a space."""
+
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
 
 
-def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
-    """The dtype for numbers between bounds: uint8, int32 or float32.
+def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """The arrays that an element of a space consists of, in order."""
+    if isinstance(space, Dict):
+        for name, part in space.spaces:
+            yield from leaves(part, (*path, name))
+    elif isinstance(space, Box):
+        yield Leaf(path, space.shape, space.dtype)
+    elif isinstance(space, MultiDiscrete):
+        yield Leaf(path, (len(space.nvec),), "int32")
+    else:
+        yield Leaf(path, (), "int32")
 
-    Integers beyond the range of int32 become floats, which rounds them instead of wrapping around.
-    """
-    if np.dtype(dtype) == np.uint8:
-        return "uint8"
-    limits = np.iinfo(np.int32)
-    fits = np.all(low >= limits.min) and np.all(high <= limits.max)
-    whole = not np.issubdtype(dtype, np.floating)
-    return "int32" if whole and fits else "float32"
+
+def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
+    """A copy of an element's arrays, in the order of the space's leaves, as its pytree."""
+    rest = iter(parts)
+
+    def build(space: Space) -> Any:
+        if isinstance(space, Dict):
+            return {name: build(part) for name, part in space.spaces}
+        return next(rest).copy()
+
+    return build(space)
 
 
-def convert(space: Any) -> Space:
-    """Converts a space of Gymnasium (or of gymnax or EnvPool, which are alike).
-
-    Raises:
-        ValueError: a kind that policies cannot read or write.
-    """
-    kind = type(space).__name__
-    if kind == "Discrete":
-        return Discrete(int(space.n))
-    if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1:
-        return MultiDiscrete(tuple(int(n) for n in space.nvec))
-    if kind == "MultiBinary":
-        return Box(tuple(np.atleast_1d(space.shape).tolist()), 0.0, 1.0)
-    if kind == "Dict":
-        return Dict.of({name: convert(part) for name, part in space.spaces.items()})
-    if kind == "Box":
-        low, high = (
-            np.broadcast_to(np.asarray(bound, np.float64), space.shape)
-            for bound in (space.low, space.high)
-        )
-        if 0 in space.shape:
-            raise ValueError(f"a Box of shape {space.shape} holds nothing")
-        dtype = str(np.dtype(space.dtype))
-        return Box.between(low, high, narrow(dtype, low, high) if dtype in WIDE else dtype)
-    raise ValueError(
-        f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
-        f"Dict are"
-    )
+def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
+    """The arrays of a pytree, in the order of the space's leaves."""
+    if isinstance(space, Dict):
+        for name, part in space.spaces:
+            yield from arrays_of(part, tree[name])
+    else:
+        yield np.asarray(tree)
 
 
 def _hashable(bound: np.ndarray) -> float | tuple:

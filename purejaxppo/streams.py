@@ -4,9 +4,11 @@
 is also split gives a key that is in use already. A stream's number is far above any split's.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+
+from purejaxppo.aliases import Key
 
 CURIOSITY = 0x63757269
 """Draws of an intrinsic reward in an update, from the state's key."""
@@ -20,11 +22,13 @@ EVALUATIONS = 0x6576616C
 """Evaluations of a run, from its key."""
 EVALUATE = 0x65706973
 """Draws of `evaluate`, from its seed's key, from which a run draws, too."""
+TERMS = 0x7465726D
+"""Initial parameters of users' own terms of the loss, from the network's first key."""
 VARIATION = 0x76617279
 """Parameters of a randomized episode, from its reset's key, so that the start stays the same."""
 
 
-def stream(key, name: int):
+def stream(key: Key, name: int) -> Key:
     """The key of one of the streams named here."""
     return jax.random.fold_in(key, name)
 
@@ -32,16 +36,16 @@ def stream(key, name: int):
 class Keys(NamedTuple):
     """The keys of one update."""
 
-    next: Any
+    next: Key
     """The state's key after the update."""
-    act: Any
+    act: Key
     """Key of actions, and of the environments' first states where these are drawn anew."""
-    update: Any
+    update: Key
     """Key of minibatches."""
-    bonus: Any
+    bonus: Key
     """Key of an intrinsic reward."""
 
 
-def split_keys(key) -> Keys:
+def split_keys(key: Key) -> Keys:
     """The keys of an update, from the state's key before it."""
     return Keys._make([*jax.random.split(key, 3), stream(key, CURIOSITY)])

@@ -4,43 +4,66 @@ Axis letters: T time, N environments (of one shard), D shards. Every array field
 """
 
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 from flax import struct
 
+from purejaxppo.aliases import (
+    Action,
+    Carry,
+    EnvAction,
+    EnvState,
+    Figures,
+    Key,
+    Obs,
+    ObsRows,
+    OptState,
+    Params,
+    Scalar,
+    Stored,
+    Tree,
+)
 from purejaxppo.config.schema import TUNABLE, PPOConfig
-
-Obs = Any
-"""An observation: one array [N, ...], or a dict of them for `Dict` spaces."""
-
-Action = Any
-"""An action as the policy stores it: one array [N, ...], or a dict of them for products."""
-
+from purejaxppo.spaces import Space
 
 if TYPE_CHECKING:
 
     class Hyperparams(PPOConfig):
         """The tunable floats of `PPOConfig` as arrays [], so that a grid is one more `vmap`."""
 
-        total_updates: Any  # [] float: schedules reach their end after so many updates
+        total_updates: jax.Array  # [] float: schedules reach their end after so many updates
         _fields: tuple[str, ...]
 
         @classmethod
-        def _make(cls, values: Iterable[Any]) -> "Hyperparams": ...
-        def _replace(self, **changes: Any) -> "Hyperparams": ...
+        def _make(cls, values: Iterable[jax.Array]) -> "Hyperparams": ...
+        def _replace(self, **changes: jax.Array) -> "Hyperparams": ...
 else:
     Hyperparams = namedtuple(
         "Hyperparams", [*(name.removeprefix("ppo.") for name in TUNABLE), "total_updates"]
     )
 
 
+class EnvSpaces(Protocol):
+    """An environment's spaces, as its `EnvSpec` has them."""
+
+    @property
+    def observation(self) -> Space:
+        """Space of one environment's observation."""
+        ...
+
+    @property
+    def action(self) -> Space:
+        """Space of its action."""
+        ...
+
+
 class Transition(NamedTuple):
     """One step of every environment; a rollout stacks T of them."""
 
-    obs: Any  # [N, ...] the observation before the action, as a row of `obs_storage`
+    obs: ObsRows  # [N, ...] the observation before the action, as a row of `obs_storage`
     action: Action  # [N, ...]
     log_prob: jax.Array  # [N] of the behaviour policy
     reward: jax.Array  # [N]
@@ -62,10 +85,10 @@ class Episodes(NamedTuple):
 class RolloutState(struct.PyTreeNode):
     """State of N environments between two rollouts."""
 
-    env: Any  # the environment's own state
+    env: EnvState
     obs: Obs  # [N, ...]
     start: jax.Array  # [N] bool
-    carry: Any  # [N, ...] recurrent carry, () for feed-forward networks
+    carry: Carry  # [N, ...] recurrent carry, () for feed-forward networks
     episode_return: jax.Array  # [N] reward so far in the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
@@ -75,8 +98,8 @@ class RunningStats(NamedTuple):
     """Count, mean and sum of squared deviations of everything seen (Chan et al. 1983)."""
 
     count: jax.Array  # type: ignore[assignment]  # []
-    mean: Any  # pytree of arrays, one entry per feature
-    m2: Any  # as mean
+    mean: Tree  # pytree of arrays, one entry per feature
+    m2: Tree  # as mean
 
 
 class ValueStats(NamedTuple):
@@ -90,35 +113,69 @@ class ValueStats(NamedTuple):
 class PolicyStep(NamedTuple):
     """Actions that a policy chose for N environments."""
 
-    carry: Any  # [N, ...] recurrent carry after it, () for feed-forward networks
+    carry: Carry  # [N, ...] recurrent carry after it, () for feed-forward networks
     action: Action  # [N, ...] as the policy stores it
     log_prob: jax.Array  # [N]
-    env_action: Any  # [N, ...] as the environment receives it
+    env_action: EnvAction  # [N, ...]
 
 
 class Outputs(NamedTuple):
     """Outputs of a network for N rows, or T x N of them."""
 
-    carry: Any  # [N, ...] after the last row, () for feed-forward networks
+    carry: Carry  # [N, ...] after the last row, () for feed-forward networks
     dist_params: jax.Array  # [(T,) N, P] of the distribution over actions
     critic: jax.Array  # [(T,) N, K] outputs that `Critic.value` decodes
+    features: Any = ()  # [(T,) N, F] inputs of the policy's head
 
 
 class Rollout(NamedTuple):
     """T steps of N environments, with the data needed to learn from them."""
 
     transitions: Transition  # [T, N]
-    stored: Any  # storage behind the rows transitions.obs; () if these are the observations
-    carry: Any  # [N, ...] recurrent carry before the first row
+    stored: Stored  # storage behind the rows transitions.obs
+    carry: Carry  # [N, ...] recurrent carry before the first row
     end: RolloutState  # after the last row
     episodes: Episodes
-    obs_stats: Any = ()  # RunningStats that the policy's observations were normalised by
+    obs_stats: Tree = ()  # RunningStats that the policy's observations were normalised by
+
+
+class Batch(NamedTuple):
+    """A rollout's data for the update: B units that are divided into minibatches.
+
+    A unit is a transition or, of recurrent networks, a sequence of L of them in one environment.
+    """
+
+    obs: Obs  # [B, (L,) ...] rows of `obs_storage`; in a gradient step, the observations
+    carry: Carry  # [B, ...] before the unit
+    start: jax.Array  # [B, (L)] bool
+    action: Action  # [B, (L,) ...]
+    log_prob: jax.Array  # [B, (L)] of the behaviour policy
+    value: jax.Array  # [B, (L)] prediction before the update
+    target: jax.Array  # [B, (L)] advantage + value
+    advantage: jax.Array  # [B, (L)]
+    valid: jax.Array  # [B, (L)] bool
+    extra: Any = ()  # [B, (L) ...] each, by name: rows that users' own terms ask for
+
+
+class Predictions(NamedTuple):
+    """Predictions of a network for a rollout's rows."""
+
+    value: jax.Array  # [T, N] of the observation
+    next_value: jax.Array  # [T, N] of the one after the step
+    dist_params: jax.Array  # [T, N, P] of the distribution over actions
+
+
+class Estimates(NamedTuple):
+    """Estimates from a rollout's rewards and values."""
+
+    advantage: jax.Array  # [T, N] 0 where not valid
+    target: jax.Array  # [T, N] of the value
 
 
 class AgentState(struct.PyTreeNode):
     """The part of a training state that acting needs, and that evaluation restores."""
 
-    params: Any  # network parameters
+    params: Params
     obs_stats: RunningStats  # of observations, frozen during a rollout and its update
 
 
@@ -138,12 +195,12 @@ class TrainState(struct.PyTreeNode):
     """The complete state of a training run; a run resumes exactly from a saved one."""
 
     agent: AgentState = state_field()
-    opt_state: Any = state_field(  # optax state over the parameters as one flat vector
-        untaught="its moments are of another loss, and of another optimiser under kl_rate"
+    opt_state: OptState = state_field(
+        untaught="its moments are of another loss, and of another optimiser with adaptive rates"
     )
     reward_stats: RunningStats = state_field()  # of discounted returns
     value_stats: ValueStats = state_field()  # of value targets, for critics that use them
-    intrinsic: Any = state_field(  # state of the intrinsic reward; () for none
+    intrinsic: Tree = state_field(  # state of the intrinsic reward; () for none
         untaught="a student is not curious"
     )
     update: jax.Array = state_field(  # [] int32: PPO iterations done
@@ -175,6 +232,15 @@ class Losses(NamedTuple):
     grad_norm: jax.Array  # [] before clipping
     epochs: jax.Array  # [] passes over the data, fewer than configured where KL stopped them
     skipped: jax.Array  # [] gradient steps not taken, since the gradient's norm was not finite
+    terms: Any = ()  # [] each, by name: users' own terms; () in `Metrics`, where extras hold them
+
+
+class Updated(NamedTuple):
+    """Result of the gradient steps on one rollout."""
+
+    params: Params
+    opt_state: OptState
+    losses: Losses  # means over the steps that were made; NaN if all were skipped, 0 without any
 
 
 class Metrics(NamedTuple):
@@ -188,4 +254,28 @@ class Metrics(NamedTuple):
     explained_variance: jax.Array  # [] summed over those
     finite: jax.Array  # [] int32: updates with a finite agent before and after them
     learned: jax.Array  # [] int32: updates that skipped not all of their gradient steps
-    extras: dict[str, jax.Array]  # [] each, by dashboard name; {} unless an extra reports
+    extras: Figures  # {} unless an extra reports
+
+
+Row = tuple[Transition, Episodes]
+"""One row of a rollout [N, ...], and sums over the episodes that ended with it."""
+
+Trained = tuple[TrainState, Metrics]
+"""(state after some updates, sums over them)."""
+
+Act = Callable[[Key, Carry, Obs, jax.Array], PolicyStep]
+"""(key, carry [N, ...], obs [N, ...], start bool [N]) -> the actions of N environments; the carry
+is to be reset where `start`."""
+
+AgentAct = Callable[[AgentState, Key, Carry, Obs, jax.Array], PolicyStep]
+"""(agent, key, carry, obs, start) -> `PolicyStep`; see `Act`."""
+
+Unroll = Callable[[Carry, Obs, jax.Array], Outputs]
+"""(carry [N, ...], obs [T, N, ...], start bool [T, N]) -> a network's outputs [T, N, ...], and the
+carry after them; the carry is reset where `start`."""
+
+StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
+"""(state after the last rollout, key, progress of the run [], 0 to 1) -> state before the next."""
+
+Estimate = Callable[[Params], Batch]
+"""Network parameters -> a rollout's batch with the advantages and targets of their critic."""

@@ -2,13 +2,11 @@
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-from purejaxppo import train
-
-ROOT = Path(__file__).resolve().parent.parent
+from purejaxppo.commands import train
 
 
 def studies():

@@ -1,9 +1,11 @@
 """Wrong commands: each gets one sentence: where, what was found, what would do."""
 
+import importlib.util
+
 import pytest
 from support.runs import refusal
 
-import purejaxppo.train as train_command
+import purejaxppo.commands.train as train_command
 
 toy = pytest.mark.toy
 
@@ -36,9 +38,9 @@ BAD = [
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in BAD])
 def test_wrong_command_gets_one_sentence(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    find_spec = train_command.importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        train_command.importlib.util, "find_spec", lambda n: None if n == "wandb" else find_spec(n)
+        importlib.util, "find_spec", lambda name: None if name == "wandb" else find_spec(name)
     )
     said = refusal(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said

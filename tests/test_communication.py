@@ -4,10 +4,10 @@ import importlib.util
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import pytest
+from support.paths import ROOT
 
 from purejaxppo import learner
 from purejaxppo.agents.optimizers import LANES
@@ -15,7 +15,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
 
-FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(scope="module")

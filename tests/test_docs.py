@@ -1,15 +1,22 @@
-"""The config reference follows the docstrings in purejaxppo/config/schema.py."""
+"""Pages that follow from the source, and others that have to name all of something."""
 
 import dataclasses
 import importlib.util
-from pathlib import Path
+import re
 
 import pytest
+from support.paths import ROOT
 
+import purejaxppo
+from purejaxppo.agents.critics import CLIPPED
+from purejaxppo.agents.intrinsic.base import FIGURES
+from purejaxppo.agents.optimizers import RATE_FACTOR
 from purejaxppo.config.schema import TUNABLE, Config
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS
 
-ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = [ROOT / "docs" / name for name in ("make_config_reference.py", "make_walk.py")]
+SCRIPTS = [ROOT / "docs" / f"make_{name}.py" for name in ("config_reference", "names", "walk")]
+
+TUTORIALS = [path.stem for path in (ROOT / "docs").glob("tutorial_*.md")]
 
 pytestmark = pytest.mark.toy
 
@@ -25,6 +32,7 @@ def fields(config, prefix=""):
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_what_follows_from_the_source_is_up_to_date(path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -43,3 +51,45 @@ def test_every_field_is_described():
     names = list(fields(Config()))
     assert len(names) > 50
     assert [name for name in names if len(about(name)) <= len("short")] == []
+
+
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_every_column_of_the_metrics_is_on_its_page():
+    own = ("losses/NAME", "population/NAME", "population/parent")
+    columns = {*COLUMNS, *MEMBER_COLUMNS, *FIGURES, CLIPPED, RATE_FACTOR, *own}
+    rows = re.findall(r"^\| `(\S+)` \|", page("docs/metrics.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(columns)
+
+
+@pytest.mark.parametrize("name", ["metrics", "troubleshooting", *TUTORIALS])
+def test_settings_that_are_named_exist(name):
+    known = set(fields(Config()))
+    sections = "|".join({field.partition(".")[0] for field in known if "." in field})
+    found = set(re.findall(rf"[`-]((?:{sections})\.\w+)(?![\w(])", page(f"docs/{name}.md")))
+    assert found and found <= known
+
+
+def test_every_public_name_is_in_the_interface():
+    named = re.findall(r"^::: (\S+)$", page("docs/api.md"), re.MULTILINE)
+    defined = [
+        f"{getattr(purejaxppo, name).__module__}.{name}" for name in sorted(purejaxppo.__all__)
+    ]
+    assert sorted(named) == sorted(defined)
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r": (\w+\.md)$", page("mkdocs.yml"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/api.md"])
+def test_public_names_in_examples_exist(name):
+    blocks = re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
+    assert blocks
+    for text in blocks:
+        for found in re.findall(r"\bppo\.(\w+)\(", text):
+            assert found in purejaxppo.__all__
+        compile(text, name, "exec")

@@ -1,12 +1,12 @@
 """Two halves in turns: the numbers of one batch, and the time of the slower of policy and step."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.paths import EXAMPLE_ENVS
 
 from purejaxppo import learner, make_train
 from purejaxppo.agents.schedules import make_hyperparams
@@ -19,19 +19,18 @@ from purejaxppo.types import PolicyStep
 # EnvPool's bounds are of another type than its numbers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
-EXAMPLES = Path(__file__).parent / "support" / "example_envs.py"
 THREADS = {"workers": "thread", "num_workers": 2}
 ENVS = {
     "envpool": {"name": "envpool/CartPole-v1", "num_envs": 6, "max_episode_steps": 15},
     "envpool pairs": {"name": "envpool/CartPole-v1", "num_envs": 2, "max_episode_steps": 18},
     "gymnasium": {
-        "name": f"gymnasium/{EXAMPLES}:Walk",
+        "name": f"gymnasium/{EXAMPLE_ENVS}:Walk",
         "num_envs": 8,
         "max_episode_steps": 7,
         "options": THREADS,
     },
     "rounding": {
-        "name": f"gymnasium/{EXAMPLES}:Walk",
+        "name": f"gymnasium/{EXAMPLE_ENVS}:Walk",
         "num_envs": 64,
         "max_episode_steps": 7,
         "options": THREADS,
@@ -91,7 +90,7 @@ def test_a_rollout_of_one_step_is_the_same(make_config):
 
 
 def test_one_half_steps_while_the_policy_acts_for_the_other():
-    name = f"gymnasium/{EXAMPLES}:Walk"
+    name = f"gymnasium/{EXAMPLE_ENVS}:Walk"
     calls = []
     env = registry.make_halves(EnvConfig(name=name, max_episode_steps=7, options=THREADS), 4)
     for which, half in enumerate(env.halves):
@@ -157,7 +156,7 @@ def test_seeds_under_vmap_are_refused(make_config):
 
 
 def test_a_failure_in_the_second_half_is_told_as_such():
-    name = f"gymnasium/{EXAMPLES}:FailsLater"
+    name = f"gymnasium/{EXAMPLE_ENVS}:FailsLater"
     config = EnvConfig(name=name, max_episode_steps=20, options=THREADS)
     env = registry.make_halves(config, 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))

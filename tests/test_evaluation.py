@@ -9,11 +9,12 @@ from purejaxppo import evaluation
 from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.evaluation import Agent, Evaluation, Evaluator, evaluate, run_episodes
+from purejaxppo.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.rows import eval_row
 from purejaxppo.spaces import Box, Discrete
+from purejaxppo.trained_agent import Agent
 from purejaxppo.types import PolicyStep
 
 

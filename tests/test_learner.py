@@ -355,7 +355,7 @@ def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
     parts = make_parts(
         make_config(
             env={"name": "dummy/constant", "max_episode_steps": LIMIT},
-            ppo={"rollout_start": "reset", "normalize_reward": True, "gamma": 0.5},
+            ppo={"reset_each_rollout": True, "normalize_reward": True, "gamma": 0.5},
         )
     )
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
@@ -370,7 +370,7 @@ def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
 
 
 def test_streams_have_keys_that_nothing_else_has(make_config, key):
-    parts = make_parts(make_config(ppo={"rollout_start": "reset"}, intrinsic=RND))
+    parts = make_parts(make_config(ppo={"reset_each_rollout": True}, intrinsic=RND))
     drawn = []
     parts.env.reset = lambda key, reset=parts.env.reset: drawn.append(key) or reset(key)
     state = learner.init_state(parts, key, 0)
@@ -395,7 +395,9 @@ def test_no_two_streams_have_one_number_and_none_is_that_of_a_split():
 
 
 def test_metrics_say_what_critic_and_rate_report(make_config):
-    parts = make_parts(make_config(ppo={"critic": "hl_gauss", "kl_rate": True, "gamma": 0.0}))
+    parts = make_parts(
+        make_config(ppo={"critic": "hl_gauss", "learning_rate_schedule": "adaptive", "gamma": 0.0})
+    )
     state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), 0)
     step = jax.jit(partial(learner.train_step, parts))
     state, metrics = step(state, make_hyperparams(parts.config))

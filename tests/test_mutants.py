@@ -4,12 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
+from support.paths import ROOT
 
 
 class Fault(NamedTuple):
@@ -45,25 +43,25 @@ FAULTS = {
         "max_to_keep=keep, create=True,",
         "max_to_keep=keep, create=True,"
         " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
-        "test_checkpoint.py::test_a_save_that_is_cut_at_any_moment_is_not_seen",
+        "runs/test_checkpoint.py::test_a_save_that_is_cut_at_any_moment_is_not_seen",
     ),
     "a config is seen before it is whole": Fault(
         "interrupts.py",
         'partial = path.with_name(f".{path.name}")',
         "partial = path",
-        "test_configio.py::test_a_file_is_replaced_whole_or_not_at_all",
+        "config/test_files.py::test_a_file_is_replaced_whole_or_not_at_all",
     ),
     "a resumed run draws other random numbers": Fault(
         "runs/checkpoint.py",
-        'return train.replace(agent=items["agent"]), progress',
-        'return train.replace(agent=items["agent"], key=template.key), progress',
-        "test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
+        'return train.replace(agent=items["agent"]), best, progress',
+        'return train.replace(agent=items["agent"], key=template.key), best, progress',
+        "runs/test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
     ),
     "a worker outlives a parent that is killed": Fault(
-        "envs/host/workers.py",
+        "envs/host/worker.py",
         "ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)",
         "ctypes.CDLL(None).prctl(set_parent_death_signal, 0)",
-        "envs/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",
+        "envs/host/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",
     ),
     "the update forgets the action mask": Fault(
         "learner.py",
@@ -79,7 +77,7 @@ FAULTS = {
         "policy, state = agent.policy, jax.device_get(agent.state)",
         "policy, state = agent.policy, jax.device_get(agent.state)\n"
         "        state = state.replace(obs_stats=jax.device_get(policy.init_obs_stats()))",
-        "test_export.py::test_pendulum_takes_raw_observations_and_gives_raw_actions",
+        "export/test_export.py::test_pendulum_takes_raw_observations_and_gives_raw_actions",
     ),
 }
 

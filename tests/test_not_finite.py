@@ -8,19 +8,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from support import runs
+from support.trees import assert_same
 
 from purejaxppo import restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.folder import record_run
-from purejaxppo.runs.loop import NotFiniteError, beats
-from purejaxppo.runs.members import MembersRun
+from purejaxppo.runs.loop import TrainingLoop, beats
+from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.population import select
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import metrics_row, read_csv
 from purejaxppo.sweep import packing, report
+from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
 from purejaxppo.sweep.search_space import Uniform
 
@@ -43,24 +47,22 @@ def test_nan_never_beats_and_the_latest_of_equals_does():
 def test_an_agent_that_broke_or_diverged_has_no_score():
     fine, nan = {"charts/finite": 1.0}, float("nan")
     broke = [fine | {"eval/return_mean": -59.0}, {"charts/finite": 0.0}]
-    assert np.isnan(report.value(broke, "last"))
-    assert np.isnan(report.value(broke, "mean"))
-    assert report.value(broke, "best") == -59.0  # which was saved
+    assert np.isnan(value(broke, "last"))
+    assert np.isnan(value(broke, "mean"))
+    assert value(broke, "best") == -59.0  # which was saved
     diverged = [{"eval/return_mean": x} for x in (nan, -59.0, nan)]
-    assert np.isnan(report.value(diverged, "last"))
-    assert np.isnan(report.value(diverged, "mean"))
-    assert report.value(diverged, "best") == -59.0
-    assert np.isnan(report.value(diverged[:1], "best"))
+    assert np.isnan(value(diverged, "last"))
+    assert np.isnan(value(diverged, "mean"))
+    assert value(diverged, "best") == -59.0
+    assert np.isnan(value(diverged[:1], "best"))
     trained = [fine | {"charts/episodic_return": 9.0}, {"charts/finite": 0.0}]
     for objective in ("last", "best", "mean"):
-        assert np.isnan(report.value(trained, objective))
+        assert np.isnan(value(trained, objective))
 
 
 def test_a_sweep_without_a_score_names_no_best(tmp_path, make_config, capsys):
     place = (("run", 0),)
-    results = [
-        report.Result({"ppo.gamma": x}, make_config(), (float("nan"),), place) for x in (0.9, 0.99)
-    ]
+    results = [Result({"ppo.gamma": x}, make_config(), (float("nan"),), place) for x in (0.9, 0.99)]
     report.report(tmp_path, results, make_config(), "last")
     assert (tmp_path / "results.csv").is_file() and not (tmp_path / "best.yaml").exists()
     assert "no setting has a score" in capsys.readouterr().out
@@ -128,14 +130,16 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     run: Any = SimpleNamespace(
         _gone=set(),
         members=[make_config(seed=5), make_config(seed=6)],
-        progress=Progress(1, 480),
+        progress=Progress(1, 0.0, [480, 480]),
         console=SimpleNamespace(say=said.append),
     )
     fine, broken = {"charts/finite": 1}, {"charts/finite": 0}
-    assert not MembersRun._lost(run, [fine, fine])
-    assert not MembersRun._lost(run, [fine, broken]) and not MembersRun._lost(run, [fine, broken])
+    assert not TrainingLoop._lost(run, [fine, fine])
+    assert not TrainingLoop._lost(run, [fine, broken]) and not TrainingLoop._lost(
+        run, [fine, broken]
+    )
     assert said == ["after 480 steps not finite any more, and without a score: agent 1 (seed 6)"]
-    assert MembersRun._lost(run, [broken, broken])
+    assert TrainingLoop._lost(run, [broken, broken])
 
 
 def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
@@ -152,8 +156,7 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
 def saves(tmp_path, make_config):
     """A run folder, and its saves: (checkpoints, state, reopen)."""
     config = make_config()
-    parts = make_parts(config)
-    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    state = Programs(config, jax.devices()[:1]).init()
     record_run(config, tmp_path, [])
     opened = []
 
@@ -168,48 +171,71 @@ def saves(tmp_path, make_config):
         opened.pop().close()
 
 
-def bests(folder):
-    return sorted(int(path.name) for path in (folder / "best").iterdir() if path.name.isdigit())
+def halved(tree):
+    return jax.tree.map(lambda x: x / 2, tree)
 
 
 def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
     folder, state, reopen = saves
+    best = halved(state.agent)
+    reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]), best)
     checkpoints = reopen()
-    for steps in (10, 20, 30, 40):  # the save at 20 names the best of 10
-        progress = Progress(1, steps, best_return=1.0, best_env_steps=steps if steps > 20 else 10)
-        if steps == 20:
-            checkpoints.save(state, progress)
-        else:
-            checkpoints.save_best(state.agent, progress)
-    checkpoints = reopen()  # killed, as far as the folders go
-    assert bests(folder) == [10, 40]
-    assert restore(folder).env_steps == 40
-    _, progress = checkpoints.restore(state)
-    assert bests(folder) == [10] and progress.best_env_steps == 10 and progress.best_return == 1.0
-    checkpoints.save_best(state.agent, Progress(2, 25, best_return=2.0, best_env_steps=25))
-    checkpoints.save(state, Progress(2, 25, best_return=2.0, best_env_steps=25))
-    reopen()
-    assert bests(folder) == [25]
+    restored = restore(folder)
+    assert restored.env_steps == 10
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[0]), restored.state, best)
+    again, its_best, progress = checkpoints.restore(state)
+    assert progress == Progress(1, 0.5, [20], [1.0], [10])
+    assert_same(its_best, best)
+    assert_same(again.agent, state.agent)
+    assert restore(folder, "last").env_steps == restore(folder, 20).env_steps == 20
+    with pytest.raises(ValueError, match="no checkpoint 10; there is best, last, 20"):
+        restore(folder, 10)
 
 
 def test_a_best_agent_that_is_gone_beats_nothing(saves, caplog):
     folder, state, reopen = saves
-    reopen().save(state, Progress(1, 20, best_return=1.0, best_env_steps=10))
-    _, progress = reopen().restore(state)
-    assert progress.best_return is None
+    reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]))
+    _, best, progress = reopen().restore(state)
+    assert best is None and progress == Progress(1, 0.5, [20], [None], [0])
     with caplog.at_level(logging.WARNING, "purejaxppo"):
         assert restore(folder, "best").env_steps == 20
     assert "no evaluation has found a best agent; this is the last save" in caplog.text
 
 
-def test_a_run_that_starts_from_0_clears_the_best_of_one_that_died(saves):
-    folder, state, reopen = saves
-    reopen().save_best(state.agent, Progress(1, 999, best_return=1.0, best_env_steps=999))
-    checkpoints = reopen()
-    checkpoints.clear_best()
-    checkpoints.save_best(state.agent, Progress(1, 10, best_return=-1.0, best_env_steps=10))
-    reopen()
-    assert bests(folder) == [10]
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_run_that_version_0_1_saved_without_an_axis_of_members_resumes(
+    saves, make_config, devices
+):
+    folder, _, _ = saves
+    config = make_config(num_shards=2)
+    record_run(config, folder, [])
+    state = Programs(config, jax.devices()[:devices]).init()
+    first = jax.tree.map(lambda x: x[0], state)
+    steps = {"member_steps": [], "member_best": [], "member_best_steps": []}
+    counters = {"update": 3, "train_seconds": 0.5, "best_return": 7.0, "best_env_steps": 10}
+    for where, at, agent in (("best", 10, halved(first.agent)), ("checkpoints", 20, first.agent)):
+        items = {
+            "agent": ocp.args.StandardSave(agent),
+            "train": ocp.args.StandardSave(first.replace(agent=None)),
+            "progress": ocp.args.JsonSave({**counters, **steps, "env_steps": at}),
+        }
+        with ocp.CheckpointManager(folder / where, item_names=tuple(items)) as manager:
+            manager.save(at, args=ocp.args.Composite(**items))
+    assert (restore(folder).env_steps, restore(folder, "last").env_steps) == (10, 20)
+    assert_same(restore(folder).state, halved(first.agent))
+    checkpoints = Checkpoints(folder)
+    again, best, progress = checkpoints.restore(state)
+    assert_same(again, state)
+    assert all(
+        x.sharding.is_equivalent_to(y.sharding, x.ndim)
+        for x, y in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True)
+    )
+    assert_same(best, halved(state.agent))
+    assert progress == Progress(3, 0.5, [20], [7.0], [10])
+    checkpoints.save(again, Progress(4, 0.6, [30], [7.0], [10]), best)
+    checkpoints.close()
+    assert restore(folder).env_steps == 10
+    assert_same(restore(folder).state, halved(first.agent))
 
 
 def test_optuna_is_told_that_a_setting_without_a_score_failed():

@@ -1,13 +1,12 @@
 """Every notebook runs from top to bottom, and is committed without outputs."""
 
-from pathlib import Path
-
 import pytest
+from support.paths import ROOT
 
 nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+FOLDER = ROOT / "notebooks"
 NOTEBOOKS = [
     pytest.param(path, id=path.stem, marks=pytest.mark.xdist_group(f"notebook-{path.stem}"))
     for path in sorted(FOLDER.glob("*.ipynb"))

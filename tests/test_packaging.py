@@ -4,11 +4,10 @@ import re
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 
 

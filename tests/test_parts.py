@@ -2,12 +2,12 @@
 
 import re
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.paths import ROOT
 
 from purejaxppo import learner, load_config
 from purejaxppo.agents import ppo
@@ -102,7 +102,7 @@ def test_collector_and_trainer_are_train_step(parts, state):
         batch = learner.make_batch(parts, agent, rollout, reward, now, stats)
         params, _, losses = ppo.update_epochs(
             ppo.Update(
-                loss=partial(learner.minibatch_loss, parts, agent.obs_stats, stats, now),
+                loss=partial(learner.minibatch_loss, parts, agent, stats, now),
                 psum=lambda x: x,
                 prepare=partial(learner.read_minibatch, parts, rollout.stored),
             ),
@@ -129,7 +129,7 @@ def test_collector_and_trainer_are_train_step(parts, state):
 
 @pytest.mark.full
 def test_the_page_runs():
-    page = (Path(__file__).parent.parent / "docs/parts.md").read_text()
+    page = (ROOT / "docs/parts.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict = {}
     exec(code, names)

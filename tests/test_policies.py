@@ -10,18 +10,19 @@ import pytest
 from support.trees import assert_same
 
 from purejaxppo import learner, load_config, spaces
-from purejaxppo.agents import distributions
+from purejaxppo.agents import action_masks, distributions
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.config.schema import ImitateConfig, IntrinsicConfig
-from purejaxppo.evaluation import Agent, run_episodes
+from purejaxppo.config.schema import IntrinsicConfig, PretrainConfig
+from purejaxppo.evaluation import run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
-from purejaxppo.runs import imitation
+from purejaxppo.runs import pretraining
 from purejaxppo.runs.programs import Programs
+from purejaxppo.trained_agent import Agent
 from purejaxppo.types import TrainState
 
-MEMORIES = ("none", "gru", "lstm", "mingru")
+CELLS = ("none", "gru", "lstm", "mingru")
 ACTIONS = {
     "discrete": {},
     "multidiscrete": {},
@@ -55,7 +56,7 @@ def make_training(make_config):
     def make(action="box", *, ppo=None, network=None, **rest):
         options = {"kind": KINDS.get(action, action)}
         env = {"name": "dummy/choices", "options": options, "max_episode_steps": 7}
-        network = {"memory_size": 6, **ACTIONS[action], **(network or {})}
+        network = {"rnn_size": 6, **ACTIONS[action], **(network or {})}
         config = make_config(env=env, network=network, ppo=ppo or {}, **rest)
         kind = repr(config), jax.config.read("jax_disable_most_optimizations")
         if kind not in made:
@@ -89,7 +90,7 @@ FULL = pytest.mark.full
 )
 def test_ratios_are_one_and_chunks_do_not_matter(memory, action, make_training):
     """12 steps of episodes of 7: they start and end within rollouts and sequences."""
-    training = make_training(action, network={"memory": memory}, ppo={"bptt_length": 4})
+    training = make_training(action, network={"rnn": memory}, ppo={"bptt_length": 4})
     state = begin(training)
     still, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
@@ -112,12 +113,16 @@ EXTRAS = {
     },
     "dual clip, kl stop, popart": {
         "objective": "dual_clip",
-        "kl_stop": True,
+        "early_stop_kl": True,
         "critic": "popart",
         "clip_bootstrap": "observed",
     },
     "spo, symlog, anew": {"objective": "spo", "critic": "symlog", "recompute_advantages": True},
-    "kl, rate, histogram": {"objective": "kl", "kl_rate": True, "critic": "hl_gauss"},
+    "kl, rate, histogram": {
+        "objective": "kl",
+        "learning_rate_schedule": "adaptive",
+        "critic": "hl_gauss",
+    },
 }
 
 
@@ -134,7 +139,7 @@ def test_extras_go_with_each_other(name, memory, make_training):
     kind = "icm" if memory == "none" else "rnd"
     training = make_training(
         "hybrid",
-        network={"memory": memory, "layers": "residual", "hidden": (8,)},
+        network={"rnn": memory, "block": "residual", "hidden": (8,)},
         ppo=EXTRAS[name],
         intrinsic=IntrinsicConfig(kind=kind, hidden=(8,), num_minibatches=2),
         num_shards=1 if memory == "none" else 2,
@@ -154,10 +159,10 @@ def test_extras_go_with_each_other(name, memory, make_training):
     assert_same(after, half)
 
 
-@pytest.mark.parametrize("memory", MEMORIES[1:])
+@pytest.mark.parametrize("memory", CELLS[1:])
 def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, make_training, key):
     """Acting step by step, with a carry of zeros put in by hand at each start."""
-    training = make_training(network={"memory": memory})
+    training = make_training(network={"rnn": memory})
     state = training.init_state(key, 0)
     env, policy = training.parts.env, training.parts.policy
     act = partial(policy.act, state.agent)
@@ -182,7 +187,7 @@ def test_the_carry_is_reset_where_an_episode_starts_also_in_a_rollout(memory, ma
 
 def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_training, key):
     """The value of the last step depends on the sequence's first observation, not on older ones."""
-    training = make_training(network={"memory": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
+    training = make_training(network={"rnn": "gru"}, ppo={"bptt_length": 4, "rollout_length": 8})
     state, parts, hp = training.init_state(key, 0), training.parts, training.hp
     rollout = training.collect(state.agent, state.rollout, key, 0.0)
 
@@ -193,7 +198,7 @@ def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_traini
         batch = batch._replace(carry=jax.lax.stop_gradient(batch.carry), target=jnp.zeros((8, 4)))
         evaluation = learner.evaluate_minibatch(
             parts,
-            rollout.obs_stats,
+            state.agent,
             state.value_stats,
             hp,
             state.agent.params,
@@ -208,7 +213,7 @@ def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_traini
 
 
 def test_an_evaluation_carries_the_memory(make_training, key):
-    training = make_training(network={"memory": "lstm"})
+    training = make_training(network={"rnn": "lstm"})
     agent = training.init_state(key, 0).agent
     env, policy = training.parts.env, training.parts.policy
     env_state, obs = jax.jit(env.reset)(key)
@@ -261,7 +266,7 @@ MASKED = {
 def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name, key):
     dist, mask = MASKED[name]
     logits, mask = jnp.array([0.3, 5.0, -1.0, 0.0]), jnp.array(mask, jnp.uint8)
-    params = distributions.forbid(logits, mask, spaces.Discrete(4), -1e9)
+    params = action_masks.forbid(logits, mask, spaces.Discrete(4), -1e9)
     draws = np.asarray(dist.sample(jnp.broadcast_to(params, (1_000_000, 4)), key))
     counts = np.bincount(draws, minlength=4)
     allowed = np.asarray(mask, bool)
@@ -276,7 +281,7 @@ def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name
     p = expected[allowed]
     np.testing.assert_allclose(dist.entropy(params), -np.sum(p * np.log(p)), atol=1e-6)
     gradient = jax.grad(
-        lambda x: dist.entropy(distributions.forbid(x, mask, spaces.Discrete(4), -1e9))
+        lambda x: dist.entropy(action_masks.forbid(x, mask, spaces.Discrete(4), -1e9))
     )(logits)
     assert np.all(np.isfinite(gradient)) and np.all(np.asarray(gradient)[~allowed] == 0)
 
@@ -288,18 +293,18 @@ def test_masks_of_products_are_of_their_discrete_parts():
     )
     params = jnp.arange(11.0)  # five logits, two means and log deviations, two logits
     mask = jnp.array([1, 0, 1, 1, 0, 0, 1])
-    out = distributions.forbid(params, mask, space, -9.0)
+    out = action_masks.forbid(params, mask, space, -9.0)
     np.testing.assert_array_equal(out, [0, -9, 2, 3, -9, 5, 6, 7, 8, -9, 10])
     parts = {"a": mask[:5], "c": mask[5:]}
-    np.testing.assert_array_equal(distributions.forbid(params, parts, space, -9.0), out)
+    np.testing.assert_array_equal(action_masks.forbid(params, parts, space, -9.0), out)
     with pytest.raises(ValueError, match="has 6 entries, and there are 7 discrete actions"):
-        distributions.forbid(params, mask[:6], space, -9.0)
+        action_masks.forbid(params, mask[:6], space, -9.0)
 
 
 def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
     """The policy's output does not depend on what only the critic sees."""
-    env = {"name": "dummy/vector", "visible": (0, 1, 2), "full_state": True}
-    network = {"actor_keys": ("obs",), "critic_keys": ("state",), "part_hidden": (8,)}
+    env = {"name": "dummy/vector", "obs_indices": (0, 1, 2), "privileged_obs": True}
+    network = {"actor_keys": ("obs",), "critic_keys": ("state",), "input_hidden": (8,)}
     parts = make_parts(make_config(env=env, network=network))
     state = jax.jit(partial(learner.init_state, parts))(key, 0)
     obs = state.rollout.obs
@@ -310,7 +315,7 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
     def outputs(obs):
         return parts.policy.network.apply(state.agent.params, (), obs, None)
 
-    _, dist_params, value = outputs(obs)
+    _, dist_params, value, _ = outputs(obs)
     other = outputs({**obs, "state": obs["state"] + 1.0})
     np.testing.assert_array_equal(other.dist_params, dist_params)
     assert not np.allclose(other.critic, value)
@@ -331,8 +336,8 @@ def test_what_a_memory_is_for(memory, least, most):
     config = load_config(
         "memory_chain.yaml",
         {
-            "network.memory": memory,
-            "network.memory_size": 16,
+            "network.rnn": memory,
+            "network.rnn_size": 16,
             "env.options": {"memory_length": 10},
             "env.num_envs": 32,
             "ppo.rollout_length": 48,
@@ -348,7 +353,7 @@ def test_what_a_memory_is_for(memory, least, most):
 
 def test_hard_resets_begin_every_rollout_with_new_episodes(make_training, key):
     """Rollouts of 12 steps, episodes of 7: each begins anew, and the last one is bootstrapped."""
-    training = make_training(ppo={"rollout_start": "reset"})
+    training = make_training(ppo={"reset_each_rollout": True})
     state = training.init_state(key, 0)
     for i in range(3):
         rollout = training.collect(state.agent, state.rollout, jax.random.key(i), 0.0)
@@ -367,7 +372,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     names = {"hunter_*": "hunters", "prey_*": "prey"}
     config = make_config(
         env={"name": "particles/tag", "num_envs": 10},
-        network={"policies": names, "memory": "gru", "memory_size": 6},
+        network={"policies": names, "rnn": "gru", "rnn_size": 6},
     )
     training = Training(make_parts(config))
     state = training.init_state(key, 0)
@@ -380,7 +385,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
     one = make_parts(
         make_config(
             env={"name": "particles/tag", "num_envs": 10},
-            network={"memory": "gru", "memory_size": 6},
+            network={"rnn": "gru", "rnn_size": 6},
         )
     ).policy.network
     out = jax.jit(network.apply)(params, carry, obs, never)
@@ -421,13 +426,13 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
             "num_epochs": 1,
             "num_minibatches": 1,
         },
-        imitate=ImitateConfig("somewhere", updates=2),
+        pretrain=PretrainConfig("somewhere", updates=2),
     )
     programs = Programs(config, jax.devices()[:1])
     teacher = Agent(config, programs.parts.policy.init(key))
-    monkeypatch.setattr(imitation, "load_teacher", lambda config, student: teacher)
+    monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()
-    taught = programs.taught(state)
+    taught = programs.pretrain(state)
     for field in fields(TrainState):
         old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
         same = all(a is b for a, b in zip(old, new, strict=True))
@@ -441,7 +446,7 @@ def test_a_teachers_policy_is_made_before_anything_is_traced(make_config, key):
     pytest.importorskip("gymnax")
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     teacher = Agent(config, make_parts(config).policy.init(key))
-    parts = imitation.cloning_parts(config, teacher, Shards(1))
+    parts = pretraining.cloning_parts(config, teacher, Shards(1))
     begun = jax.eval_shape(init_program(parts), key, shard_ids(parts))
     hp = make_hyperparams(config)
     after, _ = jax.eval_shape(train_program(parts), begun, hp, 1)
@@ -456,9 +461,9 @@ def test_an_apprentice_does_as_its_teacher(make_config, key):
     actor = {"kernel": jnp.zeros((8, 3)), "bias": jnp.array([0.0, 8.0, 0.0])}
     teacher = teacher.replace(params=teacher.params | {"actor": actor})
     config = make_config(
-        env=env, network={"memory": "gru", "memory_size": 6}, ppo={"learning_rate": 1e-2}
+        env=env, network={"rnn": "gru", "rnn_size": 6}, ppo={"learning_rate": 1e-2}
     )
-    parts = imitation.cloning_parts(config, Agent(teacher_config, teacher), Shards(1))
+    parts = pretraining.cloning_parts(config, Agent(teacher_config, teacher), Shards(1))
     student = Training(parts)
     after, _ = run(student, begin(student), 40)
     obs, start = jax.random.normal(key, (50, 3)), jnp.ones(50, bool)

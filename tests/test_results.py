@@ -1,13 +1,13 @@
 """The results page follows the rows that the benchmarks wrote."""
 
 import importlib.util
-from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 pytestmark = pytest.mark.toy
 
-SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "make_results.py"
+SCRIPT = ROOT / "docs" / "make_results.py"
 
 
 def load_script():

@@ -1,7 +1,9 @@
 """Runs as a user makes them: finished, changed, clobbered, evaluated."""
 
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import jax
@@ -9,20 +11,21 @@ import numpy as np
 import pytest
 from support.runs import CARTPOLE, error_of, start, train, wait_for
 
-import purejaxppo.evaluate as evaluate_command
+import purejaxppo.commands.evaluate as evaluate_command
+import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
+from purejaxppo.runs.resume import moved_schedules
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.session import moved_schedules
 
 
 @pytest.mark.full
 def test_an_imitated_teacher_is_needed_at_the_start_alone(finished_run, config_file, capsys):
     finished_run.rename("teacher")
-    flags = ["--run_dir", "student", "--network.hidden", "8", "--imitate.teacher"]
-    shared = ["--imitate.updates", "2", "--eval.num_episodes", "0"]
+    flags = ["--run_dir", "student", "--network.hidden", "8", "--pretrain.teacher"]
+    shared = ["--pretrain.updates", "2", "--eval.num_episodes", "0"]
     for teacher, words in [("nobody", "there is no such run folder"), ("empty", "")]:
         Path("empty").mkdir(exist_ok=True)
         assert train(config_file, *flags, teacher) == 2
@@ -194,3 +197,29 @@ def test_a_cut_line_of_metrics_does_not_stop_a_run(finished_run, config_file):
 def test_a_finished_run_says_what_it_was_not_trained_with(finished_run, config_file, capsys):
     assert train(config_file, "--run_dir", "run", "--ppo.learning_rate", "0.1") == 0
     assert "Not trained: ppo.learning_rate changes from 0.0003 to 0.1" in capsys.readouterr().out
+
+
+def test_a_film_of_a_finished_run_is_one_of_its_files(finished_run, config_file, capsys):
+    assert train(config_file, "--run_dir", "run", "--film") == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("drew ") and said.endswith(" into run/film.mp4")
+    assert Path("run/film.mp4").read_bytes()[4:8] == b"ftyp"
+    with run_folder(finished_run, clobber=True):
+        assert not Path("run/film.mp4").exists()
+
+
+def test_a_run_does_not_fail_for_a_film(finished_run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(train_command.video.importlib.util, "find_spec", lambda name: None)
+        said = train_command.film(finished_run)
+    assert said == "no film: pillow is not installed: pip install 'purejaxppo[render]'"
+    shutil.rmtree("run/checkpoints")
+    assert train_command.film(finished_run) == "no film: run: nothing has been saved yet"
+
+
+def test_the_command_that_a_run_prints_at_its_end_evaluates_it(config_file, capsys):
+    assert train(config_file, "--run_dir", "my run", "--total_timesteps", 128) == 0
+    printed = capsys.readouterr().out.splitlines()[-1].removeprefix("evaluate: ")
+    words = [*shlex.split(printed), "--episodes", "2"]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "2 episodes: return " in found

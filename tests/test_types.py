@@ -38,8 +38,8 @@ def test_every_field_of_a_state_says_what_happens_to_it():
 def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
     config = make_config(
         env={"name": "dummy/vector", "num_envs": 2},
-        network={"memory": "gru", "memory_size": 2},
-        ppo={"critic": "popart", "kl_rate": True},
+        network={"rnn": "gru", "rnn_size": 2},
+        ppo={"critic": "popart", "learning_rate_schedule": "adaptive"},
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
     parts = make_parts(config)
@@ -48,10 +48,10 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
     state = filled(shapes, lambda shape: rng.integers(0, 100, shape))
     empty = filled(shapes, np.zeros)
     saving = Checkpoints(tmp_path)
-    saving.save(state, Progress(update=3, env_steps=5))
+    saving.save(state, Progress(update=3, member_steps=[5]))
     saving.close()
     reading = Checkpoints(tmp_path)
-    restored, _ = reading.restore(empty)
+    restored, _, _ = reading.restore(empty)
     reading.close()
     for name in NAMES:
         assert jax.tree.leaves(getattr(state, name)), name

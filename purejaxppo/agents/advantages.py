@@ -1,19 +1,30 @@
 """Advantages with exact time limits: generalised estimates, and V-trace for older policies."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.distributions import Distribution
-from purejaxppo.types import Hyperparams, Transition
+from purejaxppo.aliases import Array, Scalar
+from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
 
-Advantages = Callable[[Transition, Any, Any, Any, Any, Hyperparams], tuple[Any, Any]]
-"""(transitions, reward, value, next value, distribution parameters, hp) -> (advantage, target)."""
+Advantages = Callable[[Transition, Array, Predictions, Hyperparams], Estimates]
+"""(a rollout's rows, rewards [T, N], the network's predictions, hp) -> advantages and targets."""
 
 
-def gae(reward, value, next_value, terminated, done, valid, *, gamma, gae_lambda, rho=1.0):
+def gae(
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    done: Array,
+    valid: Array,
+    *,
+    gamma: Scalar,
+    gae_lambda: Scalar,
+    rho: Scalar = 1.0,
+) -> Estimates:
     """Generalised advantage estimates, and the value targets that go with them.
 
     With δₜ = rₜ + γ(1 - terminatedₜ) vₜ₊₁ - vₜ,
@@ -37,9 +48,6 @@ def gae(reward, value, next_value, terminated, done, valid, *, gamma, gae_lambda
         gae_lambda: trace decay.
         rho: importance weights, float [T, N], or 1.
 
-    Returns:
-        (advantage, target), each float [T, N].
-
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16; time limits as in Pardo et al.
     2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
     https://arxiv.org/abs/1802.01561, eq. 1 with both limits 1 and λ as in their remark 2; the
@@ -50,7 +58,7 @@ def gae(reward, value, next_value, terminated, done, valid, *, gamma, gae_lambda
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
     decay = gamma * gae_lambda * (1.0 - done) * next_rho
 
-    def backwards(later, row):
+    def backwards(later: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         delta, decay, valid = row
         advantage = jnp.where(valid, delta + decay * later, 0.0)
         return advantage, advantage
@@ -58,38 +66,37 @@ def gae(reward, value, next_value, terminated, done, valid, *, gamma, gae_lambda
     _, advantage = jax.lax.scan(
         backwards, jnp.zeros_like(delta[0]), (delta, decay, valid), reverse=True
     )
-    return advantage, value + rho * advantage
+    return Estimates(advantage, value + rho * advantage)
 
 
 def of_rollout(
-    transitions: Transition, reward, value, next_value, hp: Hyperparams, rho: Any = 1.0
-) -> tuple[Any, Any]:
-    """`gae` of a rollout's rows [T, N]: (advantage, target)."""
+    rows: Transition, reward: Array, out: Predictions, hp: Hyperparams, rho: Scalar = 1.0
+) -> Estimates:
+    """`gae` of a rollout's rows [T, N]."""
     return gae(
         reward,
-        value,
-        next_value,
-        transitions.terminated,
-        transitions.terminated | transitions.truncated,
-        transitions.valid,
+        out.value,
+        out.next_value,
+        rows.terminated,
+        rows.terminated | rows.truncated,
+        rows.valid,
         gamma=hp.gamma,
         gae_lambda=hp.gae_lambda,
         rho=rho,
     )
 
 
-def on_policy(transitions: Transition, reward, value, next_value, dist_params, hp: Hyperparams):
-    """GAE under the policy that acted: (advantage, target) [T, N]."""
-    del dist_params
-    return of_rollout(transitions, reward, value, next_value, hp)
+def on_policy(rows: Transition, reward: Array, out: Predictions, hp: Hyperparams) -> Estimates:
+    """GAE under the policy that acted."""
+    return of_rollout(rows, reward, out, hp)
 
 
 def off_policy(distribution: Distribution) -> Advantages:
-    """V-trace under the policy with parameters [T, N, P]: see `on_policy`."""
+    """V-trace under the policy that made the predictions."""
 
-    def advantages(transitions: Transition, reward, value, next_value, dist_params, hp):
-        log_ratio = distribution.log_prob(dist_params, transitions.action) - transitions.log_prob
+    def advantages(rows: Transition, reward: Array, out: Predictions, hp: Hyperparams) -> Estimates:
+        log_ratio = distribution.log_prob(out.dist_params, rows.action) - rows.log_prob
         rho = jnp.exp(jnp.minimum(log_ratio, 0.0))
-        return of_rollout(transitions, reward, value, next_value, hp, rho)
+        return of_rollout(rows, reward, out, hp, rho)
 
     return advantages

@@ -7,23 +7,24 @@ needs no loop.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 
-from purejaxppo.agents.encoders import orthogonal
+from purejaxppo.agents.encoders import Initializer, orthogonal
+from purejaxppo.aliases import Array, Carry, Key, Tree
 
 
-def fresh(start, carry):
+def fresh(start: Array, carry: Carry) -> Carry:
     """The carry [N, ...] with zeros where `start` [N]."""
     return jax.tree.map(
         lambda x: jnp.where(start.reshape(start.shape + (1,) * (x.ndim - 1)), 0.0, x), carry
     )
 
 
-def gate_biases(span: int, factors: tuple[float, ...]) -> Callable:
+def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
     """Initial biases [k H] of k gates: each of H units forgets after 1 to `span` steps of its own.
 
     A gate with bias b retains σ(b) of its content, and with b = log(s - 1) some of it for about s
@@ -34,14 +35,16 @@ def gate_biases(span: int, factors: tuple[float, ...]) -> Callable:
         factors: multipliers of b for each of the k gates.
     """
 
-    def init(key, shape, dtype=jnp.float32):
+    def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         steps = jax.random.uniform(key, (shape[0] // len(factors),), dtype, 1.0, max(span - 1, 1))
         return jnp.concatenate([factor * jnp.log(steps) for factor in factors])
 
     return init
 
 
-def over_time(step: Callable[[Any, Any], tuple[Any, Any]], carry, rows):
+def over_time(
+    step: Callable[[Carry, Tree], tuple[Carry, Array]], carry: Carry, rows: Tree
+) -> tuple[Carry, Array]:
     """`jax.lax.scan(step, carry, rows)`, without a loop where there is one row."""
     if jax.tree.leaves(rows)[0].shape[0] > 1:
         return jax.lax.scan(step, carry, rows)
@@ -56,7 +59,7 @@ class Memory(nn.Module):
     span: int = 0
 
     @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int) -> Any:
+    def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
         """h, zeros [*batch, size]."""
         return jnp.zeros((*batch, size))
 
@@ -71,14 +74,14 @@ class GRU(Memory):
     """
 
     @nn.compact
-    def __call__(self, carry, x, start):
+    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         biases = gate_biases(self.span, (0.0, 1.0, 0.0))
         inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
 
-        def step(h, row):
+        def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
             x, start = row
             h = fresh(start, h)
             from_x, from_h = jnp.split(x, 3, -1), jnp.split(h @ kernel, 3, -1)
@@ -102,18 +105,18 @@ class LSTM(Memory):
     """
 
     @staticmethod
-    def initial_carry(batch: tuple[int, ...], size: int):
+    def initial_carry(batch: tuple[int, ...], size: int) -> Carry:
         """(c, h), zeros [*batch, size] each."""
         return jnp.zeros((*batch, size)), jnp.zeros((*batch, size))
 
     @nn.compact
-    def __call__(self, carry, x, start):
+    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is (c, h), each [N, H]."""
         bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
         inputs = nn.Dense(4 * self.size, bias_init=bias, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
-        def step(carry, row):
+        def step(carry: Carry, row: tuple[Array, Array]) -> tuple[Carry, Array]:
             x, start = row
             c, h = fresh(start, carry)
             i, f, g, o = jnp.split(x + h @ kernel, 4, -1)
@@ -135,7 +138,7 @@ class MinGRU(Memory):
     """
 
     @nn.compact
-    def __call__(self, carry, x, start):
+    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         bias = gate_biases(self.span, (-1.0, 0.0))
         inputs = nn.Dense(2 * self.size, bias_init=bias, name="in")(x)
@@ -147,17 +150,21 @@ class MinGRU(Memory):
         return h[-1], h
 
 
-def compose(first, second):
+Affine = tuple[Array, Array]
+"""Maps h -> a h + b, as (a, b), each [T, N, H]."""
+
+
+def compose(first: Affine, second: Affine) -> Affine:
     """The map h -> a₂ (a₁ h + b₁) + b₂, of maps (a, b)."""
     (a1, b1), (a2, b2) = first, second
     return a2 * a1, a2 * b1 + b2
 
 
-def stacked_orthogonal(parts: int):
+def stacked_orthogonal(parts: int) -> Initializer:
     """Orthogonal square matrices side by side: [H, parts * H]."""
     one = orthogonal(1.0)
 
-    def init(key, shape, dtype=jnp.float32):
+    def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         size = shape[0]
         keys = jax.random.split(key, parts)
         return jnp.concatenate([one(key, (size, size), dtype) for key in keys], axis=1)
@@ -165,4 +172,4 @@ def stacked_orthogonal(parts: int):
     return init
 
 
-MEMORIES = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
+CELLS = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}

@@ -15,19 +15,21 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import Array
+
 
 class Form(NamedTuple):
     """One way to compute; x is in the form's own layout between `enter` and `leave`."""
 
     channel_axis: int
     """The layout's axis of channels."""
-    enter: Callable
+    enter: Callable[[Array, bool], Array]
     """(images [B, H, W, C] or [B, C, H, W], channels_first) -> x, of the same type."""
-    convolve: Callable
+    convolve: Callable[[Array, Array, Array, int, str], Array]
     """(x, kernel [k, k, C, F], bias [F], stride, padding) -> x with F channels."""
-    max_pool: Callable
+    max_pool: Callable[[Array], Array]
     """x -> x, the maxima of 3 x 3 pixels around every second one, as `SAME` pads."""
-    leave: Callable
+    leave: Callable[[Array], Array]
     """x -> images [B, H, W, C]."""
 
 
@@ -56,11 +58,11 @@ def same_padding(size: int, window: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def _lax_enter(x, channels_first: bool):
+def _lax_enter(x: Array, channels_first: bool) -> Array:
     return jnp.moveaxis(x, 1, -1) if channels_first else x
 
 
-def _lax_convolve(x, kernel, bias, stride: int, padding: str):
+def _lax_convolve(x: Array, kernel: Array, bias: Array, stride: int, padding: str) -> Array:
     numbers = ("NHWC", "HWIO", "NHWC")
     y = jax.lax.conv_general_dilated(
         x, kernel, (stride, stride), padding, dimension_numbers=numbers
@@ -68,11 +70,13 @@ def _lax_convolve(x, kernel, bias, stride: int, padding: str):
     return y + bias
 
 
-def _lax_max_pool(x):
-    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+def _lax_max_pool(x: Array) -> Array:
+    windows, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+    pooled: Array = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, strides, "SAME")
+    return pooled
 
 
-def _enter(x, channels_first: bool):
+def _enter(x: Array, channels_first: bool) -> Array:
     """[B, H, W, C] or [B, C, H, W] -> [C, H, W, B].
 
     Image row by image row, in a loop: XLA would otherwise fuse the transposition into each of its
@@ -80,14 +84,14 @@ def _enter(x, channels_first: bool):
     """
     axis = 2 if channels_first else 1
 
-    def row(i):
+    def row(i: Array) -> Array:
         return jnp.moveaxis(jax.lax.dynamic_index_in_dim(x, i, axis, keepdims=False), 0, -1)
 
     rows = jax.lax.map(row, jnp.arange(x.shape[axis]))
     return jnp.moveaxis(rows, 1 if channels_first else 2, 0)
 
 
-def _blocks(x, kernel, stride: int):
+def _blocks(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:
     """A strided convolution as one of stride 1 over blocks of stride x stride pixels.
 
     Returns:
@@ -107,7 +111,7 @@ def _blocks(x, kernel, stride: int):
     return x, kernel.reshape(m, m, s * s * channels, -1)
 
 
-def _convolve(x, kernel, bias, stride: int, padding: str):
+def _convolve(x: Array, kernel: Array, bias: Array, stride: int, padding: str) -> Array:
     """A convolution as one matrix product.
 
     Patches copy the input k * k times. Alternatively only columns are gathered before the product,
@@ -134,7 +138,7 @@ def _convolve(x, kernel, bias, stride: int, padding: str):
     return y + bias[:, None, None, None]
 
 
-def _max_pool(x):
+def _max_pool(x: Array) -> Array:
     """Maxima of shifted slices; where several pixels are largest, they share the gradient."""
     pads = [same_padding(size, 3, 2) for size in x.shape[1:3]]
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)

@@ -6,13 +6,14 @@ so far, are updated before an update's gradient steps, and only critics that nee
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents import losses, normalize
+from purejaxppo.aliases import Array, Params, Reduce
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
 
@@ -30,23 +31,25 @@ class Critic(NamedTuple):
     """Functions of a network's critic outputs [..., K]."""
 
     num_outputs: int
-    value: Callable[[Any, ValueStats], Any]
+    value: Callable[[Array, ValueStats], Array]
     """(outputs [..., K], stats) -> values [...]."""
-    loss: Callable[[Any, Any, Any, ValueStats, Hyperparams], Any]
+    loss: Callable[[Array, Array, Array, ValueStats, Hyperparams], Array]
     """(outputs [B, K], values before the update [B], targets [B], stats, hp) -> [B]."""
-    preserve: Callable[[Any, ValueStats, ValueStats], Any]
+    preserve: Callable[[Params, ValueStats, ValueStats], Params]
     """(params, old stats, new stats) -> params with the same values as before."""
     gain: float = 1.0
     """Gain of its layer's initial weights."""
-    figures: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})
+    figures: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
     """Functions, targets [B] -> [B], whose means are reported, by dashboard name."""
-    track: Callable[..., ValueStats] = lambda stats, *_: stats
+    track: Callable[[ValueStats, Array, Array, Reduce, Reduce], ValueStats] = lambda stats, *_: (
+        stats
+    )
     """(stats, targets [*B], valid [*B], psum, pmax) -> stats that include these targets."""
-    clip_bootstrap: Callable[[Any, ValueStats], Any] = lambda value, stats: value
+    clip_bootstrap: Callable[[Array, ValueStats], Array] = lambda value, stats: value
     """(values [...], stats) -> values that a step may bootstrap from."""
 
 
-def keep(params, old: ValueStats, new: ValueStats):
+def keep(params: Params, old: ValueStats, new: ValueStats) -> Params:
     """The parameters, unchanged: for critics whose values do not depend on the statistics."""
     del old, new
     return params
@@ -55,7 +58,9 @@ def keep(params, old: ValueStats, new: ValueStats):
 def scalar(value_clipping: bool) -> Critic:
     """The value itself, and half its squared error."""
 
-    def loss(outputs, old_value, target, stats, hp: Hyperparams):
+    def loss(
+        outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
+    ) -> Array:
         del stats
         value = outputs[..., 0]
         if value_clipping:
@@ -65,7 +70,7 @@ def scalar(value_clipping: bool) -> Critic:
     return Critic(1, lambda outputs, stats: outputs[..., 0], loss, keep)
 
 
-def symlog(x):
+def symlog(x: Array) -> Array:
     """sign(x) log(1 + |x|): x near 0, its logarithm far from it. Any shape.
 
     Hafner et al. 2023, https://arxiv.org/abs/2301.04104, eq. 9.
@@ -73,7 +78,7 @@ def symlog(x):
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
-def symexp(x):
+def symexp(x: Array) -> Array:
     """The inverse of `symlog`. Any shape."""
     return jnp.sign(x) * jnp.expm1(jnp.abs(x))
 
@@ -85,7 +90,9 @@ def symlog_critic() -> Critic:
     as likely, 13.2.
     """
 
-    def loss(outputs, old_value, target, stats, hp):
+    def loss(
+        outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
+    ) -> Array:
         del old_value, stats, hp
         return losses.squared_error(outputs[..., 0], symlog(target))
 
@@ -106,12 +113,14 @@ def hl_gauss() -> Critic:
     weighted, so that their common part does not add up to a large value.
     """
 
-    def loss(outputs, old_value, target, stats, hp):
+    def loss(
+        outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
+    ) -> Array:
         del old_value, stats, hp
         goal = histogram(jnp.clip(symlog(target), -LIMIT, LIMIT))
         return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
 
-    def value(outputs, stats):
+    def value(outputs: Array, stats: ValueStats) -> Array:
         del stats
         mass = jax.nn.softmax(outputs)
         return jnp.sum((mass - mass[..., ::-1]) * (0.5 * decoded), axis=-1)
@@ -121,7 +130,7 @@ def hl_gauss() -> Critic:
     return Critic(BINS, value, loss, keep, gain=0.0, figures=figures)
 
 
-def histogram(x):
+def histogram(x: Array) -> Array:
     """The mass in each bin of a Gaussian around x, truncated to the bins; [*B] -> [*B, K]."""
     width = 2 * LIMIT / (BINS - 1)
     edges = np.linspace(-LIMIT - width / 2, LIMIT + width / 2, BINS + 1)
@@ -149,16 +158,18 @@ def popart() -> Critic:
     van Hasselt et al. 2016, https://arxiv.org/abs/1602.07714, eq. 4 to 9.
     """
 
-    def loss(outputs, old_value, target, stats: ValueStats, hp):
+    def loss(
+        outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
+    ) -> Array:
         del old_value, hp
         mean, std = moments(stats)
         return losses.squared_error(outputs[..., 0], (target - mean) / std)
 
-    def value(outputs, stats: ValueStats):
+    def value(outputs: Array, stats: ValueStats) -> Array:
         mean, std = moments(stats)
         return mean + std * outputs[..., 0]
 
-    def preserve(params, old: ValueStats, new: ValueStats):
+    def preserve(params: Params, old: ValueStats, new: ValueStats) -> Params:
         (old_mean, old_std), (mean, std) = moments(old), moments(new)
         head = params["critic"]
         bias = (old_std * head["bias"] + old_mean - mean) / std
@@ -167,13 +178,15 @@ def popart() -> Critic:
     return Critic(1, value, loss, preserve)
 
 
-def moments(stats: ValueStats):
+def moments(stats: ValueStats) -> tuple[Array, Array]:
     """Mean and standard deviation of the targets so far, the latter at least 1e-4; [] each."""
     variance = normalize.variance(stats.moments)
     return stats.moments.mean, jnp.sqrt(jnp.maximum(variance, 1e-8))
 
 
-def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) -> ValueStats:
+def observe(
+    stats: ValueStats, target: Array, valid: Array, psum: Reduce, pmax: Reduce
+) -> ValueStats:
     """Statistics updated by the valid rows of these targets, arrays [*B]."""
     low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
     high = pmax(jnp.max(target, where=valid, initial=-jnp.inf))
@@ -184,7 +197,7 @@ def observe(stats: ValueStats, target, valid, psum: Callable, pmax: Callable) ->
     )
 
 
-def clip_observed(value, stats: ValueStats):
+def clip_observed(value: Array, stats: ValueStats) -> Array:
     """Values clipped to the range of all targets so far; unchanged before there are any."""
     return jnp.where(stats.low <= stats.high, jnp.clip(value, stats.low, stats.high), value)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.ppo import Batch
+from purejaxppo.aliases import Array, Figures, Reduce
 from purejaxppo.spaces import LARGEST
-from purejaxppo.types import AgentState, Episodes, Losses, Metrics, Rollout
+from purejaxppo.types import AgentState, Batch, Episodes, Losses, Metrics, Rollout
 
 ROUNDING = 1e-5
 """Value targets whose standard deviation is below this fraction of their mean do not vary."""
@@ -17,12 +17,12 @@ def zero_metrics(figures: Sequence[str]) -> Metrics:
     """Metrics of zeros; `figures` names the extras."""
     i, f = jnp.zeros((), jnp.int32), jnp.zeros(())
     extras = dict.fromkeys(figures, f)
-    losses = Losses._make([f] * len(Losses._fields))
+    losses = Losses._make([f] * (len(Losses._fields) - 1) + [()])
     return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
 
 
 def summarise(
-    agent: AgentState, rollout: Rollout, batch: Batch, losses: Losses, psum: Callable
+    agent: AgentState, rollout: Rollout, batch: Batch, losses: Losses, psum: Reduce
 ) -> Metrics:
     """The numbers of one update, over all shards.
 
@@ -37,35 +37,35 @@ def summarise(
     broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
     rows = jnp.stack([batch.target, batch.target - batch.value])
     sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
-    steps, episodes, (broken, *sums) = psum((steps, rollout.episodes, jnp.stack([broken, *sums])))
-    mean = jnp.stack(sums) / jnp.maximum(steps, 1)
+    steps, episodes, (broken, *parts) = psum((steps, rollout.episodes, jnp.stack([broken, *sums])))
+    mean = jnp.stack(parts) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
         episodes=episodes,
-        losses=losses,
+        losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,
         finite=(broken == 0).astype(jnp.int32) * is_finite(agent),
         learned=has_learned(losses),
-        extras={},
+        extras={f"losses/{name}": mean for name, mean in dict(losses.terms).items()},
     )
 
 
-def has_learned(losses: Losses):
+def has_learned(losses: Losses) -> Array:
     """True unless all of an update's gradient steps were skipped, int32 []."""
     return ((losses.skipped == 0) | jnp.isfinite(losses.grad_norm)).astype(jnp.int32)
 
 
 def mean_of_targets(
-    figures: Mapping[str, Callable], batch: Batch, psum: Callable
-) -> dict[str, jax.Array]:
+    figures: Mapping[str, Callable[[Array], Array]], batch: Batch, psum: Reduce
+) -> Figures:
     """Means over all shards' valid value targets, [] each, of functions of targets by name."""
     if not figures:
         return {}
 
-    def total(x):
+    def total(x: Array) -> Array:
         return jnp.sum(x, where=batch.valid, dtype=jnp.float32)
 
     sums = {name: total(function(batch.target)) for name, function in figures.items()}
@@ -73,7 +73,9 @@ def mean_of_targets(
     return {name: x / jnp.maximum(count, 1.0) for name, x in sums.items()}
 
 
-def explained_variance(rows, mean, valid, count, psum: Callable):
+def explained_variance(
+    rows: Array, mean: Array, valid: Array, count: Array, psum: Reduce
+) -> tuple[Array, Array]:
     """(1 if the targets vary, int32 [], 1 - Var[error] / Var[target], [], 0 if they do not).
 
     Args:
@@ -91,7 +93,7 @@ def explained_variance(rows, mean, valid, count, psum: Callable):
     return varies.astype(jnp.int32), jnp.where(varies, 1.0 - unexplained, 0.0)
 
 
-def is_finite(agent: AgentState):
+def is_finite(agent: AgentState) -> Array:
     """Check that an agent's numbers are finite and no parameter is beyond ±LARGEST, bool []."""
     params = [jnp.all(jnp.abs(x) <= LARGEST) for x in jax.tree.leaves(agent.params)]
     stats = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(agent.obs_stats)]

@@ -5,7 +5,7 @@ same parts: log-probabilities and entropies add.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ import numpy as np
 from jax.scipy.special import betaln, digamma
 
 from purejaxppo import spaces
+from purejaxppo.aliases import Action, Array, EnvAction, Key
+from purejaxppo.config import tracing
+from purejaxppo.config.references import choose
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -25,32 +28,32 @@ class Distribution(NamedTuple):
     """Functions of a network's distribution parameters [..., num_params]."""
 
     num_params: int
-    sample: Callable[[Any, Any], Any]
+    sample: Callable[[Array, Key], Action]
     """(params, key) -> action [..., *shape]; the key is consumed."""
-    mode: Callable[[Any], Any]
+    mode: Callable[[Array], Action]
     """params -> the deterministic action."""
-    log_prob: Callable[[Any, Any], Any]
+    log_prob: Callable[[Array, Action], Array]
     """(params, action) -> [...]."""
-    entropy: Callable[[Any], Any]
+    entropy: Callable[[Array], Array]
     """params -> [...]."""
-    to_env: Callable[[Any], Any]
+    to_env: Callable[[Action], EnvAction]
     """The stored action -> the environment's action."""
-    from_env: Callable[[Any], Any]
+    from_env: Callable[[EnvAction], Action]
     """An environment's action -> a stored action that `to_env` maps to it."""
 
 
-def _identity(action):
+def _identity(action: Action) -> Action:
     return action
 
 
 def categorical(n: int) -> Distribution:
     """One of n, from logits [..., n]."""
 
-    def log_prob(logits, action):
+    def log_prob(logits: Array, action: Action) -> Array:
         log_probs = jax.nn.log_softmax(logits)
         return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
 
-    def entropy(logits):
+    def entropy(logits: Array) -> Array:
         log_probs = jax.nn.log_softmax(logits)
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
@@ -68,12 +71,12 @@ def categorical(n: int) -> Distribution:
 def gaussian(size: int) -> Distribution:
     """Independent normals, from means and log standard deviations, [..., 2 size]."""
 
-    def log_prob(params, action):
+    def log_prob(params: Array, action: Action) -> Array:
         mean, log_std = jnp.split(params, 2, axis=-1)
         z = (action - mean) * jnp.exp(-log_std)
         return jnp.sum(-0.5 * jnp.square(z) - log_std - 0.5 * LOG_2PI, axis=-1)
 
-    def sample(params, key):
+    def sample(params: Array, key: Key) -> Action:
         mean, log_std = jnp.split(params, 2, axis=-1)
         return mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape, mean.dtype)
 
@@ -90,7 +93,7 @@ def gaussian(size: int) -> Distribution:
     )
 
 
-def _log_tanh_derivative(u):
+def _log_tanh_derivative(u: Array) -> Array:
     """log(1 - tanh²u), without cancellation for large |u|. Any shape."""
     return 2.0 * (float(np.log(2.0)) - u - jax.nn.softplus(-2.0 * u))
 
@@ -104,7 +107,7 @@ def tanh_gaussian(size: int) -> Distribution:
     """
     base = gaussian(size)
 
-    def entropy(params):
+    def entropy(params: Array) -> Array:
         mean, log_std = jnp.split(params, 2, axis=-1)
         nodes = jnp.asarray(_NODES, mean.dtype)
         u = mean[..., None] + jnp.exp(log_std)[..., None] * nodes
@@ -128,29 +131,29 @@ def beta(size: int) -> Distribution:
     x. Chou et al. 2017, https://proceedings.mlr.press/v70/chou17a.html.
     """
 
-    def concentrations(params):
+    def concentrations(params: Array) -> list[Array]:
         return jnp.split(1.0 + jax.nn.softplus(params), 2, axis=-1)
 
-    def sample(params, key):
+    def sample(params: Array, key: Key) -> Action:
         a, b = concentrations(params)
         return jnp.clip(jax.random.beta(key, a, b), 1e-6, 1.0 - 1e-6)
 
-    def log_prob(params, x):
+    def log_prob(params: Array, x: Array) -> Array:
         a, b = concentrations(params)
         log_density = (a - 1.0) * jnp.log(x) + (b - 1.0) * jnp.log1p(-x) - betaln(a, b)
         return jnp.sum(log_density, axis=-1)
 
-    def entropy(params):
+    def entropy(params: Array) -> Array:
         a, b = concentrations(params)
         slopes = (a - 1.0) * digamma(a) + (b - 1.0) * digamma(b) - (a + b - 2.0) * digamma(a + b)
         return jnp.sum(betaln(a, b) - slopes, axis=-1)
 
-    def mode(params):
+    def mode(params: Array) -> Action:
         # Not of a - 1, which is 0 in float32 where softplus is small.
         above, below = jnp.split(jax.nn.softplus(params) + 1e-6, 2, axis=-1)
         return above / (above + below)
 
-    def from_env(action):
+    def from_env(action: Action) -> Array:
         return jnp.clip(0.5 * (action + 1.0), 1e-6, 1.0 - 1e-6)
 
     return Distribution(
@@ -158,7 +161,14 @@ def beta(size: int) -> Distribution:
     )
 
 
-def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) -> Distribution:
+Name = TypeVar("Name", int, str)
+
+
+def product(
+    parts: dict[Name, Distribution],
+    pack: Callable[[dict[Name, Action]], Action],
+    unpack: Callable[[Action], dict[Name, Action]],
+) -> Distribution:
     """Independent parts side by side.
 
     Args:
@@ -168,10 +178,10 @@ def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) ->
     """
     ends = np.cumsum([part.num_params for part in parts.values()])
 
-    def split(params):
+    def split(params: Array) -> dict[Name, Array]:
         return dict(zip(parts, jnp.split(params, ends[:-1], axis=-1), strict=True))
 
-    def sample(params, key):
+    def sample(params: Array, key: Key) -> Action:
         keys = jax.random.split(key, len(parts))
         pieces = split(params)
         return pack(
@@ -181,23 +191,24 @@ def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) ->
             }
         )
 
-    def log_prob(params, action):
+    def log_prob(params: Array, action: Action) -> Array:
         pieces, actions = split(params), unpack(action)
-        return sum(part.log_prob(pieces[name], actions[name]) for name, part in parts.items())
+        terms = [part.log_prob(pieces[name], actions[name]) for name, part in parts.items()]
+        return jnp.asarray(sum(terms))
 
-    def entropy(params):
+    def entropy(params: Array) -> Array:
         pieces = split(params)
-        return sum(part.entropy(pieces[name]) for name, part in parts.items())
+        return jnp.asarray(sum(part.entropy(pieces[name]) for name, part in parts.items()))
 
-    def mode(params):
+    def mode(params: Array) -> Action:
         pieces = split(params)
         return pack({name: part.mode(pieces[name]) for name, part in parts.items()})
 
-    def to_env(action):
+    def to_env(action: Action) -> EnvAction:
         actions = unpack(action)
         return pack({name: part.to_env(actions[name]) for name, part in parts.items()})
 
-    def from_env(action):
+    def from_env(action: Action) -> Action:
         actions = unpack(action)
         return pack({name: part.from_env(actions[name]) for name, part in parts.items()})
 
@@ -207,15 +218,49 @@ def product(parts: dict[Any, Distribution], pack: Callable, unpack: Callable) ->
 CONTINUOUS = {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian, "beta": beta}
 
 
+def of_vector(continuous: str, size: int) -> Distribution:
+    """The distribution over vectors of `size`; a user's own, size -> Distribution, is checked.
+
+    Raises:
+        ValueError: it cannot be loaded, or its functions do not give a number per row.
+    """
+    made = tracing.call(
+        choose(continuous, CONTINUOUS, "network.distribution"),
+        f"network.distribution = {continuous}",
+        size,
+    )
+    return made if continuous in CONTINUOUS else checked(made, continuous, size)
+
+
+def checked(made: object, text: str, size: int) -> Distribution:
+    """A user's own distribution over vectors of `size`, its functions traced."""
+    where, number = f"network.distribution = {text}", tracing.rows()
+    if not isinstance(made, Distribution):
+        raise ValueError(f"{where} makes a {type(made).__name__}, and not a Distribution")
+    params = jax.ShapeDtypeStruct((4, made.num_params), jnp.float32)
+    action = tracing.check(
+        made.sample, f"{where}: sample", "(params, key)", params, jax.random.key(0)
+    )
+    vector = jax.ShapeDtypeStruct((4, size), jnp.float32)
+    tracing.check(made.mode, f"{where}: mode", "(params)", params, gives=action)
+    tracing.check(
+        made.log_prob, f"{where}: log_prob", "(params, action)", params, action, gives=number
+    )
+    tracing.check(made.entropy, f"{where}: entropy", "(params)", params, gives=number)
+    tracing.check(made.to_env, f"{where}: to_env", "(action)", action, gives=vector)
+    return made
+
+
 def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution:
     """The distribution over a space.
 
     Args:
         space: of the agent's actions.
-        continuous: `gaussian`, `tanh_gaussian` or `beta`, for `Box` parts.
+        continuous: of `CONTINUOUS`, or a user's own, for `Box` parts.
 
     Raises:
-        ValueError: for a Box with more than one axis, or without the bounds that `beta` needs.
+        ValueError: for a Box with more than one axis, or without the bounds that `beta` needs; or
+            see `of_vector`.
     """
     match space:
         case spaces.Discrete(n):
@@ -234,7 +279,7 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
                     "network.distribution = beta needs actions with bounds, and these have none: "
                     "use gaussian"
                 )
-            return CONTINUOUS[continuous](shape[0])
+            return of_vector(continuous, shape[0])
         case spaces.Dict(parts):
             return product(
                 {name: for_space(part, continuous) for name, part in parts},
@@ -247,6 +292,8 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
 def log_std_positions(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
     """True for the parameters of `for_space(space)` that are log standard deviations; bool [P]."""
     match space:
+        case spaces.Box(shape) if continuous not in CONTINUOUS:
+            return np.zeros(of_vector(continuous, shape[0]).num_params, bool)
         case spaces.Box(shape):
             has_std = continuous != "beta"
             return (np.arange(2 * shape[0]) >= shape[0]) & has_std
@@ -265,50 +312,3 @@ def num_logits(space: spaces.Space) -> int:
         case spaces.Dict(parts):
             return sum(num_logits(part) for _, part in parts)
     return 0
-
-
-def logit_positions(space: spaces.Space) -> np.ndarray:
-    """True for the parameters of `for_space(space)` that are logits; bool [P]."""
-    match space:
-        case spaces.Box(shape):
-            return np.zeros(2 * shape[0], bool)
-        case spaces.Dict(parts):
-            return np.concatenate([logit_positions(part) for _, part in parts])
-    return np.ones(num_logits(space), bool)
-
-
-def flat_mask(mask, space: spaces.Space):
-    """A mask as one array [..., L]."""
-    if not isinstance(mask, dict):
-        return mask
-    assert isinstance(space, spaces.Dict)
-    parts = [flat_mask(mask[name], part) for name, part in space.spaces if num_logits(part)]
-    return jnp.concatenate(parts, axis=-1)
-
-
-def forbid(params, mask, space: spaces.Space, impossible: float):
-    """The parameters [..., P] with `impossible` for logits of actions that are not allowed.
-
-    Args:
-        params: of `for_space(space)`.
-        mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
-            also a dict of masks, of those parts that have logits.
-        space: of the actions.
-        impossible: the logit of a forbidden action.
-
-    Raises:
-        ValueError: the mask has another length than there are logits.
-
-    Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
-    """
-    mask = flat_mask(mask, space)
-    size = num_logits(space)
-    if mask.shape[-1] != size:
-        raise ValueError(
-            f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
-            f"to allow or forbid: it needs one for each, part after part"
-        )
-    positions = logit_positions(space)
-    allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
-    where = np.where(positions, np.cumsum(positions) - 1, size)
-    return jnp.where(allowed[..., where], params, impossible)

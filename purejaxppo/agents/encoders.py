@@ -1,14 +1,16 @@
 """Observation encoders: dense layers, convolutions, and the parts of a `Dict` joined."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.typing import DTypeLike
 
 from purejaxppo import spaces
 from purejaxppo.agents import convolutions
+from purejaxppo.aliases import Array, Key, Obs
 from purejaxppo.config.schema import NetworkConfig
 
 ACTIVATIONS = {
@@ -30,16 +32,21 @@ IMPALA = (16, 32, 32)
 https://arxiv.org/abs/1802.01561."""
 
 
-def orthogonal(scale: float):
+Initializer = Callable[..., Array]
+"""(key, shape, dtype=float32) -> initial weights of that shape."""
+
+
+def orthogonal(scale: float) -> Initializer:
     """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
 
     JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another.
     """
     initializer = nn.initializers.orthogonal(scale)
 
-    def init(key, shape, dtype=jnp.float32):
+    def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
-        return one(key)
+        weights: Array = one(key)
+        return weights
 
     return init
 
@@ -66,7 +73,7 @@ class Conv(nn.Module):
     padding: str = "VALID"
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         """Convolves C channels to `features` channels."""
         form = convolutions.default()
         shape = (self.kernel, self.kernel, x.shape[form.channel_axis], self.features)
@@ -80,7 +87,7 @@ class Residual(nn.Module):
     """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         """Computes x + f(x), with as many channels as x has."""
         channels = x.shape[convolutions.default().channel_axis]
         y = x
@@ -97,7 +104,7 @@ class Convolutions(nn.Module):
     dtype: str = "float32"
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
         form = convolutions.default()
         batch = x.shape[:-3]
@@ -109,13 +116,13 @@ class Convolutions(nn.Module):
         x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
         return form.leave(x).reshape((*batch, -1))
 
-    def plain(self, x):
+    def plain(self, x: Array) -> Array:
         """Convolutions one after the other, each with a relu."""
         for i, (features, kernel, stride) in enumerate(PLAIN[self.encoder]):
             x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
         return x
 
-    def impala(self, x):
+    def impala(self, x: Array) -> Array:
         """Blocks of a convolution, a max-pool that halves the image, and two residual blocks."""
         for i, channels in enumerate(IMPALA):
             x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
@@ -148,11 +155,11 @@ class Encoder(nn.Module):
     config: NetworkConfig
 
     @nn.compact
-    def __call__(self, obs):
+    def __call__(self, obs: Obs) -> Array:
         """Observation pytree [..., *shape] -> [..., F]."""
         return self.encode(obs, self.space, "obs")
 
-    def encode(self, obs, space: spaces.Space, name: str):
+    def encode(self, obs: Obs, space: spaces.Space, name: str) -> Array:
         """Features of one part."""
         match space:
             case spaces.Dict(parts):
@@ -174,13 +181,13 @@ class Encoder(nn.Module):
         if encoder:
             first = image_shape(space, self.config.channels)[3]
             return Convolutions(encoder, first, self.config.compute_dtype, name=name)(obs)
-        x = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
+        x: Array = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
-    def apart(self, x, name: str):
+    def apart(self, x: Array, name: str) -> Array:
         """A part's features through layers of its own."""
         config = self.config
-        for i, width in enumerate(config.part_hidden):
+        for i, width in enumerate(config.input_hidden):
             layer = f"{name}_dense_{i}"
             x = dense(width, np.sqrt(2), layer, config.initializer, config.compute_dtype)(x)
             x = ACTIVATIONS[config.activation](x)

@@ -1,29 +1,41 @@
 """Epochs of an update: all, or until the policy has moved too far from the one that acted."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import Array, Key
 from purejaxppo.config.schema import PPOConfig
+from purejaxppo.types import Losses
+
+State = Any
+"""State that an epoch changes, `ppo.Descent`; to the functions here any pytree."""
+
+Epoch = Callable[[State, Key], tuple[State, Losses]]
+"""(state, key) -> (state, losses [M] of the epoch's gradient steps)."""
+
+Epochs = Callable[[Epoch, State, Key], tuple[State, Losses]]
+"""(epoch, state, keys [E]) -> (state, losses [E, M])."""
 
 
-def every_epoch(epoch: Callable, state, keys):
-    """(state, parts [E, ...]) of all epochs."""
+def every_epoch(epoch: Epoch, state: State, keys: Key) -> tuple[State, Losses]:
+    """All epochs."""
     return jax.lax.scan(epoch, state, keys)
 
 
-def until_kl(limit: float) -> Callable:
+def until_kl(limit: float) -> Epochs:
     """Epochs until the mean KL of one of them is more than `limit`.
 
     As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. Skipped epochs take no time.
     """
 
-    def run(epoch: Callable, state, keys):
-        def body(carried, key):
+    def run(epoch: Epoch, state: State, keys: Key) -> tuple[State, Losses]:
+        def body(carried: tuple[State, Array], key: Key) -> tuple[tuple[State, Array], Losses]:
             state, going = carried
 
-            def skip(state):
+            def skip(state: State) -> tuple[State, Losses]:
                 nothing = jax.eval_shape(epoch, state, key)[1]
                 return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
 
@@ -37,6 +49,6 @@ def until_kl(limit: float) -> Callable:
     return run
 
 
-def make(config: PPOConfig) -> Callable:
-    """(epoch, state, keys) -> (state, losses [E, ...]) of the epochs that a config names."""
-    return until_kl(config.target_kl) if config.kl_stop else every_epoch
+def make(config: PPOConfig) -> Epochs:
+    """The epochs that a config names."""
+    return until_kl(config.target_kl) if config.early_stop_kl else every_epoch

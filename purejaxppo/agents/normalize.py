@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import Array, Reduce, Scalar, Tree
 from purejaxppo.types import RunningStats, Transition, ValueStats
 
 EPSILON = 1e-8
@@ -17,7 +18,11 @@ LIMIT = 100.0
 """Standard deviations from the mean to which these numbers are clipped."""
 
 
-def init_stats(example) -> RunningStats:
+RowMap = Callable[[Tree], Tree]
+"""A function of each row: a pytree of arrays [*B, ...] -> one of arrays [*B, ...]."""
+
+
+def init_stats(example: Tree) -> RunningStats:
     """Empty statistics: count 0, mean 0. `example` is a pytree of one sample's arrays."""
     zeros = jax.tree.map(lambda x: jnp.zeros(jnp.shape(x), jnp.float32), example)
     return RunningStats(jnp.zeros(()), zeros, jax.tree.map(jnp.copy, zeros))
@@ -29,7 +34,7 @@ def init_value_stats() -> ValueStats:
     return ValueStats(init_stats(jnp.zeros(())), infinity, -infinity)
 
 
-def update_stats(stats: RunningStats, batch, valid, psum: Callable) -> RunningStats:
+def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -> RunningStats:
     """Merges the valid rows of a batch into the statistics.
 
     Args:
@@ -45,7 +50,7 @@ def update_stats(stats: RunningStats, batch, valid, psum: Callable) -> RunningSt
     )
 
 
-def sum_rows(batch, valid):
+def sum_rows(batch: Tree, valid: Array) -> Tree:
     """Sums over the valid rows [*B] of a pytree of arrays [*B, ...]."""
     axes = tuple(range(valid.ndim))
     return jax.tree.map(
@@ -59,7 +64,9 @@ def sum_rows(batch, valid):
     )
 
 
-def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> RunningStats:
+def merge_stats(
+    stats: RunningStats, total: Callable[[RowMap], Tree], count: Array, psum: Reduce
+) -> RunningStats:
     """`update_stats` for a batch that need not exist as a whole.
 
     After WARM_UP rows, a number is clipped to LIMIT standard deviations so far from the mean so
@@ -77,7 +84,7 @@ def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> 
     reach = jax.tree.map(lambda var: LIMIT * jnp.sqrt(var + EPSILON), variance(stats))
     reach = jax.tree.map(lambda x: jnp.where(stats.count < WARM_UP, jnp.inf, x), reach)
 
-    def limited(rows):
+    def limited(rows: Tree) -> Tree:
         return jax.tree.map(
             lambda x, mean, reach: jnp.clip(x, mean - reach, mean + reach), rows, stats.mean, reach
         )
@@ -98,14 +105,14 @@ def merge_stats(stats: RunningStats, total: Callable, count, psum: Callable) -> 
     )
 
 
-def variance(stats: RunningStats):
+def variance(stats: RunningStats) -> Tree:
     """Population variance; 1 for empty statistics."""
     return jax.tree.map(
         lambda m2: jnp.where(stats.count > 1, m2 / jnp.maximum(stats.count, 1.0), 1.0), stats.m2
     )
 
 
-def normalize(stats: RunningStats, x, clip: float):
+def normalize(stats: RunningStats, x: Tree, clip: float) -> Tree:
     """(x - mean) / sqrt(variance + EPSILON), clipped to ±clip; x is a pytree [*B, ...]."""
     return jax.tree.map(
         lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip),
@@ -115,7 +122,9 @@ def normalize(stats: RunningStats, x, clip: float):
     )
 
 
-def discounted_returns(reward, done, valid, start, gamma):
+def discounted_returns(
+    reward: Array, done: Array, valid: Array, start: Array, gamma: Scalar
+) -> tuple[Array, Array]:
     """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, reset in each episode.
 
     OpenAI's VecNormalize divides rewards by its standard deviation.
@@ -131,7 +140,7 @@ def discounted_returns(reward, done, valid, start, gamma):
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
 
-    def forwards(running, row):
+    def forwards(running: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         reward, done, valid = row
         running = jnp.where(valid, gamma * running + reward, running)
         return jnp.where(done | ~valid, 0.0, running), running
@@ -140,13 +149,27 @@ def discounted_returns(reward, done, valid, start, gamma):
     return returns, carried
 
 
+class Rewards(NamedTuple):
+    """A rollout's rewards as they are learned from, and what is carried over to the next one."""
+
+    reward: Array  # [T, N]
+    stats: RunningStats  # of discounted returns, with this rollout's
+    discounted_return: Array  # [N] after the rollout
+
+
 def scale_rewards(
-    stats: RunningStats, carried, rows: Transition, gamma, clip: float, *, psum: Callable
-) -> tuple[jax.Array, RunningStats, jax.Array]:
+    stats: RunningStats,
+    carried: Array,
+    rows: Transition,
+    gamma: Scalar,
+    clip: float,
+    *,
+    psum: Reduce,
+) -> Rewards:
     """Rewards divided by the running standard deviation of the discounted return.
 
     Where a rollout begins with an episode's first step, the return carried into it is 0: the
-    episode before may have been left unfinished (`ppo.rollout_start`).
+    episode before may have been left unfinished (`ppo.reset_each_rollout`).
 
     Args:
         stats: of discounted returns so far.
@@ -155,9 +178,6 @@ def scale_rewards(
         gamma: discount.
         clip: largest magnitude of a scaled reward.
         psum: sum over shards.
-
-    Returns:
-        (rewards [T, N], statistics with this rollout's, discounted return after it [N]).
     """
     returns, carried = discounted_returns(
         rows.reward,
@@ -168,10 +188,10 @@ def scale_rewards(
     )
     stats = update_stats(stats, returns, rows.valid, psum)
     scale = jax.lax.rsqrt(variance(stats) + EPSILON)
-    return jnp.clip(rows.reward * scale, -clip, clip), stats, carried
+    return Rewards(jnp.clip(rows.reward * scale, -clip, clip), stats, carried)
 
 
-def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
+def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int | None) -> Array:
     """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
 
     Args:
@@ -182,7 +202,7 @@ def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
     """
     axes = None if axis is None else tuple(range(axis, advantage.ndim))
 
-    def total(x):
+    def total(x: Array) -> Array:
         return jnp.sum(x, axes, where=valid, keepdims=True)
 
     count = psum(total(jnp.ones_like(advantage)))
@@ -192,7 +212,7 @@ def normalize_advantages(advantage, valid, psum: Callable, axis: int | None):
     return centred / (std + 1e-8)
 
 
-NORMALIZATIONS: dict[str, Callable[[Callable], Callable[[Any, Any], Any]]] = {
+NORMALIZATIONS: dict[str, Callable[[Reduce], Callable[[Array, Array], Array]]] = {
     "minibatch": lambda psum: partial(normalize_advantages, psum=psum, axis=1),
     "batch": lambda psum: partial(normalize_advantages, psum=psum, axis=None),
     "none": lambda psum: lambda advantage, valid: advantage,

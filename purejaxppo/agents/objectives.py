@@ -1,15 +1,19 @@
 """Policy objectives of PPO, by `ppo.objective`; each negated, to be minimised."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 
 from purejaxppo.agents.losses import approx_kl, clipped_surrogate
+from purejaxppo.agents.schedules import hyperparams_of
+from purejaxppo.aliases import Array, Scalar
+from purejaxppo.config import tracing
+from purejaxppo.config.references import choose
+from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams
 
 
-def unclipped_surrogate(log_ratio, advantage):
+def unclipped_surrogate(log_ratio: Array, advantage: Array) -> Array:
     """-r A: the objective of conservative policy iteration. Arrays [B] -> [B].
 
     Schulman et al. 2017, eq. 6.
@@ -17,7 +21,9 @@ def unclipped_surrogate(log_ratio, advantage):
     return -jnp.exp(log_ratio) * advantage
 
 
-def dual_clipped_surrogate(log_ratio, advantage, clip_eps, limit):
+def dual_clipped_surrogate(
+    log_ratio: Array, advantage: Array, clip_eps: Scalar, limit: Scalar
+) -> Array:
     """The clipped surrogate, bounded where A < 0: -max(min(r A, clip(r) A), limit A).
 
     Otherwise a large ratio on a bad action would outweigh all other rows. Arrays
@@ -27,7 +33,7 @@ def dual_clipped_surrogate(log_ratio, advantage, clip_eps, limit):
     return jnp.where(advantage < 0, jnp.minimum(loss, -limit * advantage), loss)
 
 
-def simple_policy_optimization(log_ratio, advantage, clip_eps):
+def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Scalar) -> Array:
     """-(r A - |A| (r - 1)² / (2ε)): its gradient returns a ratio that has left the range.
 
     Its best ratio is 1 ± ε, with the sign of A. Arrays [B] -> [B]. Xie et al. 2024,
@@ -38,20 +44,38 @@ def simple_policy_optimization(log_ratio, advantage, clip_eps):
     return -(jnp.exp(log_ratio) * advantage - penalty)
 
 
-Objective = Callable[[Any, Any, Hyperparams], Any]
+Objective = Callable[[Array, Array, Hyperparams], Array]
 """(log_ratio [B], advantage [B], hp) -> the loss to minimise [B]."""
 OBJECTIVES: dict[str, Objective] = {
     "clip": lambda log_ratio, advantage, hp: clipped_surrogate(log_ratio, advantage, hp.clip_eps),
-    "dual_clip": lambda ratio, advantage, hp: dual_clipped_surrogate(
-        ratio, advantage, hp.clip_eps, hp.dual_clip
+    "dual_clip": lambda log_ratio, advantage, hp: dual_clipped_surrogate(
+        log_ratio, advantage, hp.clip_eps, hp.dual_clip
     ),
-    "spo": lambda ratio, advantage, hp: simple_policy_optimization(ratio, advantage, hp.clip_eps),
-    "kl": lambda ratio, advantage, hp: (
-        unclipped_surrogate(ratio, advantage) + hp.kl_coef * approx_kl(ratio)
+    "spo": lambda log_ratio, advantage, hp: simple_policy_optimization(
+        log_ratio, advantage, hp.clip_eps
     ),
-    "clip_kl": lambda ratio, advantage, hp: (
-        clipped_surrogate(ratio, advantage, hp.clip_eps) + hp.kl_coef * approx_kl(ratio)
+    "kl": lambda log_ratio, advantage, hp: (
+        unclipped_surrogate(log_ratio, advantage) + hp.kl_coef * approx_kl(log_ratio)
     ),
-    "imitate": lambda ratio, advantage, hp: -ratio,
+    "clip_kl": lambda log_ratio, advantage, hp: (
+        clipped_surrogate(log_ratio, advantage, hp.clip_eps) + hp.kl_coef * approx_kl(log_ratio)
+    ),
+    "imitate": lambda log_ratio, advantage, hp: -log_ratio,
 }
 """By `ppo.objective`."""
+
+
+def make(config: PPOConfig) -> Objective:
+    """The objective that a config names, a user's own checked by tracing.
+
+    Raises:
+        ValueError: it cannot be loaded, or does not map rows [B] to losses [B].
+    """
+    objective: Objective = choose(config.objective, OBJECTIVES, "ppo.objective")
+    if config.objective not in OBJECTIVES:
+        rows, where = tracing.rows(), f"ppo.objective = {config.objective}"
+        hp = hyperparams_of(config, 1)
+        signature = "(log_ratio [B], advantage [B], hp)"
+        tracing.check(objective, where, signature, rows, rows, hp, gives=rows)
+        tracing.check_finite(objective, where, jnp.zeros(4), jnp.ones(4), hp)
+    return objective

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import Array, EnvState, Obs, ObsRows, Stored, T
 from purejaxppo.spaces import Box, Space
+from purejaxppo.types import Rollout
 
 ROWS = 4096
 """Windows that `WindowedObs.map_rows` assembles at a time."""
@@ -25,12 +27,14 @@ IMAGES = 512
 class FullObs:
     """Stores every observation: rows are the observations themselves, without further storage."""
 
-    def init(self, obs, length: int, env_state):
+    def init(self, obs: Obs, length: int, env_state: EnvState) -> Stored:
         """Storage besides rows, before a rollout of `length` steps from `obs` [N, ...]."""
         del obs, length, env_state
         return ()
 
-    def append(self, stored, obs, start, env_state):
+    def append(
+        self, stored: Stored, obs: Obs, start: Array, env_state: EnvState
+    ) -> tuple[Stored, ObsRows]:
         """Stores one row.
 
         Args:
@@ -45,12 +49,14 @@ class FullObs:
         del start, env_state
         return stored, obs
 
-    def read(self, stored, rows):
+    def read(self, stored: Stored, rows: ObsRows) -> Obs:
         """The observations [*B, ...] of rows [*B]."""
         del stored
         return rows
 
-    def map_rows(self, function: Callable, stored, rows, *others):
+    def map_rows(
+        self, function: Callable[..., T], stored: Stored, rows: ObsRows, *others: Array
+    ) -> T:
         """Applies `function`(observations [T, N, ...], *others) to all rows; images in parts."""
         del stored
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
@@ -60,9 +66,12 @@ class FullObs:
         steps = max(n for n in fitting if length % n == 0)
         parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (rows, *others))
         out = jax.lax.map(lambda part: function(*part), parts)
-        return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
+        joined: T = jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
+        return joined
 
-    def sum_rows(self, function: Callable, stored, rows, *others):
+    def sum_rows(
+        self, function: Callable[..., T], stored: Stored, rows: ObsRows, *others: Array
+    ) -> T:
         """Applies `function`, which sums over the rows that it receives, to all rows [T, N]."""
         del stored
         return function(rows, *others)
@@ -71,19 +80,24 @@ class FullObs:
 class Series(NamedTuple):
     """The values behind the windows of a rollout."""
 
-    values: jax.Array  # [N, H + T * slide, ...] the first window, then each row's new values
-    starts: jax.Array  # [M, H, ...] the windows that episodes begin with
-    age: jax.Array  # [N] int32 values since the last start, at most H; H while there was none
-    time: jax.Array  # [] int32 rows so far
+    values: Array  # [N, H + T * slide, ...] the first window, then each row's new values
+    starts: Array  # [M, H, ...] the windows that episodes begin with
+    age: Array  # [N] int32 values since the last start, at most H; H while there was none
+    time: Array  # [] int32 rows so far
 
 
 class Row(NamedTuple):
     """The position of a window in a `Series`."""
 
-    env: jax.Array  # [N] int32
-    first: jax.Array  # [N] int32: the index of its first value in `Series.values`
-    origin: jax.Array  # [N] int32: which of `Series.starts` its episode began with
-    age: jax.Array  # [N] int32: all but the last `age` values are of that start
+    env: Array  # [N] int32
+    first: Array  # [N] int32: the index of its first value in `Series.values`
+    origin: Array  # [N] int32: which of `Series.starts` its episode began with
+    age: Array  # [N] int32: all but the last `age` values are of that start
+
+
+StartsOf = Callable[[EnvState], tuple[Array, Array]]
+"""State of the environments -> (windows [M, H, ...] that episodes of this rollout begin with, which
+of them each environment's present one began with, int32 [N])."""
 
 
 class WindowedObs:
@@ -96,15 +110,14 @@ class WindowedObs:
     Args:
         window: H.
         slide: new values per row.
-        starts: state of the environments -> (windows [M, H, ...] that episodes of this rollout
-            begin with, which of them each environment's present one began with, int32 [N]).
+        starts: the windows that episodes of this rollout begin with.
     """
 
-    def __init__(self, window: int, slide: int, starts: Callable) -> None:
+    def __init__(self, window: int, slide: int, starts: StartsOf) -> None:
         """Stores the sizes and the function that returns the starts."""
         self.window, self.slide, self.starts = window, slide, starts
 
-    def init(self, obs, length: int, env_state) -> Series:
+    def init(self, obs: Array, length: int, env_state: EnvState) -> Series:
         """The first windows, and memory for `length` rows after them."""
         num_envs, *shape = obs.shape[:1] + obs.shape[2:]
         room = jnp.zeros((num_envs, length * self.slide, *shape), obs.dtype)
@@ -115,7 +128,9 @@ class WindowedObs:
             time=jnp.zeros((), jnp.int32),
         )
 
-    def append(self, stored: Series, obs, start, env_state) -> tuple[Series, Row]:
+    def append(
+        self, stored: Series, obs: Array, start: Array, env_state: EnvState
+    ) -> tuple[Series, Row]:
         """See `FullObs.append`; the row is its window's position."""
         num_envs = len(obs)
         first = stored.time * self.slide
@@ -138,7 +153,7 @@ class WindowedObs:
         )
         return stored, row
 
-    def read(self, stored: Series, rows: Row):
+    def read(self, stored: Series, rows: Row) -> Array:
         """See `FullObs.read`; it takes as long as reading stored windows."""
         values = _stretches(stored.values, rows.env, rows.first, self.window)
         padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
@@ -146,25 +161,27 @@ class WindowedObs:
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         return jnp.where(_expand(old, values), start, values)
 
-    def map_rows(self, function: Callable, stored: Series, rows: Row, *others):
+    def map_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
-        return jax.lax.map(
+        out: T = jax.lax.map(
             lambda part: function(self.read(stored, part[0]), *part[1:]),
             (rows, *others),
             batch_size=max(1, ROWS // num_envs),
         )
+        return out
 
-    def sum_rows(self, function: Callable, stored: Series, rows: Row, *others):
+    def sum_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
         """See `FullObs.sum_rows`."""
         parts = self.map_rows(function, stored, rows, *others)
-        return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
+        total: T = jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
+        return total
 
 
 ObsStorage = FullObs | WindowedObs
 
 
-def make(space: Space, starts: Callable | None) -> ObsStorage:
+def make(space: Space, starts: StartsOf | None) -> ObsStorage:
     """The storage for observations of `space`; windows with unknown starts are stored in full.
 
     Args:
@@ -176,11 +193,17 @@ def make(space: Space, starts: Callable | None) -> ObsStorage:
     return FullObs()
 
 
-def _stretches(x, env, first, length: int):
+def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
+    """Observations [T, N, ...] before and after each step, the true last ones of episodes."""
+    obs = storage.read(rollout.stored, rollout.transitions.obs)
+    return obs, jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), obs, rollout.end.obs)
+
+
+def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:
     """`x[env, first : first + length]` for every pair of numbers in env and first [*B]."""
 
-    def stretch(env, first):
-        corner = (env, first, *[0] * (x.ndim - 2))
+    def stretch(env: Array, first: Array) -> Array:
+        corner: list[Array | int] = [env, first, *[0] * (x.ndim - 2)]
         return jax.lax.dynamic_slice(x, corner, (1, length, *x.shape[2:]))[0]
 
     for _ in range(env.ndim):
@@ -188,6 +211,6 @@ def _stretches(x, env, first, length: int):
     return stretch(env, first)
 
 
-def _expand(mask, x):
+def _expand(mask: Array, x: Array) -> Array:
     """`mask` with axes of length 1 appended until it has as many as `x`."""
     return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))

@@ -5,7 +5,7 @@ parameters' shapes for optimisers that need them.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ import optax
 import optax.contrib
 from jax.flatten_util import ravel_pytree
 
+from purejaxppo.aliases import Array, Figures, OptState, Params
+from purejaxppo.config import tracing
+from purejaxppo.config.references import choose
 from purejaxppo.config.schema import PPOConfig
 
 LANES = 64
@@ -47,40 +50,70 @@ PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
 """Elementwise optimisers, which need no shapes and work on the flat vector."""
 
 
+class OptimizerUpdate(Protocol):
+    """A step of an optimiser; see `__call__`."""
+
+    def __call__(
+        self, gradient: Array, state: OptState, params: Array, /, *, kl: Array, first: Array
+    ) -> tuple[Array, OptState]:
+        """(gradient [P], state, parameters [P]) -> (updates [P], state).
+
+        Args:
+            gradient: [P].
+            state: before the step.
+            params: all parameters [P].
+            kl: divergence from the policy that acted, before the step; [].
+            first: True for a rollout's first gradient step, bool [].
+        """
+        ...
+
+
 class Optimizer(NamedTuple):
     """An optimiser over all parameters as one vector [P]."""
 
-    init: Callable[[jax.Array], Any]
+    init: Callable[[Array], OptState]
     """parameters [P] -> state."""
-    update: Callable[..., tuple[jax.Array, Any]]
-    """(gradient [P], state, parameters [P], kl=, first=) -> (updates, state): kl is the divergence
-    from the policy that acted, before the step; first is True for a rollout's first gradient step
-    (bool [])."""
-    unravel: Callable[[jax.Array], Any]
+    update: OptimizerUpdate
+    """A step's updates, and the state after it."""
+    unravel: Callable[[Array], Params]
     """parameters [P] -> the tree."""
 
 
-def make(config: PPOConfig, params: Any) -> Optimizer:
-    """The optimiser that a config names, with its weight decay and adaptive rate, for `params`."""
+def make(config: PPOConfig, params: Params) -> Optimizer:
+    """The optimiser that a config names, with its weight decay and adaptive rate, for `params`.
+
+    Raises:
+        ValueError: a user's own cannot be loaded or made.
+    """
     _, unravel = flatten(params)
-    if config.optimizer == "muon":
-        parts = [on_tree(muon(config), unravel)]
-    else:
-        parts = [PLAIN[config.optimizer](config)]
+    made = choose(config.optimizer, {**PLAIN, "muon": muon}, "ppo.optimizer")
+    parts = [tracing.call(made, f"ppo.optimizer = {config.optimizer}", config)]
+    if config.optimizer not in PLAIN:
+        parts = [on_tree(checked(parts[0], config), unravel)]
     if config.weight_decay:
         parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
-    if config.kl_rate:
+    if config.learning_rate_schedule == "adaptive":
         parts.append(adaptive_rate(config.target_kl))
     chain = optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
     return Optimizer(chain.init, chain.update, unravel)
 
 
-def init_state(config: PPOConfig, params: Any) -> Any:
+def checked(made: Any, config: PPOConfig) -> optax.GradientTransformation:
+    """The transformation; ValueError if a user's own function made something else."""
+    if not isinstance(made, optax.GradientTransformation):
+        raise ValueError(
+            f"ppo.optimizer = {config.optimizer} makes a {type(made).__name__}, and not one of "
+            f"optax's gradient transformations, as optax.scale_by_adam() is"
+        )
+    return made
+
+
+def init_state(config: PPOConfig, params: Params) -> OptState:
     """The state of the config's optimiser, over the parameters as one vector."""
     return make(config, params).init(flatten(params)[0])
 
 
-def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+def flatten(params: Params) -> tuple[Array, Callable[[Array], Params]]:
     """All parameters as one vector [P], and the inverse; P is rounded up to whole SIMD rows.
 
     One vector needs one reduction over the devices and one loop of Adam. XLA's CPU code for such
@@ -91,16 +124,21 @@ def flatten(params: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     return padded, lambda padded: unravel(padded[: flat.size])
 
 
-def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
+OWN_ENTRIES = frozenset(("terms", "torso", "actor_torso", "critic_torso"))
+"""Entries of an agent's parameters that may be a user's own, with names of their own."""
+
+
+def projection(params: Params, limits: dict[str, tuple[float, float]]) -> Callable[[Array], Array]:
     """A function of the flat parameters that clips those with limits, by name, to them."""
     ranges, start = [], 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = getattr(path[-1], "key", None)
-        if name in limits:
+        names = [getattr(key, "key", None) for key in path]
+        name = names[-1]
+        if name in limits and not OWN_ENTRIES.intersection(names):
             ranges.append((slice(start, start + leaf.size), limits[name]))
         start += leaf.size
 
-    def project(flat):
+    def project(flat: Array) -> Array:
         for where, (low, high) in ranges:
             flat = flat.at[where].set(jnp.clip(flat[where], low, high))
         return flat
@@ -110,23 +148,26 @@ def projection(params: Any, limits: dict[str, tuple[float, float]]) -> Callable:
 
 def figures(config: PPOConfig) -> tuple[str, ...]:
     """The dashboard's names of the figures of `measure`."""
-    return (RATE_FACTOR,) if config.kl_rate else ()
+    return (RATE_FACTOR,) if config.learning_rate_schedule == "adaptive" else ()
 
 
-def measure(config: PPOConfig, state: Any) -> dict[str, jax.Array]:
+def measure(config: PPOConfig, state: OptState) -> Figures:
     """Figures of a state of the config's optimiser, [] each."""
-    return {RATE_FACTOR: state[-1]} if config.kl_rate else {}  # the last part of the chain
+    names = figures(config)
+    return {name: state[-1] for name in names}  # the last part of the chain
 
 
 def on_tree(
-    transform: optax.GradientTransformation, unravel: Callable
+    transform: optax.GradientTransformation, unravel: Callable[[Array], Params]
 ) -> optax.GradientTransformation:
     """A transformation of trees as one of vectors [P]."""
 
-    def init(flat):
+    def init(flat: Array) -> OptState:
         return transform.init(unravel(flat))
 
-    def update(gradient, state, flat=None):
+    def update(
+        gradient: Array, state: OptState, flat: Array | None = None
+    ) -> tuple[Array, OptState]:
         tree = None if flat is None else unravel(flat)
         updates, state = transform.update(unravel(gradient), state, tree)
         vector, _ = ravel_pytree(updates)
@@ -135,19 +176,22 @@ def on_tree(
     return optax.GradientTransformation(init, update)
 
 
-def mask_of_matrices(params: Any) -> jax.Array:
+def mask_of_matrices(params: Params) -> Array:
     """1 for the elements of matrices and convolutions, 0 for biases and the like; [size]."""
     vector, _ = ravel_pytree(jax.tree.map(lambda x: jnp.full(x.shape, float(x.ndim > 1)), params))
     return vector
 
 
-def weight_decay(weight: float, mask: jax.Array) -> optax.GradientTransformation:
+def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
     """Adds `weight` times the parameters where `mask` [size]: decay apart from the gradient.
 
     Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101.
     """
 
-    def update(updates, state, flat=None):
+    def update(
+        updates: Array, state: OptState, flat: Array | None = None
+    ) -> tuple[Array, OptState]:
+        assert flat is not None
         padded = jnp.pad(mask, (0, updates.size - mask.size))
         return updates + weight * padded * flat, state
 
@@ -163,11 +207,19 @@ def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
     https://arxiv.org/abs/2109.11978, appendix A.
     """
 
-    def init(flat):
+    def init(flat: Array) -> Array:
         del flat
         return jnp.ones(())
 
-    def update(updates, factor, flat=None, *, kl, first, **_):
+    def update(
+        updates: Array,
+        factor: Array,
+        flat: Array | None = None,
+        *,
+        kl: Array,
+        first: Array,
+        **_: Any,
+    ) -> tuple[Array, Array]:
         del flat
         too_small = (kl < target_kl / 2) & ~first
         change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(too_small, FASTER, 1.0))

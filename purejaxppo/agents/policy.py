@@ -1,20 +1,20 @@
 """The static part of an agent: functions from parameters and observations to actions."""
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents import critics, distributions, normalize
+from purejaxppo.agents import critics, distributions, normalize, terms
 from purejaxppo.agents.networks import make_networks, zeros
+from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.spaces import MASK
-from purejaxppo.types import AgentState, Outputs, PolicyStep, RunningStats
+from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, RunningStats
 
 
-def at_matmul_precision(method: Callable) -> Callable:
+def at_matmul_precision(method: F) -> F:
     """A method that is traced with products of its object's `config.matmul_precision`.
 
     A product and its gradient have the precision that they were traced with. So it is set by the
@@ -22,11 +22,11 @@ def at_matmul_precision(method: Callable) -> Callable:
     """
 
     @functools.wraps(method)
-    def traced(self, *args, **kwargs):
+    def traced(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.default_matmul_precision(self.config.matmul_precision):
             return method(self, *args, **kwargs)
 
-    return traced
+    return cast(F, traced)
 
 
 class Policy:
@@ -41,16 +41,18 @@ class Policy:
             fit the actions.
     """
 
-    def __init__(self, config: Config, spec: Any) -> None:
+    def __init__(self, config: Config, spec: EnvSpaces) -> None:
         """Builds network and distribution; nothing is computed yet."""
         self.config = config
         self.observation, self.action = spec.observation, spec.action
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
         critic = critics.make(config.ppo)
-        self.network = make_networks(spec, config.network, critic.num_outputs, critic.gain)
-        self.recurrent = config.network.memory != "none"
+        network = make_networks(spec, config.network, critic.num_outputs, critic.gain)
+        self.terms = terms.make(config.ppo, network, self)
+        self.network = terms.attach(self.terms, network)
+        self.recurrent = config.network.rnn != "none"
 
-    def init(self, key) -> AgentState:
+    def init(self, key: Key) -> AgentState:
         """Fresh parameters, and empty statistics."""
         return AgentState(params=self.network.init(key), obs_stats=self.init_obs_stats())
 
@@ -58,7 +60,7 @@ class Policy:
         """Empty statistics for the parts of an observation that are normalised."""
         return normalize.init_stats(self.normalizable(zeros(self.observation)))
 
-    def normalizable(self, obs) -> list:
+    def normalizable(self, obs: Obs) -> list[Array]:
         """The float parts of an observation that are not images, if normalisation is on."""
         if not self.config.ppo.normalize_obs:
             return []
@@ -72,7 +74,7 @@ class Policy:
             for path, x in jax.tree.leaves_with_path(zeros(self.observation))
         ]
 
-    def normalize_obs(self, stats: RunningStats, obs):
+    def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
         """The observation with its vectors normalised by the running statistics."""
         if not self.config.ppo.normalize_obs:
             return obs
@@ -83,47 +85,53 @@ class Policy:
             [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
         )
 
-    def apply(self, agent: AgentState, carry, obs, start) -> Outputs:
+    def apply(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """The network's outputs for observations [N, ...]; carry [N, ...], start bool [N]."""
         return self.network.apply(
             agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
         )
 
-    def unroll(self, agent: AgentState, carry, obs, start) -> Outputs:
+    def unroll(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """Applies the network step after step to observations [T, N, ...]; see `apply`."""
         return self.network.unroll(
             agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
         )
 
-    def choose(self, carry, params, action) -> PolicyStep:
+    def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
         """An action under distribution parameters [N, P], as a step of the policy."""
         log_prob = self.distribution.log_prob(params, action)
         return PolicyStep(carry, action, log_prob, self.distribution.to_env(action))
 
     @at_matmul_precision
-    def act(self, agent: AgentState, key, carry, obs, start) -> PolicyStep:
+    def act(self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
         """Samples actions [N, ...]."""
-        carry, params, _ = self.apply(agent, carry, obs, start)
+        carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.sample(params, key))
 
     @at_matmul_precision
-    def act_apart(self, agent: AgentState, keys, carry, obs, start) -> PolicyStep:
+    def act_apart(
+        self, agent: AgentState, keys: Key, carry: Carry, obs: Obs, start: Array
+    ) -> PolicyStep:
         """Samples actions [N, ...], with a key for each of G equal groups of rows, keys [G]."""
-        carry, params, _ = self.apply(agent, carry, obs, start)
+        carry, params, *_ = self.apply(agent, carry, obs, start)
         groups = jax.tree.map(lambda x: x.reshape(len(keys), -1, *x.shape[1:]), params)
         action = jax.vmap(self.distribution.sample)(groups, keys)
         action = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), action)
         return self.choose(carry, params, action)
 
     @at_matmul_precision
-    def act_deterministically(self, agent: AgentState, key, carry, obs, start) -> PolicyStep:
+    def act_deterministically(
+        self, agent: AgentState, key: Key, carry: Carry, obs: Obs, start: Array
+    ) -> PolicyStep:
         """Takes the distribution's mode."""
         del key
-        carry, params, _ = self.apply(agent, carry, obs, start)
+        carry, params, *_ = self.apply(agent, carry, obs, start)
         return self.choose(carry, params, self.distribution.mode(params))
 
     @at_matmul_precision
-    def mode(self, agent: AgentState, carry, obs, start) -> tuple[Any, Any]:
+    def mode(
+        self, agent: AgentState, carry: Carry, obs: Obs, start: Array
+    ) -> tuple[Carry, EnvAction]:
         """Takes the distribution's mode, without its log-probability: -> (carry, env_action)."""
-        carry, params, _ = self.apply(agent, carry, obs, start)
+        carry, params, *_ = self.apply(agent, carry, obs, start)
         return carry, self.distribution.to_env(self.distribution.mode(params))

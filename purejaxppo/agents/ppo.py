@@ -6,7 +6,7 @@ implementations agree (Huang et al. 2022, https://iclr-blog-track.github.io/2022
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,40 +14,31 @@ import jax.numpy as jnp
 from purejaxppo.agents import epochs, losses, normalize, optimizers, sequences
 from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.optimizers import LANES
+from purejaxppo.aliases import Array, Key, OptState, Params, Reduce, Scalar, T, Tree
 from purejaxppo.config.schema import PPOConfig
-from purejaxppo.types import Hyperparams, Losses
+from purejaxppo.types import Batch, Estimate, Hyperparams, Losses, Updated
 
+Loss = Callable[[Params, Batch], tuple[Array, Losses]]
+"""(params, rows of a minibatch) -> (loss [], its parts), sums over valid rows."""
 
-class Batch(NamedTuple):
-    """A rollout's data for the update: B units that are divided into minibatches.
-
-    A unit is a transition or, of recurrent networks, a sequence of L of them in one environment.
-    """
-
-    obs: Any  # [B, (L,) ...] rows of `obs_storage`; in a gradient step, the observations
-    carry: Any  # [B, ...] recurrent carry before the unit, () for feed-forward networks
-    start: jax.Array  # [B, (L)] bool
-    action: Any  # [B, (L,) ...]
-    log_prob: jax.Array  # [B, (L)] of the behaviour policy
-    value: jax.Array  # [B, (L)] prediction before the update
-    target: jax.Array  # [B, (L)] advantage + value
-    advantage: jax.Array  # [B, (L)]
-    valid: jax.Array  # [B, (L)] bool
+BeforeEpoch = Callable[[Estimate, Params, Batch], Batch]
+"""(estimate, params, batch) -> the batch of the next epoch."""
 
 
 class Evaluation(NamedTuple):
     """Outputs of the current parameters for a batch's rows."""
 
-    log_prob: jax.Array  # [B, (L)] of the stored actions
-    entropy: jax.Array  # [B, (L)]
-    value_loss: jax.Array  # [B, (L)]
-    penalty: Any = 0.0  # [B, (L)] further term of the loss
+    log_prob: Array  # [B, (L)] of the stored actions
+    entropy: Array  # [B, (L)]
+    value_loss: Array  # [B, (L)]
+    penalty: Scalar = 0.0  # [B, (L)] further term of the loss
+    terms: Tree = ()  # [B, (L)] each, by name: users' own terms, in the order of hp.term_coefs
 
 
 def ppo_loss(
     evaluation: Evaluation, batch: Batch, hp: Hyperparams, *, objective: Objective
-) -> tuple[jax.Array, Losses]:
-    """Sum over valid rows of L = policy + vf_coef value - ent_coef entropy + penalty, and parts.
+) -> tuple[Array, Losses]:
+    """Sum over valid rows of L = policy + vf_coef value - ent_coef entropy + ..., and its parts.
 
     Sums, not means: shards add theirs up and divide by the rows of all.
     """
@@ -55,6 +46,9 @@ def ppo_loss(
     policy = objective(log_ratio, batch.advantage, hp)
     value = evaluation.value_loss
     total = policy + hp.vf_coef * value - hp.ent_coef * evaluation.entropy + evaluation.penalty
+    own = dict(evaluation.terms)
+    for coef, term in zip(hp.term_coefs, own.values(), strict=True):
+        total = total + coef * term
     parts = (
         policy,
         value,
@@ -63,12 +57,13 @@ def ppo_loss(
         losses.clipfrac(log_ratio, hp.clip_eps),
     )
     loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, *parts))
-    return loss, Losses._make([*sums, *[jnp.zeros(())] * 3])  # the last three are not known here
+    terms = {name: jnp.sum(x, where=batch.valid) for name, x in own.items()}
+    return loss, Losses._make([*sums, *[jnp.zeros(())] * 3, terms])  # those 3 are not known here
 
 
 def mean_gradient(
-    loss: Callable, flat: jax.Array, rows: Batch, psum: Callable
-) -> tuple[jax.Array, Losses, jax.Array]:
+    loss: Loss, flat: Array, rows: Batch, psum: Reduce
+) -> tuple[Array, Losses, Array]:
     """The gradient [P] of a loss, its parts, and the number of valid rows of all shards.
 
     Args:
@@ -79,26 +74,27 @@ def mean_gradient(
     """
     (_, parts), gradient = jax.value_and_grad(loss, has_aux=True)(flat, rows)
     count = jnp.sum(rows.valid, dtype=flat.dtype)
-    sums = jnp.pad(jnp.stack([count, *parts]), (0, LANES - 1 - len(parts)))
+    leaves, tree = jax.tree.flatten(parts)
+    sums = jnp.pad(jnp.stack([count, *leaves]), (0, LANES - 1 - len(leaves)))
     total = psum(jnp.concatenate([sums, gradient]))
     mean = total / jnp.maximum(total[0], 1.0)
-    return mean[LANES:], Losses(*mean[1 : 1 + len(parts)]), total[0]
+    return mean[LANES:], jax.tree.unflatten(tree, mean[1 : 1 + len(leaves)]), total[0]
 
 
-def clip_norm(gradient: jax.Array, limit) -> tuple[jax.Array, jax.Array]:
+def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
     """(a gradient scaled down to a norm of at most `limit`, its norm before); 0 is no limit."""
     norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
     limit = jnp.where(limit > 0, limit, jnp.inf)
     return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)), norm
 
 
-def keep_advantages(estimate: Callable[[Any], Batch], params, batch: Batch) -> Batch:
+def keep_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
     """The batch, unchanged: its advantages are used in all epochs."""
     del estimate, params
     return batch
 
 
-def recompute_advantages(estimate: Callable[[Any], Batch], params, batch: Batch) -> Batch:
+def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
     """The next epoch's batch, with advantages and targets of the critic as it is now.
 
     Andrychowicz et al. 2021, https://arxiv.org/abs/2006.05990, B.1, measure the effect.
@@ -107,7 +103,7 @@ def recompute_advantages(estimate: Callable[[Any], Batch], params, batch: Batch)
     return batch._replace(advantage=fresh.advantage, target=fresh.target, carry=fresh.carry)
 
 
-def unchanged(x):
+def unchanged(x: T) -> T:
     """The argument."""
     return x
 
@@ -115,24 +111,24 @@ def unchanged(x):
 class Update(NamedTuple):
     """The parts of one update, which `update_epochs` composes."""
 
-    loss: Callable[[Any, Batch], tuple[jax.Array, Losses]]
-    """(params, rows of a minibatch) -> (loss, its parts), sums over valid rows."""
-    psum: Callable
+    loss: Loss
+    """Loss of a minibatch's rows under network parameters."""
+    psum: Reduce
     """Sum over shards. One gradient step needs one, of one flat vector."""
-    before_epoch: Callable[[Any, Batch], Batch] = lambda params, batch: batch
+    before_epoch: Callable[[Params, Batch], Batch] = lambda params, batch: batch
     """(params, batch) -> the batch of the next epoch."""
     prepare: Callable[[Batch], Batch] = unchanged
     """The rows of a minibatch -> the rows for the loss."""
-    project: Callable[[jax.Array], jax.Array] = unchanged
+    project: Callable[[Array], Array] = unchanged
     """Flat parameters after a gradient step -> those within their limits."""
 
 
 class Descent(NamedTuple):
     """State that a gradient step changes."""
 
-    flat: jax.Array  # [P] all parameters
-    opt_state: Any
-    moved: jax.Array  # [] bool: a step was made in this update
+    flat: Array  # [P] all parameters
+    opt_state: OptState
+    moved: Array  # [] bool: a step was made in this update
 
 
 def gradient_step(
@@ -141,7 +137,7 @@ def gradient_step(
     hp: Hyperparams,
     batch: Batch,
     state: Descent,
-    minibatch: tuple[Any, Any],
+    minibatch: tuple[Array, Array],
 ) -> tuple[Descent, Losses]:
     """One step of gradient descent on one minibatch: (indices of units, their advantages) [B].
 
@@ -152,7 +148,7 @@ def gradient_step(
     rows = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), batch)
     rows = update.prepare(rows._replace(advantage=advantage))
 
-    def loss(flat, rows: Batch):
+    def loss(flat: Array, rows: Batch) -> tuple[Array, Losses]:
         return update.loss(optimizer.unravel(flat), rows)
 
     gradient, parts, count = mean_gradient(loss, state.flat, rows, update.psum)
@@ -171,15 +167,15 @@ def gradient_step(
 
 def update_epochs(
     update: Update,
-    params: Any,
-    opt_state: Any,
+    params: Params,
+    opt_state: OptState,
     batch: Batch,
     hp: Hyperparams,
-    key,
+    key: Key,
     *,
     config: PPOConfig,
     num_envs: int,
-) -> tuple[Any, Any, Losses]:
+) -> Updated:
     """Several epochs of minibatch gradient steps on one rollout.
 
     Args:
@@ -191,16 +187,12 @@ def update_epochs(
         key: consumed.
         config: sizes and kinds.
         num_envs: N of this shard.
-
-    Returns:
-        (params, opt_state, losses averaged over all gradient steps that were made, NaN if all were
-        skipped, 0 if there was nothing to learn from).
     """
     optimizer = optimizers.make(config, params)
     normalized = normalize.NORMALIZATIONS[config.advantage_normalization](update.psum)
     length = batch.valid.shape[0] // num_envs
 
-    def epoch(state: Descent, key):
+    def epoch(state: Descent, key: Key) -> tuple[Descent, Losses]:
         current = update.before_epoch(optimizer.unravel(state.flat), batch)
         index = sequences.minibatch_indices(key, config, length, num_envs)
         advantage = normalized(current.advantage[index], current.valid[index])
@@ -210,12 +202,12 @@ def update_epochs(
     state = Descent(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
     state, parts = epochs.make(config)(epoch, state, jax.random.split(key, config.num_epochs))
     means = mean_losses(parts, config.num_minibatches)
-    return optimizer.unravel(state.flat), state.opt_state, means
+    return Updated(optimizer.unravel(state.flat), state.opt_state, means)
 
 
 def mean_losses(parts: Losses, num_minibatches: int) -> Losses:
     """Means over the gradient steps that were made, from losses [E, M] of all steps."""
     made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
     steps = jnp.where(made + skipped > 0, made, 1.0)
-    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
+    means: Losses = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
     return means._replace(epochs=(made + skipped) / num_minibatches, skipped=skipped)

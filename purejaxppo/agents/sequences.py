@@ -1,55 +1,55 @@
 """Layout of an update's rows: single steps or, for recurrent networks, sequences of steps.
 
-Both layouts have the same functions, so that the learner works with either one. `unroll` is
-(carry [N, ...], obs [T, N, ...], start [T, N]) -> `Outputs` with arrays [T, N, ...].
+Both layouts have the same functions, so that the learner works with either one.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents.obs_storage import ObsStorage
+from purejaxppo.aliases import Array, Carry, Key, Obs, ObsRows, T
 from purejaxppo.config.schema import PPOConfig
-from purejaxppo.types import Outputs, Rollout
+from purejaxppo.types import Outputs, Rollout, Unroll
 
 
 class RolloutOutputs(NamedTuple):
     """A network's outputs for a whole rollout."""
 
-    carries: Any  # [B, ...] before each unit, () for feed-forward networks
-    carry: Any  # [N, ...] after the rollout
-    dist_params: Any  # [T, N, P]
-    critic: Any  # [T, N, K]
+    carries: Carry  # [B, ...] before each unit
+    carry: Carry  # [N, ...] after the rollout
+    dist_params: Array  # [T, N, P]
+    critic: Array  # [T, N, K]
 
 
 class SingleSteps:
     """Every step is a unit of its own; networks have no carry."""
 
     def evaluate_rollout(
-        self, unroll: Callable, rollout: Rollout, storage: ObsStorage
+        self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
         """A network's outputs for a whole rollout.
 
         Args:
-            unroll: see the module's docstring.
+            unroll: the network.
             rollout: of T steps.
             storage: of its observations.
         """
 
-        def function(obs, start):
-            return unroll((), obs, start)[1:]
+        def function(obs: Obs, start: Array) -> tuple[Array, Array]:
+            return unroll((), obs, start)[1:3]
 
         rows = rollout.transitions
         outputs = storage.map_rows(function, rollout.stored, rows.obs, rows.start)
         return RolloutOutputs((), rollout.carry, *outputs)
 
-    def split(self, rows):
+    def split(self, rows: T) -> T:
         """A tree of arrays [T, N, ...] as units [B, ...]."""
-        return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+        units: T = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+        return units
 
-    def evaluate_units(self, unroll: Callable, carry, obs, start) -> Outputs:
+    def evaluate_units(self, unroll: Unroll, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """A network's outputs for units' observations [B, ...]."""
         return unroll(carry, obs, start)
 
@@ -66,13 +66,15 @@ class Sequences:
         self.length = length
 
     def evaluate_rollout(
-        self, unroll: Callable, rollout: Rollout, storage: ObsStorage
+        self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
         """See `SingleSteps.evaluate_rollout`; one sequence after another."""
         rows = rollout.transitions.obs, rollout.transitions.start
         parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
 
-        def sequence(carry, part):
+        def sequence(
+            carry: Carry, part: tuple[ObsRows, Array]
+        ) -> tuple[Carry, tuple[Carry, Array, Array]]:
             rows, start = part
             out = unroll(carry, storage.read(rollout.stored, rows), start)
             return out.carry, (carry, out.dist_params, out.critic)
@@ -82,23 +84,24 @@ class Sequences:
         carries, dist_params, critic = joined
         return RolloutOutputs(carries, after, dist_params, critic)
 
-    def split(self, rows):
+    def split(self, rows: T) -> T:
         """A tree of arrays [T, N, ...] as units [B, L, ...], N for each interval of L steps."""
 
-        def split(x):
+        def split(x: Array) -> Array:
             sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
             return sequences.reshape((-1, self.length, *x.shape[2:]))
 
-        return jax.tree.map(split, rows)
+        units: T = jax.tree.map(split, rows)
+        return units
 
-    def evaluate_units(self, unroll: Callable, carry, obs, start) -> Outputs:
+    def evaluate_units(self, unroll: Unroll, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """A network's outputs for units' observations [B, L, ...]: arrays [B, L, ...]."""
         obs, start = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start))
         out = unroll(carry, obs, start)
         return out._replace(
             **{
                 name: jax.tree.map(lambda x: x.swapaxes(0, 1), getattr(out, name))
-                for name in ("dist_params", "critic")
+                for name in ("dist_params", "critic", "features")
             }
         )
 
@@ -111,7 +114,7 @@ def make(recurrent: bool, length: int) -> Layout:
     return Sequences(length) if recurrent else SingleSteps()
 
 
-def minibatch_indices(key, config: PPOConfig, length: int, num_envs: int):
+def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -> Array:
     """Indices of a rollout's units, flattened from [T, N], by minibatch, int32 [M, B].
 
     By `shuffle`, single units or whole environments are shuffled.
@@ -125,6 +128,6 @@ def minibatch_indices(key, config: PPOConfig, length: int, num_envs: int):
     return shuffled(key, length * num_envs).reshape(m, -1)
 
 
-def shuffled(key, n: int):
+def shuffled(key: Key, n: int) -> Array:
     """A random order of 0..n-1: one sort by random bits (ties are very rare)."""
     return jnp.argsort(jax.random.bits(key, (n,)))

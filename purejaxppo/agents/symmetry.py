@@ -9,19 +9,22 @@ https://arxiv.org/abs/1801.08093.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.agents.distributions import Distribution
-from purejaxppo.agents.ppo import Batch, unchanged
+from purejaxppo.agents.distributions import CONTINUOUS, Distribution
+from purejaxppo.agents.ppo import unchanged
+from purejaxppo.aliases import Array, Scalar
 from purejaxppo.config.schema import Config
 from purejaxppo.spaces import Box, Discrete, Space
-from purejaxppo.types import Hyperparams
+from purejaxppo.types import Batch, EnvSpaces, Hyperparams, Unroll
 
-Penalty = Callable[[Callable, Batch, Any, Hyperparams], Any]
+Penalty = Callable[[Unroll, Batch, Array, Hyperparams], Scalar]
+"""(forward, rows, distribution parameters of rows, hp) -> term of the loss, [B, (L)]; forward is
+the network over units (carry, obs [B, (L), ...], start [B, (L)])."""
 
 
 class Symmetry(NamedTuple):
@@ -30,25 +33,24 @@ class Symmetry(NamedTuple):
     augment: Callable[[Batch], Batch]
     """The rows of a minibatch -> the rows of its gradient step."""
     penalty: Penalty
-    """(forward, rows, distribution parameters of rows, hp) -> term of the loss, [B, (L)], where
-    forward(carry, obs, start) -> Outputs."""
+    """Further term of the loss."""
 
 
 class Mirror(NamedTuple):
     """Reflection of a task's observations and actions; applied twice, it is the identity."""
 
-    obs: Callable[[Any], Any]
+    obs: Callable[[Array], Array]
     """Observations [..., n], not normalised."""
-    action: Callable[[Any], Any]
+    action: Callable[[Array], Array]
     """Actions as the policy stores them."""
-    choice: Callable[[Any], Any]
+    choice: Callable[[Array], Array]
     """Distribution parameters [..., P] -> the policy's choice [..., k]: the environment's action
     for the mode, or the probabilities of discrete actions."""
-    mirrored_choice: Callable[[Any], Any]
+    mirrored_choice: Callable[[Array], Array]
     """A choice [..., k] -> its mirror image [..., k]."""
 
 
-def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Any], Any]:
+def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], Array]:
     """The mirror of [..., n]: value i is that of place |entries[i]|, from 1 on, with its sign.
 
     Args:
@@ -75,7 +77,11 @@ def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Any], Any
                 f"it becomes -{j + 1}, then {j + 1} is to become -{i + 1}"
             )
     factors = signs.astype(np.float32)
-    return lambda x: factors * x[..., places]
+
+    def mirror(x: Array) -> Array:
+        return jnp.multiply(factors, x[..., places])
+
+    return mirror
 
 
 def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
@@ -99,6 +105,11 @@ def make_mirror(config: Config, observation: Space, action: Space, dist: Distrib
         return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
     if isinstance(action, Box):
         flip = signed(env.mirror_action, action.shape[0], "env.mirror_action")
+        if config.network.distribution not in CONTINUOUS:
+            raise ValueError(
+                f"ppo.symmetry needs to know the middle of a distribution: use one of "
+                f"{', '.join(CONTINUOUS)}, and not {config.network.distribution}"
+            )
         # A Beta's samples lie in (0, 1), around a half; all others around 0.
         middle = 0.5 if config.network.distribution == "beta" else 0.0
         return Mirror(
@@ -120,6 +131,7 @@ def mirrored(mirror: Mirror, rows: Batch) -> Batch:
         obs=mirror.obs(rows.obs),
         action=mirror.action(rows.action),
         carry=jax.tree.map(jnp.zeros_like, rows.carry),
+        extra={k: mirror.obs(x) if k == "next_obs" else x for k, x in dict(rows.extra).items()},
     )
 
 
@@ -127,7 +139,9 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
     """A function from rows to these and their mirror images, [2B, (L)]."""
 
     def augment(rows: Batch) -> Batch:
-        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, mirrored(mirror, rows))
+        image = mirrored(mirror, rows)
+        both: Batch = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, image)
+        return both
 
     return augment
 
@@ -135,7 +149,7 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
 def asymmetry(mirror: Mirror) -> Penalty:
     """|π(Mo) - M π(o)|², as `Symmetry.penalty`: the choice for mirrored rows minus its mirror."""
 
-    def penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
+    def penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> Array:
         image = mirrored(mirror, rows)
         other = mirror.choice(forward(image.carry, image.obs, image.start).dist_params)
         own = mirror.mirrored_choice(mirror.choice(dist_params))
@@ -144,13 +158,13 @@ def asymmetry(mirror: Mirror) -> Penalty:
     return penalty
 
 
-def no_penalty(forward, rows: Batch, dist_params, hp: Hyperparams):
+def no_penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> float:
     """Zero, for a policy that need not be symmetric."""
     del forward, rows, dist_params, hp
     return 0.0
 
 
-def make(config: Config, spec: Any, dist: Distribution) -> Symmetry:
+def make(config: Config, spec: EnvSpaces, dist: Distribution) -> Symmetry:
     """The use of a mirror that a config names.
 
     Args:

@@ -66,8 +66,8 @@ def check_ranges(config: "Config") -> None:
 
 def check_singles(config: "Config") -> None:
     """Checks for invalid values, and pairs of them."""
-    if config.env.full_state and not config.env.visible:
-        raise ValueError("env.full_state goes with env.visible, which is empty")
+    if config.env.privileged_obs and not config.env.obs_indices:
+        raise ValueError("env.privileged_obs goes with env.obs_indices, which is empty")
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):
         raise ValueError(f"logging.log_file = {config.logging.log_file!r} must end in .log")
     if not inside(config.logging.log_file):
@@ -90,13 +90,13 @@ def check_singles(config: "Config") -> None:
 def check_kinds(config: "Config") -> None:
     """Checks for choices that do not go together."""
     network, ppo = config.network, config.ppo
-    if not network.hidden and network.layers == "residual":
-        raise ValueError("network.layers = residual needs at least one width in network.hidden")
+    if not network.hidden and network.block == "residual":
+        raise ValueError("network.block = residual needs at least one width in network.hidden")
     for name in ("hidden", "critic_hidden"):
         widths = getattr(network, name)
-        if network.layers == "residual" and len(set(widths)) > 1:
+        if network.block == "residual" and len(set(widths)) > 1:
             raise ValueError(
-                f"network.layers = residual needs blocks of one width, and network.{name} = "
+                f"network.block = residual needs blocks of one width, and network.{name} = "
                 f"{list(widths)}"
             )
     if network.torso == "shared" and network.critic_keys:
@@ -113,17 +113,24 @@ def check_kinds(config: "Config") -> None:
             "ppo.critic = popart is for one policy, and network.policies names more: use "
             "scalar with ppo.normalize_reward"
         )
-    if ppo.kl_rate and ppo.num_epochs * ppo.num_minibatches == 1:
+    if ppo.learning_rate_schedule == "adaptive" and ppo.num_epochs * ppo.num_minibatches == 1:
         raise ValueError(
-            "ppo.kl_rate reads the divergence before each gradient step, which is 0 before a "
-            "rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise "
-            "one of them, or leave kl_rate off"
+            "ppo.learning_rate_schedule = adaptive reads the divergence before each gradient step, "
+            "which is 0 before a rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 "
+            "makes no other: raise one of them, or take another schedule"
         )
-    if ppo.rollout_start == "reset" and config.env.curriculum:
+    if ppo.reset_each_rollout and config.env.curriculum:
         raise ValueError(
-            "ppo.rollout_start = reset begins episodes with the parameters of the run's start, "
-            "and env.curriculum changes them: use continue"
+            "ppo.reset_each_rollout begins episodes with the parameters of the run's start, "
+            "and env.curriculum changes them: leave it off"
         )
+    if len(ppo.term_coefs) not in (0, len(ppo.terms)):
+        raise ValueError(
+            f"ppo.term_coefs = {list(ppo.term_coefs)} has {len(ppo.term_coefs)} numbers, and "
+            f"ppo.terms has {len(ppo.terms)}: give one for each"
+        )
+    if not all(abs(coef) < math.inf for coef in ppo.term_coefs):
+        raise ValueError(f"ppo.term_coefs = {list(ppo.term_coefs)} are not finite numbers")
     if not config.intrinsic.hidden:
         raise ValueError("intrinsic.hidden needs at least one width")
 
@@ -166,7 +173,7 @@ def check_products(config: "Config") -> None:
 def check_stretches(config: "Config", local_envs: int) -> None:
     """Checks the sizes of recurrent networks' stretches and curiosity's minibatches."""
     ppo, rows = config.ppo, local_envs * config.ppo.rollout_length
-    if config.network.memory != "none":
+    if config.network.rnn != "none":
         if ppo.rollout_length % ppo.stretch:
             raise ValueError(
                 f"ppo.rollout_length = {ppo.rollout_length} does not split into stretches of "
@@ -176,11 +183,11 @@ def check_stretches(config: "Config", local_envs: int) -> None:
         stretches = rows // ppo.stretch
         if stretches % ppo.num_minibatches:
             raise ValueError(
-                f"network.memory deals out stretches of {ppo.stretch} steps, and the {stretches} "
+                f"network.rnn deals out stretches of {ppo.stretch} steps, and the {stretches} "
                 f"of a rollout (of a shard) do not split into ppo.num_minibatches = "
                 f"{ppo.num_minibatches}; shorten ppo.bptt_length, or change env.num_envs"
             )
-    if config.intrinsic.kind != "none" and rows % config.intrinsic.num_minibatches:
+    if config.intrinsic.kind in ("icm", "rnd") and rows % config.intrinsic.num_minibatches:
         raise ValueError(
             f"the {rows} steps of a rollout (of a shard) do not split into "
             f"intrinsic.num_minibatches = {config.intrinsic.num_minibatches}"

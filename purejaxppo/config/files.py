@@ -2,17 +2,18 @@
 
 import dataclasses
 import re
+import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from purejaxppo import interrupts
-from purejaxppo.config import checks
+from purejaxppo.config import checks, copies, references, renamed
 from purejaxppo.config.hints import did_you_mean, nearest
-from purejaxppo.config.schema import TUNABLE, Config
+from purejaxppo.config.schema import TUNABLE, Config, is_list, own_fields
 
 
 class Loader(yaml.SafeLoader):
@@ -68,22 +69,42 @@ def find_config(name: str) -> Path:
                 if candidate.is_file():
                     return candidate
     close = nearest(path.stem, list_configs(), 0.5)
-    hint = f"did you mean '{close}.yaml'?" if close else "--list-configs prints what there is"
+    hint = (
+        f"did you mean '{close}.yaml'?"
+        if close
+        else "`purejaxppo list configs` prints what there is"
+    )
     raise ValueError(f"--config {name}: no such file or config; {hint}")
 
 
-def load_config(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    name: str | Path, overrides: Mapping[str, Any] | None = None, *, saved: bool = False
+) -> Config:
     """Reads a config.
 
     Args:
         name: a path, or the bare name of one of the library's own configs.
         overrides: values to replace, by dotted name: {"ppo.learning_rate": 1e-3}.
+        saved: the file was written into a run's folder; it may be of an earlier version, and the
+            run's copies of a user's own files are used.
 
     Raises:
         ValueError: one sentence with the file, the key, what was found and what would do.
     """
     path = find_config(str(name))
-    return from_dict(apply_overrides(read_yaml(path), overrides or {}), where=path.name)
+    data = read_yaml(path)
+    if saved:
+        try:
+            data = renamed.upgrade(data)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        data = references.with_copies(data, copies.of_run(path.parent))
+    return from_dict(apply_overrides(data, overrides or {}), where=path.name)
+
+
+def replaced(config: Config, changes: Mapping[str, Any]) -> Config:
+    """Copies a config with other values, by dotted name; see `Config.replace`."""
+    return from_dict(apply_overrides(dataclasses.asdict(config), changes))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -129,6 +150,8 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
         ValueError: names the place, the key, what was found and what would do.
     """
     try:
+        if isinstance(data, Mapping):
+            renamed.check_names(data)
         return _build(Config, data, "")
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
@@ -142,17 +165,28 @@ def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
     for key, value in data.items():
         if key not in hints:
             raise ValueError(f"{prefix}{key}: unknown key; {_did_you_mean(str(key), prefix)}")
-        hint = hints[key]
-        values[key] = (
-            _build(hint, value, f"{prefix}{key}.")
-            if dataclasses.is_dataclass(hint)
-            else convert(value, hint, f"{prefix}{key}")
-        )
+        hint, name = hints[key], f"{prefix}{key}"
+        if dataclasses.is_dataclass(hint):
+            values[key] = _build(hint, value, f"{name}.")
+        else:
+            plain = _held(value, name) if key in own_fields(cls) else value
+            values[key] = convert(plain, hint, name)
     return cls(**values)
+
+
+def _held(value: Any, name: str) -> Any:
+    """The value of a field, with objects of a user's as text (`references.Own`)."""
+    if value is None or isinstance(value, bool | int | float | dict | str):
+        return value
+    if name == "env.name":
+        return value if isinstance(value, list) else references.own_env(value)
+    return tuple(_held(x, f"{name}[]") for x in value) if is_list(value) else references.own(value)
 
 
 def _did_you_mean(key: str, prefix: str) -> str:
     known = flatten(Config())
+    if ours := renamed.answer(key, known):
+        return f"it {ours}"
     by_leaf: dict[str, str] = {}
     for dotted in known:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
@@ -169,6 +203,11 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if origin is Literal:
         if value not in args:
             raise ValueError(f"{name} = {value!r} is none of {', '.join(map(str, args))}")
+        return value
+    if origin in (typing.Union, types.UnionType):
+        known = typing.get_args(args[0])
+        if not isinstance(value, str) or not (value in known or references.is_reference(value)):
+            raise ValueError(references.neither(value, known, name))
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -230,6 +269,8 @@ def dump(data: Any) -> str:
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, str):
+            return str(value)
         return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
     return yaml.safe_dump(plain(data), sort_keys=False)
@@ -239,42 +280,6 @@ def write_whole(path: Path, text: str) -> None:
     """Writes a file atomically, also if the process is killed."""
     with interrupts.named_when_done(path) as partial:
         partial.write_text(text, encoding="utf-8")
-
-
-def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
-    """Writes, for each agent that trains side by side, its differences from `config`."""
-    common = flatten(dataclasses.replace(config, num_seeds=1))
-    differing = [
-        {key: value for key, value in flatten(member).items() if value != common[key]}
-        for member in members
-    ]
-    write_whole(path, dump(differing))
-
-
-def load_members(path: Path, config: Config) -> list[Config]:
-    """Loads the configs of agents that train side by side, [] where there is no such file.
-
-    Raises:
-        ValueError: the file was changed or damaged.
-    """
-    if not path.is_file():
-        return []
-    try:
-        listed = yaml.load(path.read_text(encoding="utf-8"), Loader)
-        plain = dataclasses.asdict(dataclasses.replace(config, num_seeds=1))
-        return [from_dict(apply_overrides(plain, overrides)) for overrides in listed]
-    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: was changed or damaged ({error})") from error
-
-
-def imported_files(config: Config) -> list[Path]:
-    """The Python files that a config names, and that its environments run when they are made."""
-    env = config.env
-    texts = [env.name.partition("/")[2], *map(str, env.options.values()), *env.curriculum.values()]
-    names = [name.strip() for text in texts for name in text.split(",")]
-    files = [name.rpartition(":")[0] for name in names]
-    found = [Path(file).expanduser().resolve() for file in files if file.endswith(".py")]
-    return list(dict.fromkeys(found))
 
 
 FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")

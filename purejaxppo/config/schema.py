@@ -6,13 +6,20 @@ change when a run resumes, and can be vmapped over.
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from purejaxppo.config import checks
+from purejaxppo.config import checks, references
 
 Scalar = bool | int | float | str
 
-Schedule = Literal["constant", "linear", "cosine", "exponential", "step"]
+if TYPE_CHECKING:
+    Own = Any
+else:
+    Own = str
+"""A user's own: `file.py:Name`, `package.module:Name` or, in Python, the object itself."""
+
+Schedule = Literal["constant", "linear", "cosine", "exponential", "step"] | Own
+RateSchedule = Literal["constant", "linear", "cosine", "exponential", "step", "adaptive"] | Own
 
 
 def setting(
@@ -24,6 +31,7 @@ def setting(
     tunable: bool = False,
     free: bool = False,
     swept: bool = True,
+    own: bool = False,
 ) -> Any:
     """A field with its range and its use; the docstring under it describes it.
 
@@ -36,9 +44,10 @@ def setting(
             a field of `types.Hyperparams`.
         free: may change when a run resumes, since what is learned does not depend on it.
         swept: True if a sweep may vary it.
+        own: it may name a user's own code, or hold it (`references.Own`).
     """
     range_ = {"low": low, "above": above, "high": high}
-    use = {"tunable": tunable, "free": free, "swept": swept}
+    use = {"tunable": tunable, "free": free, "swept": swept, "own": own}
     return field(default=default, metadata=range_ | use)
 
 
@@ -47,12 +56,34 @@ def section(kind: Any, *, free: bool = False, swept: bool = True) -> Any:
     return field(default_factory=kind, metadata={"free": free, "swept": swept})
 
 
+class Section:
+    """A section of fields, some of which may hold a user's own objects."""
+
+    def __post_init__(self) -> None:
+        """Replaces objects by `references.Own`, texts that hold them."""
+        for name in own_fields(type(self)):
+            value = getattr(self, name)
+            held = tuple(map(references.own, value)) if is_list(value) else references.own(value)
+            object.__setattr__(self, name, held)
+
+
+def own_fields(section: Any) -> list[str]:
+    """The fields of a section's class that may hold a user's own code."""
+    return [f.name for f in fields(section) if f.metadata.get("own")]
+
+
+def is_list(value: Any) -> bool:
+    """True for a list or a tuple that is no record, such as a NamedTuple of functions."""
+    return type(value) in (list, tuple)
+
+
 @dataclass(frozen=True)
-class EnvConfig:
+class EnvConfig(Section):
     """The simulator."""
 
-    name: str = "brax/hopper"
-    """family/task; `--list-envs` prints them all."""
+    name: Own = setting("", own=True)
+    """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints them all. Your own in
+    JAX: jax/file.py:Name, and gymnax/file.py:Name for what has gymnax's interface."""
     num_envs: int = setting(256, low=1)
     """Environments that step in parallel; of a task with several agents, each agent counts."""
     backend: str = ""
@@ -68,12 +99,15 @@ class EnvConfig:
     double_buffer: bool = setting(False, free=True)
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
-    visible: tuple[int, ...] = ()
-    """Numbers of a vector observation that are observed, counted from 0; empty: all. The policy
-    has to remember the others. For simulators in JAX."""
-    full_state: bool = False
-    """With `visible`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for a
-    critic that may see more (network.actor_keys, network.critic_keys)."""
+    obs_indices: tuple[int, ...] = ()
+    """Indices of the numbers of a vector observation that are observed, from 0 on; empty: all. The
+    policy has to remember the others. For simulators in JAX."""
+    privileged_obs: bool = False
+    """With `obs_indices`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for
+    a critic that may see more (network.actor_keys, network.critic_keys)."""
+    wrappers: tuple[Own, ...] = setting((), own=True)
+    """Your own wrappers of a task in JAX, as [file.py:Wrap], the first one innermost: each takes a
+    task and is one. (Gymnasium's: env.options.)"""
     options: dict[str, Scalar] = field(default_factory=dict)
     """Further options that the task itself takes, as name value pairs. Flags are added to the
     config's; --env.options alone drops these."""
@@ -90,9 +124,14 @@ class EnvConfig:
     mirror_action: tuple[int, ...] = ()
     """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
+    def __post_init__(self) -> None:
+        """Replaces objects by `references.Own`, texts that hold them."""
+        object.__setattr__(self, "name", references.own_env(self.name))
+        super().__post_init__()
+
 
 @dataclass(frozen=True)
-class NetworkConfig:
+class NetworkConfig(Section):
     """Policy and value networks."""
 
     hidden: tuple[int, ...] = setting((64, 64), low=1)
@@ -101,19 +140,20 @@ class NetworkConfig:
     """Widths of the critic's hidden layers; empty: the same as `hidden`."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
-    torso: Literal["separate", "shared"] = "separate"
-    """Layers of policy and value: their own, or shared ones."""
-    layers: Literal["plain", "residual"] = "plain"
+    torso: Literal["separate", "shared"] | Own = setting("separate", own=True)
+    """Layers of policy and value: their own, or shared ones. Your own: a network from observations
+    to features, of which policy and critic have one each, or a `Torso`."""
+    block: Literal["plain", "residual"] = "plain"
     """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
     normalisation (Lee et al. 2024, SimBa)."""
     layer_norm: bool = False
     """Layer normalisation after each hidden layer of plain ones."""
-    memory: Literal["none", "gru", "lstm", "mingru"] = "none"
+    rnn: Literal["none", "gru", "lstm", "mingru"] = "none"
     """Recurrent cell behind the hidden layers. mingru is a parallel scan over time: faster where
     stretches are long (Feng et al. 2024)."""
-    memory_size: int = setting(64, low=1)
-    """Width of the memory."""
-    memory_span: int = setting(100, low=0)
+    rnn_size: int = setting(64, low=1)
+    """Width of the recurrent cell."""
+    rnn_timescale: int = setting(100, low=0)
     """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
     2018); 0: about one."""
     actor_keys: tuple[str, ...] = ()
@@ -124,7 +164,7 @@ class NetworkConfig:
     policies: dict[str, Scalar] = field(default_factory=dict)
     """With several agents, which of them share a policy: patterns of agents' names, and names of
     policies. Empty: all share one. Each policy has a network of its own, critic included."""
-    part_hidden: tuple[int, ...] = setting((), low=1)
+    input_hidden: tuple[int, ...] = setting((), low=1)
     """Widths of layers of its own that each part of a Dict observation goes through before the
     parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -140,7 +180,7 @@ class NetworkConfig:
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
     the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
-    distribution: Literal["gaussian", "tanh_gaussian", "beta"] = "gaussian"
+    distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Own = setting("gaussian", own=True)
     """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
     tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
     std: Literal["independent", "dependent"] = "independent"
@@ -154,19 +194,21 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Section):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     learning_rate: float = setting(3e-4, low=0, tunable=True)
     """The optimiser's step size."""
-    learning_rate_schedule: Schedule = "linear"
+    learning_rate_schedule: RateSchedule = setting("linear", own=True)
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
-    goes down to a tenth at the half and a hundredth at three quarters."""
+    goes down to a tenth at the half and a hundredth at three quarters. adaptive: at every gradient
+    step slower or faster, so that the divergence stays near target_kl (Rudin et al. 2022).
+    Your own: a function from progress, 0 to 1, to the factor."""
     learning_rate_warmup: float = setting(0.0, low=0, high=1)
     """Part of the run in which the rate rises to its schedule, from the first update's share on."""
-    optimizer: Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] = (
-        "adam"
-    )
+    optimizer: (
+        Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Own
+    ) = setting("adam", own=True)
     """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
     takes steps of Adam's size."""
     weight_decay: float = setting(0.0, low=0)
@@ -175,28 +217,31 @@ class PPOConfig:
     """Discount per step."""
     gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
     """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
-    advantage: Literal["gae", "vtrace"] = "gae"
+    advantage: Literal["gae", "vtrace"] | Own = setting("gae", own=True)
     """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
     al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
     clip_eps: float = setting(0.2, above=0, tunable=True)
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
-    clip_schedule: Schedule = "constant"
+    clip_schedule: Schedule = setting("constant", own=True)
     """Of clip_eps, as for the learning rate."""
-    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] = "clip"
+    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Own = setting(
+        "clip", own=True
+    )
     """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
     penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
     from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
+    terms: tuple[Own, ...] = setting((), own=True)
+    """Your own terms of the loss, as [file.py:name]."""
+    term_coefs: tuple[float, ...] = setting((), tunable=True)
+    """Weights of the terms, one for each; empty: 1."""
     kl_coef: float = setting(1.0, low=0, tunable=True)
     """Weight of the divergence under the objectives kl and clip_kl."""
     dual_clip: float = setting(3.0, above=1, tunable=True)
     """Bound on the ratio of bad actions under dual_clip; above 1."""
     target_kl: float = setting(0.02, above=0)
-    """Divergence from the old policy that kl_stop and kl_rate aim at."""
-    kl_stop: bool = False
+    """Divergence from the old policy that early_stop_kl and the adaptive learning rate aim at."""
+    early_stop_kl: bool = False
     """Make no further epoch after one whose mean divergence is above target_kl."""
-    kl_rate: bool = False
-    """Adapt the learning rate at every gradient step so that the divergence stays near target_kl
-    (Rudin et al. 2022); a rollout's first step, before which it is 0, makes it no faster."""
     value_clipping: bool = False
     """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
     2021 found that it hurts)."""
@@ -218,11 +263,11 @@ class PPOConfig:
     """Weight of the value loss, which is half the mean squared error."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
-    ent_schedule: Schedule = "constant"
+    ent_schedule: Schedule = setting("constant", own=True)
     """Of ent_coef, as for the learning rate."""
     intrinsic_coef: float = setting(1.0, low=0, tunable=True)
     """Weight of the intrinsic reward, in its standard deviations."""
-    intrinsic_schedule: Schedule = "constant"
+    intrinsic_schedule: Schedule = setting("constant", own=True)
     """Of intrinsic_coef, as for the learning rate."""
     symmetry: Literal["none", "augment", "loss"] = "none"
     """Use of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
@@ -236,9 +281,9 @@ class PPOConfig:
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
     rollout_length: int = setting(128, low=1)
     """Steps of each environment between updates."""
-    rollout_start: Literal["continue", "reset"] = "continue"
-    """continue: episodes go on from one rollout to the next. reset: each rollout begins with new
-    ones, so that all are of one fixed length or shorter. For simulators in JAX."""
+    reset_each_rollout: bool = False
+    """Begin each rollout with new episodes, so that none is longer than a rollout; otherwise they
+    go on from one rollout to the next. For simulators in JAX."""
     bptt_length: int = setting(0, low=0)
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
     num_minibatches: int = setting(4, low=1)
@@ -259,16 +304,21 @@ class PPOConfig:
     """Normalised rewards are clipped to this magnitude."""
 
     @property
+    def coefs(self) -> tuple[float, ...]:
+        """The weight of each term."""
+        return self.term_coefs or (1.0,) * len(self.terms)
+
+    @property
     def stretch(self) -> int:
         """Steps of the stretches that recurrent networks learn from."""
         return self.bptt_length or self.rollout_length
 
 
 @dataclass(frozen=True)
-class IntrinsicConfig:
+class IntrinsicConfig(Section):
     """A reward for what is new; its weight is ppo.intrinsic_coef."""
 
-    kind: Literal["none", "icm", "rnd"] = "none"
+    kind: Literal["none", "icm", "rnd"] | Own = setting("none", own=True)
     """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
     has not learned to imitate another on (Burda et al. 2018)."""
     hidden: tuple[int, ...] = setting((64, 64), low=1)
@@ -284,11 +334,11 @@ class IntrinsicConfig:
 
 
 @dataclass(frozen=True)
-class ImitateConfig:
-    """A start from a teacher."""
+class PretrainConfig:
+    """Behavioural cloning of a teacher before PPO begins."""
 
     teacher: str = ""
-    """Folder of a run whose best agent is imitated before PPO begins; empty: none."""
+    """Folder of the run whose best agent is cloned; empty: none."""
     updates: int = setting(50, low=1)
     """Rollouts of the teacher that are learned from."""
 
@@ -342,14 +392,14 @@ class LoggingConfig:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Section):
     """One training run."""
 
     env: EnvConfig = section(EnvConfig)
     network: NetworkConfig = section(NetworkConfig)
     ppo: PPOConfig = section(PPOConfig)
     intrinsic: IntrinsicConfig = section(IntrinsicConfig)
-    imitate: ImitateConfig = section(ImitateConfig)
+    pretrain: PretrainConfig = section(PretrainConfig)
     eval: EvalConfig = section(EvalConfig, free=True, swept=False)
     checkpoint: CheckpointConfig = section(CheckpointConfig, free=True, swept=False)
     logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
@@ -374,8 +424,12 @@ class Config:
     which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
     devices: int = setting(0, low=0, free=True, swept=False)
     """Devices to use; 0: all. On a CPU, cores are the devices."""
+    callbacks: tuple[Own, ...] = setting((), own=True, free=True, swept=False)
+    """Your own callbacks, each as file.py:Name: called between chunks of training, they may add
+    metrics and stop the run."""
     run_dir: str = setting("", free=True, swept=False)
-    """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several."""
+    """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several;
+    without a config named after the task."""
 
     def __post_init__(self) -> None:
         """Checks fields against each other, before anything is compiled.
@@ -383,7 +437,18 @@ class Config:
         Raises:
             ValueError: names the fields, the values found, and what would do.
         """
+        super().__post_init__()
         checks.check(self)
+
+    def replace(self, **changes: Any) -> "Config":
+        """Copies the config with other values, by dotted name, such as **{"ppo.gamma": 0.98}.
+
+        Raises:
+            ValueError: an unknown name, or a value that does not fit; names what would do.
+        """
+        from purejaxppo.config.files import replaced
+
+        return replaced(self, changes)
 
     @property
     def steps_per_update(self) -> int:

@@ -1,10 +1,10 @@
 """Environments in JAX with a key each, independent of the number of environments."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.envs.base import Env, EnvStep
 
 
@@ -27,12 +27,12 @@ class Apart:
     def close(self) -> None:
         """Does nothing: nothing runs on the host."""
 
-    def reset(self, keys) -> tuple[Any, Any]:
+    def reset(self, keys: Key) -> tuple[EnvState, Obs]:
         """Keys [G] -> (state, obs [N, ...])."""
         state, obs = jax.vmap(self.env.reset)(keys)
         return state, _joined(obs)
 
-    def step(self, state, action) -> tuple[Any, EnvStep]:
+    def step(self, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         apart = jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:]), action)
         state, out = jax.vmap(self.env.step)(state, apart)

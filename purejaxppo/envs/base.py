@@ -7,24 +7,29 @@ row of the batch (`worlds.WorldsEnv`).
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.spaces import Space
 
 
 class EnvStep(NamedTuple):
     """Result of one step of N environments."""
 
-    obs: Any  # [N, ...] after the step: the true last observation where an episode ended
+    obs: Obs  # [N, ...] after the step: the true last observation where an episode ended
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool: the task itself ended; never together with truncated
     truncated: jax.Array  # [N] bool: cut by a time limit
     valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
     diverged: jax.Array  # [N] bool: the simulator's output was unusable, and its row is not valid
-    score: Any = None  # [N] summands of reported returns, if not the reward: a game's true score
-    over: Any = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
+    score: jax.Array | None = (
+        None  # [N] summands of reported returns, if not the reward: a game's true score
+    )
+    over: jax.Array | None = (
+        None  # [N] bool: the reported episode's end, if not the flags': the whole game's
+    )
 
     @property
     def scores(self) -> jax.Array:
@@ -40,7 +45,7 @@ class EnvStep(NamedTuple):
 class Starts(NamedTuple):
     """Observations that episodes begin with between two calls of `refresh`."""
 
-    obs: Any  # [M, ...] first observations
+    obs: Obs  # [M, ...] first observations
     place: jax.Array  # [N] int32: which of them each environment's present episode began with
 
 
@@ -81,15 +86,15 @@ class Env(Protocol):
         """The error on the host, if there was one."""
         ...
 
-    def reset(self, key) -> tuple[Any, Any]:
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs [N, ...]), every environment at an episode's start."""
         ...
 
-    def step(self, state, action) -> tuple[Any, EnvStep]:
+    def step(self, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep)."""
         ...
 
-    def refresh(self, state) -> Any:
+    def refresh(self, state: EnvState) -> EnvState:
         """Draws fresh starts; called once before each rollout."""
         ...
 
@@ -108,7 +113,7 @@ class Env(Protocol):
 class TaskStep(NamedTuple):
     """Result of one step of one environment."""
 
-    obs: Any
+    obs: Obs
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
@@ -126,11 +131,11 @@ class Task(Protocol):
     cheap_reset: bool
     """True if a reset costs about as little as a step."""
 
-    def reset(self, key) -> tuple[Any, Any]:
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs)."""
         ...
 
-    def step(self, key, state, action) -> tuple[Any, TaskStep]:
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """(key, state, action) -> (state, TaskStep); may return both flags, terminated wins."""
         ...
 
@@ -163,10 +168,10 @@ class MultiTask(Protocol):
     max_episode_steps: int
     cheap_reset: bool
 
-    def reset(self, key) -> tuple[Any, tuple]:
+    def reset(self, key: Key) -> tuple[EnvState, tuple]:
         """A key -> (state, A observations)."""
         ...
 
-    def step(self, key, state, action: tuple) -> tuple[Any, MultiStep]:
+    def step(self, key: Key, state: EnvState, action: tuple) -> tuple[EnvState, MultiStep]:
         """(key, state, A actions) -> (state, MultiStep)."""
         ...

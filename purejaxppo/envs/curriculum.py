@@ -5,16 +5,18 @@ with the parameters at that progress, also in the middle of an episode. Evaluati
 parameters of the run's end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.envs.base import EnvStep, Starts
-from purejaxppo.envs.host.factory import function_in_file
+from purejaxppo.aliases import EnvState, Obs, Scalar
+from purejaxppo.config.references import in_file, is_reference, load, located
+from purejaxppo.envs.base import Env, EnvStep, Starts
 from purejaxppo.envs.vectorize import VectorEnv
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -29,16 +31,20 @@ def ramp(start: float, end: float, until: float, progress):
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
 
-def parse(name: str, text: str) -> Callable[[Any], Any]:
+def parse(name: str, text: str) -> Callable[[Scalar], Scalar]:
     """Parse an entry of `env.curriculum` into a function of progress [] -> value [].
 
     Raises:
         ValueError: invalid syntax, or a function that does not exist or does not return a number.
     """
     where = f"env.curriculum.{name}"
-    file, _, function = text.rpartition(":")
+    file, _, function = located(text).rpartition(":")
     if file.endswith(".py"):
-        own = function_in_file(file, function, where)
+        own = in_file(file, function, where, inspect.isfunction, "function")
+        _check_function(own, f"{where} = {text}")
+        return own
+    if is_reference(text):
+        own = load(text, where)
         _check_function(own, f"{where} = {text}")
         return own
     found = RAMP.fullmatch(" ".join(text.split()))
@@ -53,7 +59,7 @@ def parse(name: str, text: str) -> Callable[[Any], Any]:
     return partial(ramp, start, end, until)
 
 
-def _check_function(function: Callable[[Any], Any], where: str) -> None:
+def _check_function(function: Callable[[Scalar], Scalar], where: str) -> None:
     """Raises ValueError if `function` does not map a traced number to a number."""
     try:
         out = jax.eval_shape(function, jnp.float32(0))
@@ -66,7 +72,7 @@ def _check_function(function: Callable[[Any], Any], where: str) -> None:
         raise ValueError(f"{where}: gives {out} and not one number")
 
 
-def schedule(entries: Mapping[str, str]) -> Callable[[Any], Values]:
+def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], Values]:
     """Progress [] -> all parameters of a curriculum; see `parse`."""
     functions = {name: parse(name, text) for name, text in entries.items()}
 
@@ -80,7 +86,7 @@ class CurriculumState(NamedTuple):
     """N environments and their current parameters."""
 
     values: Values  # [] each
-    env: Any  # the environments' own state
+    env: EnvState  # the environments' own state
 
 
 class CurriculumEnv:
@@ -94,7 +100,7 @@ class CurriculumEnv:
     failure = None  # nothing runs on the host
 
     def __init__(
-        self, values: Callable[[Any], Values], build: Callable[[Values], VectorEnv]
+        self, values: Callable[[Scalar], Values], build: Callable[[Values], VectorEnv]
     ) -> None:
         """Reads the facts of the environments; nothing is computed yet."""
         self.values, self.build = values, build
@@ -106,7 +112,7 @@ class CurriculumEnv:
         """The same environments with the parameters at `progress`."""
         return state._replace(values=self.values(progress))
 
-    def reset(self, key) -> tuple[CurriculumState, Any]:
+    def reset(self, key) -> tuple[CurriculumState, Obs]:
         """A key -> (state, obs [N, ...]), with the parameters of the run's start."""
         values = self.values(0.0)
         state, obs = self.build(values).reset(key)
@@ -132,7 +138,7 @@ class CurriculumEnv:
         """Does nothing: nothing runs on the host."""
 
 
-def follower(env: Any) -> Callable[[Any, Any], Any]:
+def follower(env: Env) -> Callable[[EnvState, Scalar], EnvState]:
     """(environment's state, progress []) -> the state to start a rollout from."""
     return env.at if isinstance(env, CurriculumEnv) else _stay
 

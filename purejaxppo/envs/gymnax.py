@@ -1,14 +1,17 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
 import copy
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import spaces
+from purejaxppo.config import tracing
+from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box
 
@@ -27,13 +30,38 @@ def task_names() -> list[str]:
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
 
 
+def is_task(name: str) -> bool:
+    """True for gymnax's own tasks, and for references to others of its interface."""
+    return is_reference(name) or name in task_names()
+
+
+def load_own(name: str) -> tuple[Any, Any]:
+    """(environment, parameters) that a reference names, or makes when it is called.
+
+    Raises:
+        ValueError: it cannot be loaded or made, or has another interface.
+    """
+    found, where = load(name, "env.name"), f"env.name = gymnax/{name}"
+    if inspect.isclass(found) or not (isinstance(found, tuple) or hasattr(found, "step_env")):
+        found = tracing.call(found, where)
+    env, params = (
+        found if isinstance(found, tuple) else (found, getattr(found, "default_params", None))
+    )
+    needed = ("reset_env", "step_env", "observation_space", "action_space")
+    missing = [attribute for attribute in needed if not hasattr(env, attribute)]
+    if missing or not hasattr(params, "max_steps_in_episode"):
+        lacks = missing[0] if missing else "max_steps_in_episode in its parameters"
+        raise ValueError(f"{where} has not gymnax's interface: it lacks {lacks}")
+    return env, params
+
+
 def make(name: str, config: EnvConfig):
     """The gymnax task called `name`; `config.options` replace fields of its parameters.
 
     Raises:
-        ValueError: an option that the task's parameters do not have.
+        ValueError: an option that the task's parameters do not have; or see `load_own`.
     """
-    env, params = _gymnax().make(name)
+    env, params = load_own(name) if is_reference(name) else _gymnax().make(name)
     known = vars(params)
     for option, value in config.options.items():
         if isinstance(value, str):
@@ -66,8 +94,8 @@ class GymnaxTask:
         self.env = env
         self.params = params
         self.max_episode_steps = max_episode_steps
-        self.observation = spaces.convert(env.observation_space(params))
-        self.action = spaces.convert(env.action_space(params))
+        self.observation = convert(env.observation_space(params))
+        self.action = convert(env.action_space(params))
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -103,7 +131,11 @@ class GymnaxTask:
     def step(self, key, state, action):
         """One raw step; the time limit is `params.max_steps_in_episode`."""
         obs, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
-        truncated = self.env.is_truncated(state, self.params)
+        if hasattr(self.env, "is_truncated"):
+            truncated = self.env.is_truncated(state, self.params)
+        else:  # before gymnax 1.0 the time limit was one of the ends
+            truncated = state.time >= self.params.max_steps_in_episode
+            terminated = jnp.logical_and(terminated, ~truncated)
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
 

@@ -3,17 +3,19 @@
 import difflib
 import importlib
 import importlib.util
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.references import is_reference, located, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import curriculum, domain_randomization
+from purejaxppo.envs import curriculum, domain_randomization, own
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
-from purejaxppo.envs.wrappers import TimeLimit, UnitActions, Visible
+from purejaxppo.envs.wrappers import PartialObservation, TimeLimit, UnitActions
 
 
 class Family(NamedTuple):
@@ -52,6 +54,7 @@ FAMILIES = {
     "gymnax": Family(
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
+    "jax": Family("purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name"),
     "oscillator": Family(
         "purejaxppo.envs.oscillator.adapter", "jax", "", "ensembles of neurons to desynchronise"
     ),
@@ -105,10 +108,17 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
     Raises:
         ValueError: unknown name (with the nearest known), missing package, unknown back end.
     """
-    family, _, name = config.name.partition("/")
+    family, name = config.name.partition("/")[0], without_family(config.name)
+    if not config.name:
+        raise ValueError("env.name is missing: name a task, such as gymnax/CartPole-v1")
     if not name:
         raise ValueError(
-            f"env.name = {config.name!r} is not of the form family/task; {_suggest(config.name)}"
+            f"env.name = {config.name!r} is not of the form family/task; "
+            + (
+                f"did you mean 'jax/{config.name}'?"
+                if is_reference(config.name)
+                else _suggest(config.name)
+            )
         )
     module = adapter(family)
     known = getattr(module, "is_task", None) or module.task_names().__contains__
@@ -122,7 +132,7 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
 
 
 def make_task(config: EnvConfig) -> Any:
-    """One JAX environment, wrapped in the fixed order: variation, time limit, action scaling.
+    """One JAX environment, wrapped in the fixed order: variation, own, time limit, action scaling.
 
     With a curriculum, the parameters are those of its end.
 
@@ -144,10 +154,11 @@ def _adapted(config: EnvConfig) -> Any:
 
 def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
     """An adapter's task with its parameters set, in its wrappers."""
-    task = domain_randomization.vary(task, config.randomize, values)
-    if config.visible:
-        task = Visible(task, config.visible, config.full_state)
-    task = TimeLimit(task, config.max_episode_steps or task.max_episode_steps)
+    task = own.wrapped(domain_randomization.vary(task, config.randomize, values), config)
+    if config.obs_indices:
+        task = PartialObservation(task, config.obs_indices, config.privileged_obs)
+    limit = config.max_episode_steps or task.max_episode_steps
+    task = TimeLimit(task, limit) if limit else task
     if hasattr(task, "agents"):
         task = World(task, global_state=wants_global_state(config))
     return UnitActions(task)
@@ -168,7 +179,7 @@ def _suggest(name: str, *families: str) -> str:
         if close:
             best = list(dict.fromkeys(by_task[c] for c in close))
             return f"did you mean {' or '.join(repr(b) for b in best)}?"
-    return "--list-envs prints what there is"
+    return "`purejaxppo list envs` prints what there is"
 
 
 def make(
@@ -244,11 +255,18 @@ def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int =
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
     """The environments of a host adapter."""
+    texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
     module, name = resolve(config)
-    if config.visible:
+    config = replace(config, options=texts)
+    if config.wrappers:
         raise ValueError(
-            f"env.visible is for simulators in JAX, and {config.name} is none: leave it empty, or "
-            f"use one of Gymnasium's wrappers (env.options.wrappers)"
+            f"env.wrappers are for simulators in JAX, and {config.name} is none: name Gymnasium's "
+            f"in env.options.wrappers"
+        )
+    if config.obs_indices:
+        raise ValueError(
+            f"env.obs_indices is for simulators in JAX, and {config.name} is none: leave it "
+            f"empty, or use one of Gymnasium's wrappers (env.options.wrappers)"
         )
     domain_randomization.check_host(config)
     return module.make(name, config, num_envs, **settings)

@@ -1,12 +1,12 @@
 """Turns one JAX environment into a batch: next-step auto-reset, fresh starts, divergence checks."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from purejaxppo.aliases import EnvState, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
 from purejaxppo.spaces import LARGEST
 
@@ -14,10 +14,10 @@ from purejaxppo.spaces import LARGEST
 class VectorState(struct.PyTreeNode):
     """State of N environments."""
 
-    task: Any  # [N, ...] the task's states
-    fresh: Any  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
-    place: Any  # [N] int32 which of them the current episode took; () if drawn every step
-    turn: Any  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
+    task: EnvState  # [N, ...] the task's states
+    fresh: Tree  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
+    place: Tree  # [N] int32 which of them the current episode took; () if drawn every step
+    turn: Tree  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
     key: jax.Array  # a PRNG key
 

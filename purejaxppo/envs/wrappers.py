@@ -149,11 +149,11 @@ class UnitActions(Wrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
-class Visible(Wrapper):
+class PartialObservation(Wrapper):
     """Observes some numbers of a vector observation and, if set, all of them as a second part."""
 
-    def __init__(self, task: Task, visible: tuple[int, ...], full_state: bool) -> None:
-        """Observes the numbers `visible` of the observations of `task`.
+    def __init__(self, task: Task, indices: tuple[int, ...], privileged_obs: bool) -> None:
+        """Observes the numbers at `indices` of the observations of `task`.
 
         Raises:
             ValueError: the observation is not a vector, or has fewer numbers.
@@ -161,28 +161,30 @@ class Visible(Wrapper):
         super().__init__(task)
         space = task.observation
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(f"env.visible is for observations that are vectors, not for {space}")
-        if not all(0 <= i < space.shape[0] for i in visible):
             raise ValueError(
-                f"env.visible = {list(visible)}: the observation's numbers are 0 to "
+                f"env.obs_indices is for observations that are vectors, not for {space}"
+            )
+        if not all(0 <= i < space.shape[0] for i in indices):
+            raise ValueError(
+                f"env.obs_indices = {list(indices)}: the observation's numbers are 0 to "
                 f"{space.shape[0] - 1}"
             )
-        self.visible, self.full_state = np.array(visible), full_state
-        seen = replace(space, shape=(len(visible),), low=-np.inf, high=np.inf, slide=0)
-        self.observation = Dict.of({"obs": seen, "state": space}) if full_state else seen
+        self.indices, self.privileged_obs = np.array(indices), privileged_obs
+        seen = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
+        self.observation = Dict.of({"obs": seen, "state": space}) if privileged_obs else seen
 
     def see(self, obs):
-        """The visible part of an observation [F]."""
-        seen = obs[self.visible]
-        return {"obs": seen, "state": obs} if self.full_state else seen
+        """The observed part of an observation [F]."""
+        seen = obs[self.indices]
+        return {"obs": seen, "state": obs} if self.privileged_obs else seen
 
     def reset(self, key):
-        """(key) -> (state, visible part of the observation)."""
+        """(key) -> (state, observed part of the observation)."""
         state, obs = self.task.reset(key)
         return state, self.see(obs)
 
     def step(self, key, state, action):
-        """Steps the task; returns the visible part of the observation."""
+        """Steps the task; returns the observed part of the observation."""
         state, out = self.task.step(key, state, action)
         return state, out._replace(obs=self.see(out.obs))
 

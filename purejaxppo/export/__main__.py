@@ -24,12 +24,12 @@ class Command:
     """Flags of an export."""
 
     run: str = ""
-    """The run's folder, as made by `python -m purejaxppo.train`."""
+    """The run's folder, as made by `purejaxppo train`."""
     to: str = ""
     """The file to write: .onnx, or .npz for the player in numpy."""
     checkpoint: str = "best"
     """best, last, or the environment steps of a save."""
-    index: int = -1
+    member: int = -1
     """Of a run of several seeds, the one to take: 0 is the first."""
     batch: int = 1
     """Observations that the file takes at once."""
@@ -39,7 +39,7 @@ class Command:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    prog = "python -m purejaxppo.export"
+    prog = "purejaxppo export"
     return cli.run(
         lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
     )
@@ -58,8 +58,8 @@ def run(command: Command) -> int:
     for line in imports(command.run):
         print(line, flush=True)
     agent = restore(command.run, command.checkpoint)
-    if command.index != -1:
-        agent = agent.member(command.index)
+    if command.member != -1:
+        agent = agent.member(command.member)
     agent.check_single("--to takes", command.run)
     written = export(agent, command.to, batch=command.batch, force=command.force)
     print(describe(written))

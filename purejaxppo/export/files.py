@@ -20,11 +20,11 @@ from purejaxppo import spaces
 from purejaxppo.agents import convolutions, normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.envs import registry
-from purejaxppo.evaluation import Agent
 from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Program
 from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import named_when_done
+from purejaxppo.trained_agent import Agent
 
 SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
@@ -120,7 +120,7 @@ def closing_env(agent: Agent) -> Iterator[Any]:
 def in_float32(agent: Agent) -> Agent:
     """Copies the agent with a network that computes in float32, as its parameters are."""
     network = dataclasses.replace(agent.config.network, compute_dtype="float32")
-    return agent._replace(config=dataclasses.replace(agent.config, network=network))
+    return dataclasses.replace(agent, config=dataclasses.replace(agent.config, network=network))
 
 
 def metadata(agent: Agent) -> dict[str, Any]:

@@ -25,7 +25,14 @@ IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 SMALL_INTEGERS = {"int8", "int16", "uint8", "uint16"}
 
 
-def rewrite(eqn: Any) -> Callable | None:
+Eqn = Any
+"""An equation of a jaxpr, with arrays of known shape and type."""
+
+Settings = dict[str, Any]
+"""Parameters of an operation, by name."""
+
+
+def rewrite(eqn: Eqn) -> Callable | None:
     """Rewrites an equation as a function of its inputs, in simpler operations; None if plain.
 
     Raises:
@@ -47,16 +54,16 @@ ELEMENTWISE = {"abs", "add", "div", "eq", "ge", "gt", "le", "lt", "max", "min", 
 """Operations that ONNX's runtimes do not compute in 8 or 16 bits."""
 
 
-def _plain(params: dict[str, Any], *names: str) -> bool:
+def _plain(params: Settings, *names: str) -> bool:
     """True if all of these parameters are None, or sequences of ones."""
     return all(set(params[name] or ()) <= {1} for name in names)
 
 
-def _refuse(eqn: Any, form: str):
+def _refuse(eqn: Eqn, form: str):
     raise ValueError(f"the policy uses {eqn.primitive.name!r} {form}, which cannot be exported")
 
 
-def _dot_general(eqn: Any) -> Callable | None:
+def _dot_general(eqn: Eqn) -> Callable | None:
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     a, b = (var.aval for var in eqn.invars)
     out = eqn.outvars[0].aval
@@ -82,7 +89,7 @@ def _dot_general(eqn: Any) -> Callable | None:
     return matrices
 
 
-def _conv(eqn: Any) -> Callable | None:
+def _conv(eqn: Eqn) -> Callable | None:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     if not _plain(params, "lhs_dilation") or params["batch_group_count"] != 1:
         _refuse(eqn, "of dilated inputs or grouped batches")
@@ -117,7 +124,7 @@ def _flat_places(shape: tuple[int, ...], indices: list[Any]):
     return sum((i * stride for i, stride in zip(indices, strides, strict=True)), jnp.int32(0))
 
 
-def _gather(eqn: Any) -> Callable | None:
+def _gather(eqn: Eqn) -> Callable | None:
     params, numbers = eqn.params, eqn.params["dimension_numbers"]
     operand = eqn.invars[0].aval
     if numbers == FLAT and operand.ndim == 1 and params["mode"] == IN_BOUNDS:
@@ -170,7 +177,7 @@ def _filler(value: Any, dtype: Any) -> Any:
     return jnp.iinfo(dtype).min if signed else jnp.iinfo(dtype).max
 
 
-def _dynamic_slice(eqn: Any) -> Callable:
+def _dynamic_slice(eqn: Eqn) -> Callable:
     shape, sizes = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
 
     def flat(x, *starts):
@@ -187,7 +194,7 @@ def _dynamic_slice(eqn: Any) -> Callable:
     return flat
 
 
-def _reduce_window(combine: Callable, start: float, eqn: Any) -> Callable:
+def _reduce_window(combine: Callable, start: float, eqn: Eqn) -> Callable:
     """Reduces axis by axis, over shifted slices."""
     params = eqn.params
     if not _plain(params, "base_dilation") or eqn.outvars[0].aval.dtype != jnp.float32:
@@ -217,7 +224,7 @@ def _reduce_window(combine: Callable, start: float, eqn: Any) -> Callable:
     return slices
 
 
-def _broadcast(eqn: Any) -> Callable | None:
+def _broadcast(eqn: Eqn) -> Callable | None:
     shape, axes = eqn.params["shape"], eqn.params["broadcast_dimensions"]
     given = eqn.invars[0].aval.shape
     if len(given) == len(shape) and given != shape:
@@ -232,7 +239,7 @@ def _broadcast(eqn: Any) -> Callable | None:
     )
 
 
-def _pad(eqn: Any) -> Callable | None:
+def _pad(eqn: Eqn) -> Callable | None:
     config = [tuple(map(int, sizes)) for sizes in eqn.params["padding_config"]]
     if any(between for *_, between in config):
         _refuse(eqn, "between elements")
@@ -248,7 +255,7 @@ def _pad(eqn: Any) -> Callable | None:
     return cut
 
 
-def _select(eqn: Any) -> Callable | None:
+def _select(eqn: Eqn) -> Callable | None:
     which, *cases = (var.aval for var in eqn.invars)
     if which.dtype != bool:
         return lambda which, *xs: functools.reduce(
@@ -264,7 +271,7 @@ def _select(eqn: Any) -> Callable | None:
     return None
 
 
-def _integer_pow(eqn: Any) -> Callable:
+def _integer_pow(eqn: Eqn) -> Callable:
     def power(x, y: int):
         if y < 0:
             return 1 / power(x, -y)
@@ -276,7 +283,7 @@ def _integer_pow(eqn: Any) -> Callable:
     return lambda x: power(x, eqn.params["y"])
 
 
-def _split(eqn: Any) -> Callable:
+def _split(eqn: Eqn) -> Callable:
     ends = np.cumsum(eqn.params["sizes"])
     axis = eqn.params["axis"]
     return lambda x: [
@@ -285,36 +292,36 @@ def _split(eqn: Any) -> Callable:
     ]
 
 
-def _round(eqn: Any) -> None:
+def _round(eqn: Eqn) -> None:
     if eqn.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
         _refuse(eqn, "away from zero at halves")
 
 
-def _of_shape(eqn: Any) -> Callable:
+def _of_shape(eqn: Eqn) -> Callable:
     """Reshapes, for operations that only add or remove axes of size 1."""
     return lambda x: lax.reshape(x, eqn.outvars[0].aval.shape)
 
 
-def _stack(eqn: Any) -> Callable:
+def _stack(eqn: Eqn) -> Callable:
     axis = eqn.params["axis"]
     return lambda *xs: lax.concatenate([lax.expand_dims(x, [axis]) for x in xs], axis)
 
 
 def _of_bools(reduce: Callable) -> Callable:
-    def rule(eqn: Any) -> Callable:
+    def rule(eqn: Eqn) -> Callable:
         axes = tuple(eqn.params["axes"])
         return lambda x: reduce(x.astype(jnp.int32), axes).astype(bool)
 
     return rule
 
 
-def _reverse(eqn: Any) -> Callable:
+def _reverse(eqn: Eqn) -> Callable:
     shape, axes = eqn.invars[0].aval.shape, eqn.params["dimensions"]
     places = np.flip(np.arange(math.prod(shape), dtype=np.int32).reshape(shape), axes)
     return lambda x: _take(x, jnp.asarray(places))
 
 
-RULES: dict[str, Callable[[Any], Callable | None]] = {
+RULES: dict[str, Callable[[Eqn], Callable | None]] = {
     "add_any": lambda eqn: lax.add,
     "broadcast_in_dim": _broadcast,
     "clamp": lambda eqn: lambda low, x, high: jnp.minimum(jnp.maximum(x, low), high),
@@ -346,16 +353,16 @@ def _integers(values: Any) -> list[int]:
     return [int(value) for value in values]
 
 
-def _reduced(params: dict[str, Any]) -> dict[str, Any]:
+def _reduced(params: Settings) -> Settings:
     return {"axes": _integers(params["axes"])}
 
 
-def _extreme(params: dict[str, Any]) -> dict[str, Any]:
+def _extreme(params: Settings) -> Settings:
     (axis,) = params["axes"]
     return {"axis": int(axis), "dtype": str(np.dtype(params["index_dtype"]))}
 
 
-def _convolution(params: dict[str, Any]) -> dict[str, Any]:
+def _convolution(params: Settings) -> Settings:
     return {
         "strides": _integers(params["window_strides"]),
         "padding": [_integers(pair) for pair in params["padding"]],
@@ -364,7 +371,7 @@ def _convolution(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cut(params: dict[str, Any]) -> dict[str, Any]:
+def _cut(params: Settings) -> Settings:
     starts = _integers(params["start_indices"])
     return {
         "starts": starts,
@@ -373,7 +380,7 @@ def _cut(params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-PARAMETERS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+PARAMETERS: dict[str, Callable[[Settings], Settings]] = {
     "argmax": _extreme,
     "argmin": _extreme,
     "broadcast_in_dim": lambda p: {"shape": _integers(p["shape"])},

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from purejaxppo.export.player import OPERATIONS, Equation, Port, Program
-from purejaxppo.export.rewrite import PARAMETERS, rewrite
+from purejaxppo.export.rewrite import PARAMETERS, Settings, rewrite
 
 LONGEST_LOOP = 256
 """Largest number of iterations of a loop that is unrolled."""
@@ -36,6 +36,10 @@ CALLS = {
 """Primitives that run a jaxpr, and the parameter that holds it."""
 IDENTITIES = {"copy", "copy_p", "optimization_barrier", "sharding_constraint", "stop_gradient"}
 DTYPES = {"bool", "float32", "int8", "int16", "int32", "uint8", "uint16", "uint32"}
+
+
+Values = list[Any]
+"""Values of a traced program's variables: arrays, or names of arrays."""
 
 
 class Named(NamedTuple):
@@ -106,7 +110,7 @@ class _Builder:
         self._known: dict[Any, str] = {}
         self._kept_alive: list[Any] = []
 
-    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> Values:
         """Runs a jaxpr; returns its results, each an array or a name."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
@@ -131,13 +135,13 @@ class _Builder:
             self.constants[self._known[key]] = array
         return self._known[key]
 
-    def _call(self, function: Callable, *values: Any) -> list[Any]:
+    def _call(self, function: Callable, *values: Any) -> Values:
         """Runs a function that is written in JAX; returns its results."""
         shapes = [jax.ShapeDtypeStruct(np.shape(v), v.dtype) for v in values]
         closed = jax.make_jaxpr(function)(*shapes)
         return self.run(closed.jaxpr, closed.consts, values)
 
-    def _equation(self, eqn: Any, values: list[Any]) -> list[Any]:
+    def _equation(self, eqn: Any, values: Values) -> Values:
         op, known = eqn.primitive.name, not any(isinstance(v, Named) for v in values)
         if op in IDENTITIES:
             return values
@@ -155,7 +159,7 @@ class _Builder:
             return self._call(function, *values)
         return [self._emit(eqn, values)]
 
-    def _emit(self, eqn: Any, values: list[Any]) -> Named:
+    def _emit(self, eqn: Any, values: Values) -> Named:
         op, aval = eqn.primitive.name, eqn.outvars[0].aval
         if op not in OPERATIONS:
             raise ValueError(
@@ -170,7 +174,7 @@ class _Builder:
         self.equations.append(Equation(op, inputs, output, params))
         return Named(output, tuple(aval.shape), aval.dtype)
 
-    def _loop(self, params: dict[str, Any], values: list[Any]) -> list[Any]:
+    def _loop(self, params: Settings, values: Values) -> Values:
         """Unrolls a scan."""
         length, fixed, carried = params["length"], params["num_consts"], params["num_carry"]
         if length > LONGEST_LOOP:

@@ -18,10 +18,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from purejaxppo.aliases import T, Tree
+
 MEMBER_DEVICES = "seed"
 SHARD_DEVICES = "env"
 LOCAL_AXIS = "shard"
 MEMBER_AXIS = "member"
+
+
+Axes = Any
+"""A prefix pytree of 0, for arrays with an axis of their own for each shard (or member), and None,
+for those that all have in common."""
 
 
 def cpu_cores() -> int:
@@ -61,7 +68,8 @@ class Shards:
         num_shards: logical shards D.
         devices: to spread them over; the largest numbers of them that divide members and D are
             used.
-        num_members: agents M that train side by side; 0: one, without an axis for it.
+        num_members: agents M that train side by side, on a leading axis of arrays; 0: one, without
+            an axis for it.
     """
 
     def __init__(
@@ -87,25 +95,29 @@ class Shards:
         names = [SHARD_DEVICES] * (along > 1) + [LOCAL_AXIS] * (self.per_device > 1)
         self.axes = tuple(names)
 
-    def psum(self, x: Any) -> Any:
+    def psum(self, x: T) -> T:
         """Sums a pytree over all shards, inside a mapped function."""
         return jax.lax.psum(x, self.axes) if self.axes else x
 
-    def pmax(self, x: Any) -> Any:
+    def pmax(self, x: T) -> T:
         """The maximum of a pytree over all shards, inside a mapped function."""
         return jax.lax.pmax(x, self.axes) if self.axes else x
 
-    def any_member(self, x: Any) -> Any:
+    def any_member(self, x: jax.Array) -> jax.Array:
         """True if a bool [] holds for any agent on this device, inside a mapped function."""
-        return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members else x
+        return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members > 1 else x
 
     def map(
-        self, function: Callable, in_axes: Any, out_axes: Any, members: tuple[Any, Any] = (0, 0)
-    ) -> Callable:
+        self,
+        function: Callable[..., T],
+        in_axes: Axes,
+        out_axes: Axes,
+        members: tuple[Axes, Axes] = (0, 0),
+    ) -> Callable[..., T]:
         """Runs `function` on every shard, and for every member where there are members.
 
-        `in_axes` and `out_axes` are prefix pytrees of 0 (local: an axis D, which the function does
-        not see) and None (the same for all shards). `members` gives the same for members' arguments
+        `in_axes` and `out_axes` are `Axes` of shards: 0 for an axis D, which the function does not
+        see. `members` gives the same for members' arguments
         and results: a tuple with an entry per argument, or one for all; a member axis M leads.
         """
         in_members, out_members = members
@@ -115,7 +127,9 @@ class Shards:
             inner = jax.vmap(function, in_axes, out_axes, axis_name=LOCAL_AXIS)
         else:
             inner = _squeezed(function, in_axes, out_axes)
-        if self.num_members:
+        if self.num_members == 1:
+            inner = _squeezed(inner, in_members, out_members)
+        elif self.num_members:
             inner = jax.vmap(inner, in_members, out_members, axis_name=MEMBER_AXIS)
         if self.mesh is not None:
             inner = jax.shard_map(
@@ -127,7 +141,7 @@ class Shards:
             )
         return functools.wraps(function)(inner)
 
-    def shardings(self, axes: Any) -> Any:
+    def shardings(self, axes: Axes) -> Tree:
         """The shardings of arrays with such axes, as a prefix pytree (None: one device)."""
         if self.mesh is None:
             return None
@@ -139,11 +153,11 @@ class Shards:
             is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
 
-    def everywhere(self) -> Any:
+    def everywhere(self) -> NamedSharding | None:
         """The sharding of arrays that are replicated on every device (None: one device)."""
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
 
-    def _specs(self, axes: Any, members: int | None) -> Any:
+    def _specs(self, axes: Axes, members: int | None) -> Tree:
         leading = () if members is None or not self.num_members else (MEMBER_DEVICES,)
 
         def spec(axis: int | None) -> PartitionSpec:
@@ -157,10 +171,10 @@ def largest_divisor(n: int, limit: int) -> int:
     return max((k for k in range(1, limit + 1) if n % k == 0), default=1)
 
 
-def _squeezed(function: Callable, in_axes: Any, out_axes: Any) -> Callable:
-    """`function` with the length-1 shard axis taken off its inputs and put on its outputs."""
+def _squeezed(function: Callable, in_axes: Axes, out_axes: Axes) -> Callable:
+    """`function` with a length-1 axis taken off its inputs and put on its outputs."""
 
-    def on_local(change: Callable, axes: Any, tree: Any) -> Any:
+    def on_local(change: Callable, axes: Axes, tree: Tree) -> Tree:
         return jax.tree.map(
             lambda axis, part: part if axis is None else jax.tree.map(change, part),
             axes,

@@ -10,6 +10,7 @@ observations are normalised as they were when it acted.
 """
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from purejaxppo import learner
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
+from purejaxppo.learner import Parts
 from purejaxppo.parts import STATE_AXES, map_over_shards
-from purejaxppo.runs.loop import Run
+from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import Row
 from purejaxppo.streams import split_keys
@@ -41,7 +43,13 @@ class AsynchronousPrograms(Programs):
     The actor's part runs on a CPU, where waiting for a simulator does not block the learner.
     """
 
-    def __init__(self, config: Config, devices: list[jax.Device]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        devices: list[jax.Device],
+        *,
+        change: Callable[[Parts], Parts] | None = None,
+    ) -> None:
         """Builds the parts; nothing is compiled yet.
 
         Raises:
@@ -52,7 +60,7 @@ class AsynchronousPrograms(Programs):
                 f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
                 f"{config.env.name} is none: leave it off"
             )
-        super().__init__(config, devices)
+        super().__init__(config, devices, change=change)
         self.actor_device = jax.local_devices(backend="cpu")[-1]
 
     def compile_training(self, state: TrainState) -> None:
@@ -83,7 +91,7 @@ class AsynchronousPrograms(Programs):
         return Collected(rollout, key, update)
 
 
-class AsynchronousRun(Run):
+class AsynchronousLoop(TrainingLoop):
     """One training run that collects rollouts in parallel with its updates."""
 
     programs: AsynchronousPrograms
@@ -94,9 +102,7 @@ class AsynchronousRun(Run):
         self._saved_at = time.perf_counter()
         with ThreadPoolExecutor(1, "actor") as actor:
             state = self._train(state, interrupt, actor)
-        with self._between_chunks(state):
-            self._save(state)
-            self.checkpoints.wait()
+        self._end(state)
         return state
 
     def _train(
@@ -106,7 +112,9 @@ class AsynchronousRun(Run):
         waiting: Future[Collected] = actor.submit(
             programs.collect, state.agent, state.rollout, state.key, p.update
         )
-        while p.update < total:
+        with self._between_chunks(state):
+            self._call("on_start", state)
+        while p.update < total and not self.stopped:
             started = time.perf_counter()
             with self._host_failures(state):
                 rollout, key, update = waiting.result()
@@ -127,6 +135,6 @@ class AsynchronousRun(Run):
         return state
 
     def _rows(self, metrics: Metrics) -> list[Row]:
-        self._lags = self._lags[-int(metrics.updates) :]
+        self._lags = self._lags[-int(metrics.updates[0]) :]
         lag = {"charts/lag": sum(self._lags) / len(self._lags)}
         return [row | lag for row in super()._rows(metrics)]

@@ -1,85 +1,108 @@
 """Saving and restoring runs: the only file that imports orbax.
 
-A save has three items: `agent` (all that evaluation needs), `train` (the rest of the TrainState)
-and `progress` (host counters); where many agents train side by side, also `best`, the best of each
-so far. Orbax renames a finished save into place, so that a run that is killed while saving still
-has its last complete one.
+A save has four items: `agent` (all that evaluation needs), `train` (the rest of the TrainState),
+`progress` (host counters) and, once there has been an evaluation, `best`: the best agent so far.
+All arrays have a leading axis of members. Orbax renames a finished save into place, so that a run
+that is killed while saving still has its last complete one.
 """
 
 import dataclasses
 import logging
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding, PartitionSpec
 
-from purejaxppo.config.files import load_config, load_members
-from purejaxppo.evaluation import Agent
+from purejaxppo.config.files import load_config
+from purejaxppo.config.run_files import load_members
+from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
+from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, TrainState
 
 log = logging.getLogger("purejaxppo")
 
+OLD_BEST = "best"
+"""Folder of the best agent of a run of version 0.1 that trained alone."""
+
 
 @dataclasses.dataclass
 class Progress:
-    """Host counters of a run, saved beside its state."""
+    """Host counters of a run, saved beside its state; lists have an entry per member."""
 
     update: int = 0
-    env_steps: int = 0
     train_seconds: float = 0.0
     """Training alone, without compiling, evaluating and saving."""
-    best_return: float | None = None
-    best_env_steps: int = 0
-    """Environment steps of the save in `best/` that has this return."""
     member_steps: list[int] = dataclasses.field(default_factory=list)
-    """Environment steps of each of several agents in one run; `env_steps` is their mean."""
+    """Environment steps."""
     member_best: list[float | None] = dataclasses.field(default_factory=list)
+    """Best evaluations."""
     member_best_steps: list[int] = dataclasses.field(default_factory=list)
+    """Environment steps at the best evaluations."""
+
+    @classmethod
+    def of(cls, size: int) -> "Progress":
+        """The counters of `size` members before the first update."""
+        return cls(0, 0.0, [0] * size, [None] * size, [0] * size)
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> "Progress":
+        """Reads a save's counters; version 0.1 had no lists for an agent that trained alone."""
+        if not saved["member_steps"]:
+            keys = ("env_steps", "best_return", "best_env_steps")
+            names = ("member_steps", "member_best", "member_best_steps")
+            saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
+        return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of each member, their mean."""
+        return sum(self.member_steps) // len(self.member_steps)
+
+    @property
+    def best_return(self) -> float | None:
+        """The best evaluation, the mean of the members that have one; None if none has."""
+        known = [score for score in self.member_best if score is not None]
+        return sum(known) / len(known) if known else None
 
 
 class Checkpoints:
     """The saves of one run folder.
 
     Args:
-        run_dir: the run's folder; `checkpoints/` holds the last saves by environment steps, `best/`
-            the agent with the best evaluation.
+        run_dir: the run's folder; its `checkpoints/` holds the last saves by environment steps.
         keep: number of the last saves that stay on disk.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
-        """Opens (and creates) the folders."""
-        self._last = _manager(run_dir / "checkpoints", keep)
-        self._best = _manager(run_dir / "best", None)
-        self._recorded: list[int] = []
-        """Steps of the best agent that the last complete save names, then of the one that a save
-        in progress names: a killed run may resume from either, and needs its best agent."""
+        """Opens (and creates) the folder."""
+        self._manager = _manager(run_dir / "checkpoints", keep)
+        self._old_best = run_dir / OLD_BEST
 
     def latest(self) -> int | None:
         """Environment steps of the last save, None if there is none."""
-        return self._last.latest_step()
+        return self._manager.latest_step()
 
     def finished(self) -> int | None:
         """Environment steps of the last save that is complete on disk, None if there is none."""
-        return max(_steps(Path(self._last.directory)), default=None)
+        return max(_steps(Path(self._manager.directory)), default=None)
 
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
-        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
-        items = _restore(self._last, self.latest(), args)
-        return Progress(**items["progress"])
+        return Progress.read(_restore(self._manager, self.latest(), {})["progress"])
 
-    def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> None:
+    def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> bool:
         """Saves the whole state, in the background; the caller may donate it right after.
 
-        `best` holds the best agents of a run of many, in one tree.
+        `best` holds the best agent of each member, in one tree. Returns False if these steps are
+        saved already.
         """
-        if self._last.latest_step() == progress.env_steps:
-            return
-        self._last.wait_until_finished()
-        self._recorded = self._recorded[-1:]
-        self._drop_superseded()
+        if self._manager.latest_step() == progress.env_steps:
+            return False
         copy, best = _snapshot((state, best))
         items = {
             "agent": ocp.args.StandardSave(copy.agent),
@@ -88,76 +111,62 @@ class Checkpoints:
         }
         if best is not None:
             items["best"] = ocp.args.StandardSave(best)
-        self._last.save(progress.env_steps, args=ocp.args.Composite(**items))
-        self._recorded.append(progress.best_env_steps)
+        self._manager.save(progress.env_steps, args=ocp.args.Composite(**items))
+        return True
 
-    def save_best(self, agent: AgentState, progress: Progress) -> None:
-        """Saves a better agent; the previous one stays until the next save that names this one."""
-        if progress.env_steps in self._best.all_steps():
-            return
-        self._drop_superseded()
-        self._best.save(
-            progress.env_steps,
-            args=ocp.args.Composite(
-                agent=ocp.args.StandardSave(_snapshot(agent)),
-                progress=ocp.args.JsonSave(dataclasses.asdict(progress)),
-            ),
-        )
+    def restore(self, template: TrainState) -> tuple[TrainState, AgentState | None, Progress]:
+        """Loads the last save: the state, the best agents and the counters.
 
-    def clear_best(self) -> None:
-        """Deletes the best agent of a run that ended before its first save and starts again."""
-        for step in self._best.all_steps():
-            self._best.delete(step)
-
-    def _drop_superseded(self) -> None:
-        """Deletes best agents but the newest and those that a run may resume with."""
-        for step in sorted(self._best.all_steps())[:-1]:
-            if step not in self._recorded:
-                self._best.delete(step)
-
-    def restore(self, template: TrainState) -> tuple[TrainState, Progress]:
-        """Loads the last save with the shapes, types and shardings of `template`."""
+        `template` gives the shapes, types and shardings of the state.
+        """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-        items = _restore(
-            self._last,
-            self.latest(),
-            ocp.args.Composite(
-                agent=ocp.args.StandardRestore(abstract.agent),
-                train=ocp.args.StandardRestore(_without_empty(abstract.replace(agent=None))),
-                progress=ocp.args.JsonRestore(),
-            ),
-        )
-        progress = Progress(**items["progress"])
-        for step in self._best.all_steps():  # from after this save: found again
-            if step > progress.env_steps:
-                self._best.delete(step)
-        if not progress.member_best and progress.best_env_steps not in self._best.all_steps():
-            progress.best_return, progress.best_env_steps = None, 0  # its save is gone
-        self._recorded = [progress.best_env_steps]
+        step = self.latest()
+        folder = Path(self._manager.directory) / str(step)
+        wanted = {
+            "agent": abstract.agent,
+            "train": _without_empty(abstract.replace(agent=None)),
+        }
+        if (folder / "best").is_dir():
+            wanted["best"] = abstract.agent
+        items = _restore(self._manager, step, wanted)
         train = _with_empty(items["train"], abstract.replace(agent=None))
-        return train.replace(agent=items["agent"]), progress
+        progress = Progress.read(items["progress"])
+        best = items.get("best")
+        if best is None and progress.best_return is not None:
+            best = self._restore_old_best(abstract.agent, progress)
+        if best is None:
+            progress = dataclasses.replace(progress, **_no_best(progress))
+        return train.replace(agent=items["agent"]), best, progress
 
-    def restore_best(self, template: AgentState) -> AgentState:
-        """Loads the best agents from the last save of a run of many agents."""
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-        args = ocp.args.Composite(
-            best=ocp.args.StandardRestore(abstract), progress=ocp.args.JsonRestore()
-        )
-        return _restore(self._last, self.latest(), args)["best"]
+    def _restore_old_best(self, abstract: AgentState, progress: Progress) -> AgentState | None:
+        """Loads the best agent of version 0.1, which saved it apart; None if it is gone."""
+        step = progress.member_best_steps[0]
+        if step not in _steps(self._old_best):
+            return None
+        with _manager(self._old_best, None) as manager:
+            return _restore(manager, step, {"agent": abstract})["agent"]
+
+    def clear_old_best(self) -> None:
+        """Deletes the best agent of a run of version 0.1 that ended before its first save."""
+        shutil.rmtree(self._old_best, ignore_errors=True)
 
     def wait(self) -> None:
         """Waits until saves in progress are on disk; raises their errors."""
-        self._last.wait_until_finished()
-        self._best.wait_until_finished()
+        self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits for saves in progress, and closes the folders."""
-        self._last.wait_until_finished()
-        self._best.wait_until_finished()
-        self._recorded = self._recorded[-1:]
-        self._drop_superseded()
-        self._last.close()
-        self._best.close()
+        """Waits for saves in progress, and closes the folder."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+def _no_best(progress: Progress) -> dict[str, Any]:
+    """The fields of counters without a best evaluation."""
+    empty = Progress.of(len(progress.member_steps))
+    return {
+        "member_best": empty.member_best,
+        "member_best_steps": empty.member_best_steps,
+    }
 
 
 def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
@@ -173,21 +182,52 @@ def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
     )
 
 
-def _restore(manager: ocp.CheckpointManager, step: int | None, args: Any) -> Any:
-    """Restores items of a save; raises ValueError in one sentence if they do not fit."""
+def _restore(manager: ocp.CheckpointManager, step: int | None, wanted: dict[str, Any]) -> Any:
+    """Restores items of a save with the shapes that are `wanted`, and its counters.
+
+    Version 0.1 saved an agent that trained alone without an axis of members, which is added.
+
+    Raises:
+        ValueError: they do not fit, in one sentence.
+    """
+    counters = ocp.args.Composite(progress=ocp.args.JsonRestore())
     try:
-        for name in ("agent", "best", "train"):
-            if name in args:
-                _check_shapes(manager.directory / str(step) / name, args[name].item)
-        items = manager.restore(step, args=args)
-        Progress(**items["progress"])
+        progress = manager.restore(step, args=counters)["progress"]
+        Progress.read(progress)
+        alone = not progress["member_steps"]
+        stored = jax.tree.map(_without_axis, wanted) if alone else wanted
+        for name, template in stored.items():
+            _check_shapes(manager.directory / str(step) / name, template)
+        args = {name: ocp.args.StandardRestore(tree) for name, tree in stored.items()}
+        restored = manager.restore(step, args=ocp.args.Composite(**args)) if args else {}
+        items = {**dict(restored.items()), "progress": progress}
     except (ValueError, KeyError, TypeError, OSError) as error:
         log.debug("restoring failed", exc_info=True)
         raise ValueError(
             f"{manager.directory / str(step)} does not fit the run's config.yaml: one of them was "
             f"changed or damaged, or made by another version"
         ) from error
+    if alone:
+        items |= {
+            name: jax.tree.map(_with_axis, items[name], tree) for name, tree in wanted.items()
+        }
     return items
+
+
+def _with_axis(x: jax.Array, described: jax.ShapeDtypeStruct) -> jax.Array:
+    """Adds a leading axis to an array; orbax describes keys with one axis more."""
+    sharding = described.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[: x.ndim + 1]))
+    return jax.jit(lambda x: x[None], out_shardings=sharding)(x)
+
+
+def _without_axis(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The description of an array without its leading axis."""
+    sharding = x.sharding
+    if isinstance(sharding, NamedSharding):
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    return jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
 
 
 def _without_empty(tree: Any) -> Any:
@@ -222,65 +262,73 @@ def _snapshot(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
-def restore(run_dir: str | Path, checkpoint: str | int = "best") -> Agent:
+def restore(
+    run_dir: str | Path,
+    checkpoint: str | int = "best",
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> Agent:
     """Restores a trained agent, with its training normaliser, from a run folder.
 
     For a run of many agents it has them all; `Agent.member` selects one. Where no evaluation has
     found a best agent, "best" is the last save, and a warning is logged. Restoring runs code: the
-    config may name Python files, which are imported (`config.files.imported_files` lists them).
+    config may name Python files, which are imported (`config.run_files.imported_files` lists them).
 
     Args:
-        run_dir: as made by `python -m purejaxppo.train`.
+        run_dir: as made by `purejaxppo train`.
         checkpoint: "best", "last", or the environment steps of a save.
+        overrides: values of config fields by dotted name, above all objects that the config
+            cannot restore: {"env.name": Walk()}.
 
     Raises:
         ValueError: no such run or checkpoint; says what there is.
     """
     run_dir = Path(run_dir)
-    if not (run_dir / "config.yaml").is_file():
-        raise ValueError(f"{run_dir}: not a run folder (it has no config.yaml)")
-    config = load_config(run_dir / "config.yaml")
-    best, last = _steps(run_dir / "best"), _steps(run_dir / "checkpoints")
-    if not best and not last:
-        raise ValueError(f"{run_dir}: nothing has been saved yet")
-    if checkpoint == "best":
-        folder, step = ("best", best[-1]) if best else ("checkpoints", last[-1])
-    elif checkpoint == "last" and last:
-        folder, step = "checkpoints", last[-1]
-    elif str(checkpoint).isdigit() and int(checkpoint) in (*last, *best):
-        step = int(checkpoint)
-        folder = "checkpoints" if step in last else "best"
-    else:
-        known = ["best"] * bool(best) + ["last"] * bool(last) + [str(s) for s in (*last, *best)]
-        raise ValueError(
-            f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(dict.fromkeys(known))}"
-        )
-    members = tuple(load_members(run_dir / "members.yaml", config))
-    agent = Agent(config, AgentState({}, None), members=members)  # type: ignore[arg-type]
-    init, key = agent.policy.init, jax.random.key(0)
-    if members:
-        init, key = jax.vmap(init), jnp.broadcast_to(key, len(members))
-    template = jax.eval_shape(init, key)
+    check_is_run(run_dir)
+    config = load_config(run_dir / CONFIG, overrides, saved=True)
+    folder, step, item = _find(run_dir, checkpoint)
+    members = load_members(run_dir / MEMBERS, config) or [config]
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    keys = jnp.broadcast_to(jax.random.key(0), len(members))
+    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
     template = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), template
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        jax.eval_shape(jax.vmap(agent.policy.init), keys),
     )
-    # The best agents of many are stored in each save of them all.
-    item = "best" if members and checkpoint == "best" else "agent"
-    with _manager(run_dir / folder, 1_000_000) as manager:
-        if not (run_dir / folder / str(step) / item).is_dir():
-            item = "agent"
-        if checkpoint == "best" and (folder, item) == ("checkpoints", "agent"):
-            log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
-        args = {item: ocp.args.StandardRestore(template), "progress": ocp.args.JsonRestore()}
-        items = _restore(manager, step, ocp.args.Composite(**args))
-    progress = Progress(**items["progress"])
-    steps = progress.member_best_steps if item == "best" else progress.member_steps
-    if item == "best" and None in progress.member_best:
+    with _manager(folder, 1_000_000) as manager:
+        items = _restore(manager, step, {item: template})
+    progress = Progress.read(items["progress"])
+    best = item == "best" or folder.name == OLD_BEST
+    if best and None in progress.member_best:
         without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
         log.warning("%s: no evaluation has found a best agent %s", run_dir, ", ".join(without))
-    env_steps = progress.env_steps
-    return agent._replace(state=items[item], env_steps=env_steps, member_steps=tuple(steps))
+    steps = progress.member_best_steps if best else progress.member_steps
+    agents = Agent(config, items[item], progress.env_steps, tuple(members), tuple(steps))
+    return agents if len(members) > 1 else agents.member(0)
+
+
+def _find(run_dir: Path, checkpoint: str | int) -> tuple[Path, int, str]:
+    """The folder, the step and the item of a save; `restore` describes the arguments and errors."""
+    saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
+    last, old_best = _steps(saves), _steps(old)
+    if not last and not old_best:
+        raise ValueError(f"{run_dir}: nothing has been saved yet")
+    has_best = bool(last) and (saves / str(last[-1]) / "best").is_dir()
+    if checkpoint == "best":
+        if has_best:
+            return saves, last[-1], "best"
+        if old_best:
+            return old, old_best[-1], "agent"
+        log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
+        return saves, last[-1], "agent"
+    if checkpoint == "last" and last:
+        return saves, last[-1], "agent"
+    if str(checkpoint).isdigit() and int(checkpoint) in (*last, *old_best):
+        step = int(checkpoint)
+        return (saves if step in last else old), step, "agent"
+    known = ["best"] * (has_best or bool(old_best)) + ["last"] * bool(last)
+    known += dict.fromkeys(str(s) for s in (*last, *old_best))
+    raise ValueError(f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(known)}")
 
 
 def _steps(folder: Path) -> list[int]:

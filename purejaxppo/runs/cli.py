@@ -7,8 +7,10 @@ import functools
 import io
 import logging
 import sys
+import types
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import tyro
@@ -23,8 +25,10 @@ from purejaxppo.config.files import (
     load_config,
 )
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.renamed import answer
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs import usage
 from purejaxppo.runs.console import Stopped, fail
 
 C = TypeVar("C")
@@ -87,16 +91,24 @@ def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
     return command
 
 
-def parse_over_config(command: type[C], args: Sequence[str], *, prog: str, description: str) -> C:
-    """Parses a command line over the config file that its --config names.
+def parse_over_config(
+    command: type[C], args: Sequence[str], *, prog: str, description: str, examples: Sequence[str]
+) -> C:
+    """Parses a command line over the config file that its --config names, or over the defaults.
 
-    `command` is a dataclass of a config's fields and others, `config` among them.
+    Args:
+        command: a dataclass of a config's fields and others, `config` among them.
+        args: the command line.
+        prog: the words that start the command.
+        description: of the command, for --help.
+        examples: whole command lines, for --help.
 
     Raises:
         ValueError: one sentence about the file or the first flag that is wrong.
         SystemExit: --help.
     """
     args = list(args)
+    topic = usage.topic_of(args)
     default: Any = command()
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     peek.add_argument("--config", default=default.config)
@@ -104,10 +116,26 @@ def parse_over_config(command: type[C], args: Sequence[str], *, prog: str, descr
         name = peek.parse_known_args(args)[0].config
     except argparse.ArgumentError as error:
         raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
-    config = load_config(name)
+    config = load_config(name) if name else Config()
+    if topic == "":
+        usage.print_overview(default, prog, description, examples)
+    elif topic not in (None, "all"):
+        usage.print_section(topic, config, Path(name).name)
+    if topic not in (None, "all"):
+        raise SystemExit(0)
+    args = ["--help"] if topic else args
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
     default = dataclasses.replace(default, **fields, config=name)
     return parse(default, args, prog=prog, description=description)
+
+
+def check_task(config: Config) -> None:
+    """Raises ValueError unless the config names a task."""
+    if not config.env.name:
+        raise ValueError(
+            "env.name is missing: name a task, as in --env.name gymnax/CartPole-v1, or a config "
+            "that has one, as in --config hopper.yaml"
+        )
 
 
 def pair_flags(cls: type) -> list[str]:
@@ -180,9 +208,14 @@ def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
         return positive, True
     if key in hints:
         return key, False
+    if ours := answer(key, hints, "--") or answer(positive, hints, "--"):
+        raise ValueError(f"{word} {ours}")
+    if any(name.startswith(f"{key}.") for name in hints):
+        raise ValueError(f"{word} is a section of fields: --help {key} lists them")
     same = (name for name in hints if name.rpartition(".")[2] == key)
     close = nearest(key, hints) or next(same, None)
-    hint = f"did you mean --{close}?" if close else "--help lists them"
+    everything = "--help all" if "config" in hints else "--help"
+    hint = f"did you mean --{close}?" if close else f"{everything} lists them"
     raise ValueError(f"{word}: unknown flag; {hint}")
 
 
@@ -211,7 +244,7 @@ def _check_flag(key: str, words: list[str], hint: Any) -> Any:
         raise ValueError(f"--{key} needs a value")
     if len(words) > 1:
         raise ValueError(f"--{key} takes one value, but {words[1]!r} follows it")
-    text = hint is str or kind is Literal
+    text = hint is str or kind in (Literal, types.UnionType, typing.Union)
     return convert(words[0] if text else _scalar(words[0]), hint, f"--{key}")
 
 

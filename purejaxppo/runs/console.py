@@ -2,8 +2,10 @@
 
 import math
 import sys
+from typing import TYPE_CHECKING
 
-from purejaxppo.runs.rows import Row
+if TYPE_CHECKING:
+    from purejaxppo.runs.rows import Row
 
 
 class Stopped(RuntimeError):
@@ -47,7 +49,7 @@ class Console:
         if self._bar:
             self._bar.start()
 
-    def progress(self, done: int, env_steps: int, sps: float, row: Row) -> None:
+    def progress(self, done: int, env_steps: int, sps: float, row: "Row") -> None:
         """Shows progress: `done` of the total, and a row that may hold a newer return."""
         self._return = row.get("charts/episodic_return", self._return)
         value = "-" if math.isnan(self._return) else f"{self._return:.1f}"

@@ -10,35 +10,6 @@ from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.rows import Row
 
 
-def plot_curve(rows: Iterable[Row], path: Path, title: str, *, evaluated: str) -> None:
-    """Draws the learning curve of a run: training and evaluation return over environment steps.
-
-    Args:
-        rows: of metrics.csv.
-        path: of the picture.
-        title: above it.
-        evaluated: the kind of policy in evaluations, deterministic or stochastic.
-    """
-    rows = list(rows)
-    figure, axes = _returns_figure(title)
-    for key, label, style in (
-        ("charts/episodic_return", "training (stochastic policy)", {"lw": 1.2, "color": "C0"}),
-        ("eval/return_mean", f"evaluation ({evaluated} policy)", {"color": "C1", "marker": "."}),
-    ):
-        points = [(row["global_step"], row) for row in rows if key in row]
-        if not points:
-            continue
-        steps = [step for step, _ in points]
-        values = [row[key] for _, row in points]
-        axes.plot(steps, values, label=label, **style)
-        if key.startswith("eval"):
-            std = np.array([row["eval/return_std"] for _, row in points])
-            axes.fill_between(
-                steps, values - std, values + std, color="C1", alpha=0.2, lw=0, label="± std"
-            )
-    save_figure(figure, path)
-
-
 def confidence(values: np.ndarray) -> np.ndarray:
     """Half the width of the 95 % confidence interval of the mean over axis 0, by Student's t."""
     from scipy import stats
@@ -55,7 +26,7 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     table: dict[float, dict[float, Row]] = {}
     for row in rows:
         if key in row:
-            table.setdefault(row["update"], {})[row["member"]] = row
+            table.setdefault(row["update"], {})[row.get("member", 0)] = row
     size = max((len(members) for members in table.values()), default=0)
     points = [members for _, members in sorted(table.items()) if len(members) == size]
     steps = [np.mean([row["global_step"] for row in members.values()]) for members in points]
@@ -63,10 +34,21 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     return np.array(steps), np.array(values).reshape(len(points), size).T
 
 
-def plot_members(
+def plot_returns(
     rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
 ) -> None:
-    """Draws the returns of many agents, their mean and, with `band`, its confidence interval."""
+    """Draws the learning curve of a run: training and evaluation return over environment steps.
+
+    Of several agents it shows each, their mean and its confidence interval; of one alone, the
+    standard deviation over the episodes of its evaluations.
+
+    Args:
+        rows: of metrics.csv.
+        path: of the picture.
+        title: above it.
+        evaluated: the kind of policy in evaluations, deterministic or stochastic.
+        band: draw the confidence interval of several agents.
+    """
     rows = list(rows)
     figure, axes = _returns_figure(title)
     for key, label, color in (
@@ -76,11 +58,17 @@ def plot_members(
         steps, values = member_curves(rows, key)
         if not values.size:
             continue
-        mean, half = values.mean(axis=0), confidence(values)
-        axes.plot(steps, values.T, color=color, lw=0.6, alpha=max(0.08, 0.5 / len(values) ** 0.5))
-        axes.plot(steps, mean, color=color, lw=2, label=f"{label}: mean of {len(values)}")
-        if band:
-            style = {"color": color, "alpha": 0.3, "lw": 0, "label": "95 % confidence band"}
+        mean, half, about = values.mean(axis=0), confidence(values), "95 % confidence band"
+        if len(values) > 1:
+            thin = max(0.08, 0.5 / len(values) ** 0.5)
+            axes.plot(steps, values.T, color=color, lw=0.6, alpha=thin)
+        elif key.startswith("eval"):
+            (half,), about = member_curves(rows, "eval/return_std")[1], "± std over episodes"
+        marker = "." if len(values) == 1 and key.startswith("eval") else ""
+        of = f": mean of {len(values)}" * (len(values) > 1)
+        axes.plot(steps, mean, color=color, lw=2, marker=marker, label=label + of)
+        if band and np.isfinite(half).any():
+            style = {"color": color, "alpha": 0.25, "lw": 0, "label": about}
             axes.fill_between(steps, mean - half, mean + half, **style)
     save_figure(figure, path)
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import jax
 
-from purejaxppo.config.files import imported_files, load_config, save_members, to_yaml, write_whole
+from purejaxppo.config import copies
+from purejaxppo.config.files import load_config, to_yaml, write_whole
+from purejaxppo.config.run_files import imported_files, own_files, save_members, with_copies
 from purejaxppo.config.schema import Config
 
 try:
@@ -26,6 +28,7 @@ log = logging.getLogger("purejaxppo")
 LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
+FILM = "film.mp4"
 OURS = (
     "checkpoints",
     "best",
@@ -37,8 +40,10 @@ OURS = (
     "learning_curve.png",
     "report.png",
     ".learning_curve.png",
+    FILM,
     "versions.json",
     ".config.yaml",
+    copies.CODE,
     MEMBERS,
     f".{MEMBERS}",
     CONFIG,
@@ -79,6 +84,12 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
         yield
 
 
+def check_is_run(run_dir: Path) -> None:
+    """Raises ValueError for a folder that no run was made in."""
+    if not (run_dir / CONFIG).is_file():
+        raise ValueError(f"{run_dir}: not a run folder (it has no {CONFIG})")
+
+
 def _lock(lock, run_dir: Path) -> None:
     if fcntl is None:
         return
@@ -102,17 +113,52 @@ def _clear(run_dir: Path, ours: Sequence[str]) -> None:
 def imports(run_dir: str | Path) -> list[str]:
     """Lines to print before a run is opened: one per Python file that its config imports."""
     path = Path(run_dir) / CONFIG
-    files = imported_files(load_config(path)) if path.is_file() else []
-    return [f"{run_dir} runs code of {file}" for file in files]
+    files = imported_files(load_config(path, saved=True)) if path.is_file() else []
+    changed = copies.changed(run_dir)
+    return [
+        f"{run_dir} runs code of {file}"
+        + f", and not of {changed.get(str(file))}, which has changed since" * (str(file) in changed)
+        for file in files
+    ]
+
+
+def check_outside(config: Config, run_dir: Path) -> None:
+    """Checks, before a run is deleted, that none of its files is still needed.
+
+    Raises:
+        ValueError: the config names a Python file in the run's own folder.
+    """
+    for file in imported_files(config):
+        if file.is_relative_to(run_dir.resolve()):
+            raise ValueError(
+                f"{file} lies in the run that is to be deleted: name the original, or another "
+                f"--run_dir"
+            )
+
+
+def keep_code(config: Config, run_dir: Path) -> Config:
+    """Copies the Python files that a config names into a run's folder; the config that uses these.
+
+    Raises:
+        ValueError: a file cannot be read.
+    """
+    try:
+        copies.add(run_dir, own_files(config))
+    except OSError as error:
+        raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
+    return with_copies(config, copies.of_run(run_dir))
 
 
 def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
-    """Writes config.yaml and, for the run's first command, versions.json.
+    """Writes config.yaml, copies of the files that it names and, once, versions.json.
 
-    `members` are the configs of agents that train side by side; members.yaml lists them.
+    `members` are the configs of agents that train side by side; members.yaml lists several.
     """
-    if members:
+    if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
+    if not (run_dir / CONFIG).is_file():
+        shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never began
+    keep_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
     if (run_dir / "versions.json").is_file():
         return

@@ -1,28 +1,36 @@
 """The outer loop of a run: chunks of training, and between them logging, evaluation and saves."""
 
 import contextlib
-import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
 from purejaxppo.agents import optimizers, schedules
-from purejaxppo.config.files import flatten
-from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
+from purejaxppo.runs.callbacks import Moment, call, make_callbacks
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.console import Console, Stopped
-from purejaxppo.runs.curves import plot_curve
+from purejaxppo.runs.curves import plot_returns
+from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.not_finite import NotFiniteError, what_was_lost
 from purejaxppo.runs.programs import Programs
-from purejaxppo.runs.rows import COLUMNS, Row, eval_row, mean_row, metrics_row, read_csv
-from purejaxppo.runs.sinks import CsvSink, HeldBack, Sink, TensorBoardSink, WandbSink
+from purejaxppo.runs.rows import (
+    COLUMNS,
+    MEMBER_COLUMNS,
+    Row,
+    eval_row,
+    mean_row,
+    metrics_row,
+    read_csv,
+)
+from purejaxppo.runs.sinks import CsvSink, Sink, open_sinks
 from purejaxppo.types import AgentState, Metrics, TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -34,63 +42,39 @@ MOST_IDLE = 5
 """Updates in succession that may make no gradient step, all having been skipped."""
 
 
-class Intervals:
-    """Intervals, in updates, of logging, evaluation and saves."""
-
-    def __init__(self, config: Config) -> None:
-        """Converts steps to whole updates; 0 selects a share of the run."""
-        self.total = config.num_updates
-        self.log = self._updates(config, config.logging.interval, 100)
-        self.eval = self._updates(config, config.eval.interval, 20)
-        self.save = self._updates(config, config.checkpoint.interval, 10)
-        if not config.eval.num_episodes:
-            self.eval = 0
-
-    @staticmethod
-    def _updates(config: Config, steps: int, share: int) -> int:
-        if steps:
-            return max(1, round(steps / config.steps_per_update))
-        return max(1, round(config.num_updates / share))
-
-    def due(self, every: int, update: int) -> bool:
-        """True if something done `every` updates is due after `update` of them."""
-        return bool(every) and (update % every == 0 or update == self.total)
-
-    def until_next(self, update: int) -> int:
-        """Number of updates until anything is due."""
-        return min(
-            [every - update % every for every in (self.log, self.eval, self.save) if every]
-            + [self.total - update]
-        )
-
-
-class NotFiniteError(ValueError):
-    """Training has produced an agent whose numbers are not finite."""
-
-
 def beats(score: float, best: float | None) -> bool:
     """True if an evaluation replaces the best so far: the latest of equals does, NaN never."""
     return not math.isnan(score) and (best is None or score >= best)
 
 
-class Run:
-    """One training run in its folder, from its first or its last saved update to its end."""
+class TrainingLoop:
+    """One training run in its folder, from its first or its last saved update to its end.
+
+    Its agents, or the one, train side by side; metrics have a row for each.
+    """
 
     def __init__(self, programs: Programs, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves."""
         self.config = programs.config
+        self.members = programs.members
         self.programs = programs
         self.run_dir = run_dir
         self.console = console
         self.intervals = Intervals(self.config)
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
-        self.progress = Progress()
-        self.best: AgentState | None = None  # used only by runs of many agents
+        self.progress = Progress.of(len(self.members))
+        self.best: AgentState | None = None
+        """The best agent of each member so far; None before the first evaluation."""
         self.sinks: list[Sink] = []
         self.signal = 0
         """The signal that ended the run, 0 if none did."""
+        self.callbacks = make_callbacks(self.config)
+        self.stopped = ""
+        """The reason for which a callback ended the run, "" if none did."""
         self._pending: Metrics | None = None
-        self._idle = np.zeros((), int)  # updates in succession without a gradient step; [M]
+        self._gone: set[int] = set()  # members that are not finite any more
+        # Updates in succession without a gradient step.
+        self._idle = np.zeros(len(self.members), int)
         self._sound = True  # False once the state is not finite: it is not saved then
         self._saved_at = time.perf_counter()
 
@@ -99,7 +83,9 @@ class Run:
         p, every = self.progress, self.intervals
         self._saved_at = time.perf_counter()
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
-        while p.update < every.total and not processes.interrupted(interrupt):
+        with self._between_chunks(state):
+            self._call("on_start", state)
+        while p.update < every.total and not (self.stopped or processes.interrupted(interrupt)):
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
             with self._host_failures(state):
@@ -115,10 +101,15 @@ class Run:
             p.train_seconds += seconds
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
+        self._end(state)
+        return state
+
+    def _end(self, state: TrainState) -> None:
+        """Saves for the last time, and waits until the save is on disk."""
         with self._between_chunks(state):
             self._save(state)
             self.checkpoints.wait()
-        return state
+            self._call("on_end", state)
 
     @contextlib.contextmanager
     def _host_failures(self, state: TrainState) -> Iterator[None]:
@@ -145,7 +136,7 @@ class Run:
         except (SimulatorError, Stopped, NotFiniteError):
             raise
         except Exception as error:
-            if processes.several():
+            if processes.is_distributed():
                 raise
             log.debug("between two chunks", exc_info=True)
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -154,8 +145,8 @@ class Run:
     def _save_first(self, state: TrainState) -> str:
         """Saves after a failure, as far as one process can; returns a sentence on what is saved."""
         try:
-            if self._sound and not processes.several():
-                self._save(state)
+            if self._sound and not processes.is_distributed():
+                self._store(state)
                 self.checkpoints.wait()
         except Exception:
             log.debug("saving failed, too", exc_info=True)
@@ -177,7 +168,7 @@ class Run:
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
         self.console.progress(done, p.env_steps, speed, mean_row(rows))
-        for row, idle in zip(rows, np.atleast_1d(self._idle), strict=True):
+        for row, idle in zip(rows, self._idle, strict=True):
             row["charts/finite"] *= idle < MOST_IDLE
         lost = self._lost(rows)
         self._sound = not lost
@@ -187,55 +178,87 @@ class Run:
             rows = [row | score for row, score in zip(rows, scores, strict=True)]
         if lost or evaluate or every.due(every.log, p.update):
             common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
-            for row in rows:
-                for sink in self.sinks:
-                    sink.write(row | common)
-                log.debug("%s", row | common)
+            self._write([row | common for row in rows], state, evaluated=evaluate)
             self._pending = None
         if lost:
-            with processes.together():
-                raise NotFiniteError(self._what_was_lost())
+            with processes.raise_together():
+                raise NotFiniteError(
+                    what_was_lost(self.config, self.progress.env_steps, self.checkpoints.latest())
+                )
         (age,) = processes.maximum(time.perf_counter() - self._saved_at)
         late = age > self.config.checkpoint.max_seconds
         # While all agents skip their gradient steps, the last save is not replaced.
         if (every.due(every.save, p.update) or late) and not self._idle.all():
             self._save(state)
 
-    def _lost(self, rows: list[Row]) -> bool:
-        """True if the agent is not finite, so that nothing is left to train."""
-        return not rows[0]["charts/finite"]
+    def _write(self, rows: list[Row], state: TrainState, *, evaluated: bool) -> None:
+        """Writes a row of each member, with what callbacks add to it; also if one raises."""
+        try:
+            for event in ["on_evaluation"] * evaluated + ["on_log"]:
+                added = self._call(event, state, rows)
+                rows = [row | more for row, more in zip(rows, added, strict=True)]
+        finally:
+            for row in rows:
+                for sink in self.sinks:
+                    sink.write(row)
+                log.debug("%s", row)
 
-    def _what_was_lost(self) -> str:
-        """The message for an agent that is no longer finite; nothing of it is saved."""
-        saved, ppo = self.checkpoints.latest(), self.config.ppo
-        kept = (
-            f"the last finite save, at {saved:,} steps, is kept, from where the same command "
-            "would break again"
-            if saved
-            else "nothing had been saved before"
+    def _call(self, event: str, state: TrainState, rows: Sequence[Row] = ()) -> list[Row]:
+        """Calls the callbacks, in the first process alone; returns each member's new metrics."""
+        added: list[Row] = [{} for _ in self.members]
+        if not self.callbacks:
+            return added
+        p, writers = self.progress, [getattr(sink, "writer", None) for sink in self.sinks]
+        writer = next((writer for writer in writers if writer), None)
+        moment = Moment(
+            self.config, self.run_dir, p.update, p.env_steps, state, self.members, rows, writer
         )
-        limit = (
-            f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
-            if ppo.max_grad_norm
-            else "and a ppo.max_grad_norm (now 0, which is no limit)"
-        )
-        return (
-            f"after {self.progress.env_steps:,} steps the agent's parameters, outputs or gradients "
-            f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
-            f"{limit}"
-        )
+        if processes.is_main():
+            added = call(self.callbacks, event, moment)
+        (stop,) = processes.maximum(float(bool(moment.reason)))
+        if stop:
+            self.stopped = moment.reason or "as the first process says"
+        return added
+
+    def _lost(self, rows: list[Row]) -> bool:
+        """True if no agent is left to train; reports agents that are no longer finite."""
+        gone = {i for i, row in enumerate(rows) if not row["charts/finite"]}
+        if gone - self._gone and len(gone) < len(rows):
+            names = ", ".join(f"{i} (seed {self.members[i].seed})" for i in sorted(gone))
+            steps = f"{self.progress.env_steps:,} steps"
+            self.console.say(
+                f"after {steps} not finite any more, and without a score: agent {names}"
+            )
+        self._gone = gone
+        return len(gone) == len(rows)
 
     def _count(self, metrics: Metrics) -> int:
         """Adds the steps of a chunk to the counters; returns its environment steps in all."""
-        steps = int(metrics.env_steps)
-        self.progress.env_steps += steps
-        return steps
+        p, steps = self.progress, np.asarray(metrics.env_steps)
+        p.member_steps = [old + int(new) for old, new in zip(p.member_steps, steps, strict=True)]
+        return int(steps.sum())
 
     def _rows(self, metrics: Metrics) -> list[Row]:
-        """Rows of metrics for the updates that `metrics` sums up."""
-        row = metrics_row(metrics)
-        rate = self._learning_rate(self.config.ppo.learning_rate, row)
-        return [{"global_step": self.progress.env_steps, "charts/learning_rate": rate, **row}]
+        """Rows of metrics, one per member, for the updates that `metrics` sums up."""
+        each = [
+            metrics_row(jax.tree.map(lambda x, i=i: x[i], metrics))
+            for i in range(len(self.members))
+        ]
+        rates = self._rates()
+        return [
+            {
+                "member": i,
+                "seed": member.seed,
+                "global_step": self.progress.member_steps[i],
+                "charts/learning_rate": self._learning_rate(rates[i], row),
+                **row,
+            }
+            for i, (member, row) in enumerate(zip(self.members, each, strict=True))
+        ]
+
+    def _rates(self) -> list[float]:
+        """Each member's learning rate before schedules."""
+        return [member.ppo.learning_rate for member in self.members]
 
     def _learning_rate(self, rate: float, row: Row) -> float:
         """Scales `rate` by its schedule at the last update, and by the row's adapted factor."""
@@ -246,19 +269,29 @@ class Run:
         return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
 
     def _evaluate(self, state: TrainState) -> list[Row]:
+        """Evaluates each member; returns their numbers, and stores those that are better."""
         p = self.progress
         key = self.programs.eval_key(p.update)
-        row = eval_row(*jax.device_get(self.programs.evaluate(state.agent, key)))
-        score = row["eval/return_mean"]
-        if beats(score, p.best_return):
-            found = dataclasses.replace(p, best_return=score, best_env_steps=p.env_steps)
-            self.checkpoints.save_best(state.agent, found)
-            p.best_return, p.best_env_steps = score, p.env_steps
-        return [row]
+        returns, lengths = jax.device_get(self.programs.evaluate(state.agent, key))
+        rows = [eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
+        scores = [row["eval/return_mean"] for row in rows]
+        better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
+        for i in np.flatnonzero(better):
+            p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
+        best_so_far = state.agent if self.best is None else self.best
+        self.best = self.programs.keep_better(np.asarray(better), best_so_far, state.agent)
+        return rows
 
     def _save(self, state: TrainState) -> None:
-        self.checkpoints.save(self._savable(state), self.progress, self.best)
+        """Begins a save, and tells the callbacks; neither if these steps are saved already."""
+        if self._store(state):
+            self._call("on_save", state)
+
+    def _store(self, state: TrainState) -> bool:
+        """Begins a save, unless these steps are saved already; True if it did."""
+        best = None if self.progress.best_return is None else self.best
         self._saved_at = time.perf_counter()
+        return self.checkpoints.save(self._savable(state), self.progress, best)
 
     def _savable(self, state: TrainState) -> TrainState:
         """The state to save: without the rollout if its simulator cannot be restored."""
@@ -278,32 +311,20 @@ class Run:
 
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""
-        state, self.progress = self.checkpoints.restore(self._savable(template))
+        state, self.best, self.progress = self.checkpoints.restore(self._savable(template))
         return state if self.restorable else state.replace(rollout=template.rollout)
 
     def open_sinks(self) -> None:
         """Opens the sinks that rows are written to."""
-        if not processes.is_main():
-            return
-        config, table = self.config.logging, self.run_dir / "metrics.csv"
-        self.sinks.append(CsvSink(table, self.progress.update, self.columns))
-        if config.tensorboard:
-            self.sinks.append(self._tensorboard(self.run_dir / "tensorboard"))
-        if config.wandb_project:
-            self.sinks.append(self._wandb())
+        if processes.is_main():
+            steps, saved = self.progress.member_steps, self.checkpoints.finished
+            table = CsvSink(self.run_dir / "metrics.csv", self.progress.update, self.columns)
+            self.sinks = [table, *open_sinks(self.config, self.run_dir, self.members, steps, saved)]
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*COLUMNS, *self.programs.parts.figures)
-
-    def _tensorboard(self, folder: Path) -> Sink:
-        return TensorBoardSink(folder, self.progress.env_steps)
-
-    def _wandb(self) -> Sink:
-        settings = flatten(self.config)
-        wandb = WandbSink(self.config.logging.wandb_project, self.run_dir, settings)
-        return HeldBack(wandb, self.checkpoints.finished)
+        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.parts.figures)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""
@@ -317,7 +338,9 @@ class Run:
             self._draw(rows)
 
     def _draw(self, rows: list[Row]) -> None:
-        title = f"{self.config.env.name}, seed {self.config.seed}"
-        plot_curve(
-            rows, self.run_dir / "learning_curve.png", title, evaluated=self.config.eval.policy
-        )
+        alike = len({member.ppo for member in self.members}) == 1
+        size, seed = len(self.members), self.config.seed
+        what = f"{size} seeds from {seed}" if alike else f"{size} agents of several settings"
+        title = f"{self.config.env.name}, {what if size > 1 else f'seed {seed}'}"
+        path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
+        plot_returns(rows, path, title, evaluated=evaluated, band=alike)

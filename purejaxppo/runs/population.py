@@ -22,7 +22,9 @@ from purejaxppo.agents import diagnostics
 from purejaxppo.config.schema import Config
 from purejaxppo.parts import train_program
 from purejaxppo.runs.console import Console
-from purejaxppo.runs.members import MemberPrograms, MembersRun, keep_better
+from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.members import keep_better
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import MOST_DIVERGED, Row
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
@@ -154,7 +156,7 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
     )
 
 
-class PopulationPrograms(MemberPrograms):
+class PopulationPrograms(Programs):
     """The compiled functions of a population; its selections happen inside `train_chunk`."""
 
     def __init__(
@@ -234,7 +236,7 @@ class PopulationPrograms(MemberPrograms):
         return PopulationState(**whole, population=population), total
 
 
-class PopulationRun(MembersRun):
+class PopulationLoop(TrainingLoop):
     """A run of a population; rows also hold each member's tunable numbers and its parent."""
 
     programs: PopulationPrograms

@@ -1,10 +1,12 @@
 """The compiled functions of a run."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import streams
@@ -13,10 +15,12 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
+from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards, largest_divisor
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
-from purejaxppo.runs import imitation
+from purejaxppo.runs import pretraining
+from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
 from purejaxppo.types import TrainState
 
 MIN_ROWS = 64
@@ -26,34 +30,55 @@ MIN_ROWS = 64
 class Programs:
     """The compiled functions of a run: each compiled exactly once, ahead of time.
 
+    All states, keys, hyperparameters and metrics have a leading axis of members.
+
     Args:
         config: of the run, with `num_shards` resolved.
         devices: to run on.
-        num_members: agents that train side by side; see `Shards`.
+        members: each agent's own config; they differ in seeds and tunable numbers alone. None: the
+            config's seeds.
+        change: the parts that the config names -> those to train with.
+
+    Raises:
+        ValueError: there are several members, and the run is one that cannot be vmapped.
     """
 
-    def __init__(self, config: Config, devices: list[jax.Device], num_members: int = 0) -> None:
+    def __init__(
+        self,
+        config: Config,
+        devices: list[jax.Device],
+        members: Sequence[Config] | None = None,
+        *,
+        change: Callable[[Parts], Parts] | None = None,
+    ) -> None:
         """Builds the parts; nothing is compiled yet."""
+        self.members = list(members or seeds_of(config))
+        if len(self.members) > 1:
+            check_vmappable(config)
+            if registry.on_host(config.env):
+                devices = devices[:1]  # one pool, which one program steps for all
         self.config = config
         self.devices = devices
-        self.shards = Shards(config.num_shards, devices, num_members)
-        self.parts = make_parts(config, self.shards)
-        self.hp = make_hyperparams(config)
-        self.key = jax.random.key(config.seed)
+        self.shards = Shards(config.num_shards, devices, len(self.members))
+        self.change = change
+        self.parts = make_parts(config, self.shards, change=change)
+        self.hp = stack([make_hyperparams(member) for member in self.members])
+        seeds = [member.seed for member in self.members]
+        self.key = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
         self.compile_seconds = 0.0
         self.evaluator: Evaluator | None = None
         self.evaluate: Any = None
-        self.members: list[Config] = []
 
     def init(self) -> TrainState:
         """The state before the first update."""
         with named_failures(self.config.env.name, self):
             return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
 
-    def taught(self, state: TrainState) -> TrainState:
+    def pretrain(self, state: TrainState) -> TrainState:
         """Trains the agent of a state on the config's teacher, before the first update."""
         with named_failures(self.config.env.name, self):
-            learned = imitation.taught(self.parts, self.key)
+            learned = pretraining.pretrain(self.parts, self.key, self.change)
         where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
         return state.replace(**(jax.device_put(learned, where) if where else learned))
 
@@ -94,12 +119,12 @@ class Programs:
 
     def read_by_all(self, shards: Shards) -> Any:
         """The sharding of numbers that each process reads: all devices for several processes."""
-        return shards.everywhere() if processes.several() else shards.shardings(None)
+        return shards.everywhere() if processes.is_distributed() else shards.shardings(None)
 
     @property
     def steps_per_update(self) -> int:
         """Environment steps of one update of all members."""
-        return self.config.steps_per_update * max(len(self.members), 1)
+        return self.config.steps_per_update * len(self.members)
 
     @property
     def failure(self) -> Exception | None:
@@ -114,8 +139,8 @@ class Programs:
             self.evaluator.close()
 
     def eval_key(self, update: int):
-        """The key of the evaluation after `update` updates, whatever came before."""
-        return evaluation_key(self.key, update)
+        """Each member's key of the evaluation after `update` updates, as if it trained alone."""
+        return jax.vmap(lambda key: evaluation_key(key, update))(self.key)
 
 
 def evaluation_key(key, update: int):

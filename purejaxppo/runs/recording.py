@@ -1,5 +1,6 @@
-"""Records one episode's states, for drawing."""
+"""Records one episode's states, and draws them."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,8 +11,27 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.evaluation import Agent, how_to_act
+from purejaxppo.pictures import video
+from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
+
+
+def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None) -> str:
+    """Draws one episode into a file; describes what was drawn.
+
+    Args:
+        agent: a single one.
+        path: of the file; the suffix chooses the format.
+        seed: of the episode.
+        stochastic: sample actions; None: as the run's evaluations did.
+
+    Raises:
+        ValueError: as `video.record`.
+    """
+    stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
+    task, states, rewards = record_states(agent, seed=seed, deterministic=not stochastic)
+    video.record(task, states, path, title=agent.config.env.name, rewards=rewards)
+    return f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

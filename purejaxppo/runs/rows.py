@@ -66,8 +66,8 @@ def metrics_row(metrics: Metrics) -> Row:
     if episodes.count:
         row["charts/episodic_return"] = float(episodes.return_sum) / int(episodes.count)
         row["charts/episodic_length"] = int(episodes.length_sum) / int(episodes.count)
-    for name, value in metrics.losses._asdict().items():
-        row[f"losses/{name}"] = float(value) / updates
+    for name in metrics.losses._fields[:-1]:  # the last one's are among the extras
+        row[f"losses/{name}"] = float(getattr(metrics.losses, name)) / updates
     for name, value in metrics.extras.items():
         row[name] = float(value) / updates
     return row

@@ -1,29 +1,33 @@
 """A run from its config to its end: folder, devices, compiled programs, training, summary."""
 
 import contextlib
-import dataclasses
+import importlib.util
 import logging
+import re
 import signal
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from purejaxppo.agents import schedules
-from purejaxppo.config.files import compare, flatten, load_config
+from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
+from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu_cores
-from purejaxppo.runs.asynchronous import AsynchronousPrograms, AsynchronousRun
-from purejaxppo.runs.console import duration, fail, short
-from purejaxppo.runs.folder import CONFIG, record_run, run_folder
-from purejaxppo.runs.loop import Run
-from purejaxppo.runs.members import MemberPrograms, MembersRun, seeds_of
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs import pretraining
+from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
+from purejaxppo.runs.command_line import command_line
+from purejaxppo.runs.console import Console, duration, fail, short
+from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, run_folder
+from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -33,9 +37,20 @@ INTERRUPTED = f"interrupted; {NOTHING_LOST}"
 
 
 def run_name(name: str, config: Config) -> str:
-    """The name of a run: hopper-s0, or hopper-s0x32 for 32 seeds from 0 on."""
+    """The name of a run: hopper-s0, or hopper-s0x32 for 32 seeds from 0 on.
+
+    `name` is that of the config file; without one, the run is named after its task.
+    """
     seeds = f"x{config.num_seeds}" if config.num_seeds > 1 else ""
-    return f"{Path(name).stem}-s{config.seed}{seeds}"
+    return f"{base_name(name, config)}-s{config.seed}{seeds}"
+
+
+def base_name(name: str, config: Config) -> str:
+    """The stem of a config file or, without one, the task: cartpole-v1, walk for walk.py:Walk."""
+    if name:
+        return Path(name).stem
+    task = config.env.name.partition("/")[2].rpartition(":")[2]
+    return re.sub(r"[^a-z0-9_.]+", "-", task.lower()).strip("-.") or "run"
 
 
 def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
@@ -53,87 +68,28 @@ def writing(
         ValueError: as `run_folder`, or a process does not see it.
     """
     with contextlib.ExitStack() as stack:
-        with processes.together():
+        with processes.raise_together():
             if processes.is_main():
+                if clobber:
+                    check_outside(config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
                     record_run(config, run_dir, members)  # first, so that it is a run folder
-        with processes.together():
+        with processes.raise_together():
             if not (run_dir / CONFIG).is_file():
                 raise ValueError(f"{run_dir} must be in a file system that all processes share")
         yield
 
 
-def programs_of(config: Config, devices: list[jax.Device]) -> tuple[Programs, Any]:
-    """The programs of a run, and the class of its outer loop."""
-    if config.num_seeds > 1:
-        return MemberPrograms(config, devices, seeds_of(config)), MembersRun
+def programs_of(
+    config: Config,
+    devices: list[jax.Device],
+    change: Callable[[Parts], Parts] | None = None,
+) -> tuple[Programs, Any]:
+    """The programs of a run, and the class of its outer loop; see `train`."""
     if config.asynchronous:
-        return AsynchronousPrograms(config, devices), AsynchronousRun
-    return Programs(config, devices), Run
-
-
-def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
-    """The config with which an existing run continues, and a sentence per tunable change.
-
-    Raises:
-        ValueError: a structural field differs from what the run was trained with.
-    """
-    if not (run_dir / CONFIG).is_file():
-        return config, []
-    old = load_config(run_dir / CONFIG)
-    if not config.num_shards:
-        old = dataclasses.replace(old, num_shards=0)
-    structural, tunable = compare(old, config)
-    before, after = flatten(old), flatten(config)
-    if structural:
-        key = structural[0]
-        more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
-        raise ValueError(
-            f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
-            f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
-        )
-    if not config.num_shards:
-        shards = load_config(run_dir / CONFIG).num_shards
-        config = dataclasses.replace(config, num_shards=shards)
-    return config, [
-        f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
-    ]
-
-
-def moved_schedules(old: Config, new: Config, update: int) -> str:
-    """Describes how another total_timesteps changes schedules after `update`; '' if not at all.
-
-    Schedules and curricula follow the part of the run that is done, update / num_updates.
-    """
-    before, after = (min(update / config.num_updates, 1.0) for config in (old, new))
-    ppo = new.ppo
-    scheduled = {
-        "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),
-        "clip_eps": (ppo.clip_schedule, 0.0),
-        "ent_coef": (ppo.ent_schedule, 0.0),
-        "intrinsic_coef": (ppo.intrinsic_schedule, 0.0),
-    }
-    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
-    for name, (kind, warmup) in scheduled.items():
-        value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
-        here, there = (
-            value * float(schedules.factor(kind, done, warmup, 1 / config.num_updates))
-            for done, config in ((before, old), (after, new))
-        )
-        if here != there:
-            moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")
-    if not moved:
-        return ""
-    return (
-        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, so that "
-        f"{after:.0%} of the run is done and no longer {before:.0%}, which moves "
-        f"{', '.join(moved)}"
-    )
-
-
-def _show(value: object) -> str:
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+        return AsynchronousPrograms(config, devices, change=change), AsynchronousLoop
+    return Programs(config, devices, change=change), TrainingLoop
 
 
 def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[jax.Device]:
@@ -152,7 +108,65 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     return [device for own in devices for device in own[: config.devices or None]]
 
 
-def finished(run: Run, notes: list[str]) -> bool:
+def train(
+    config: Config,
+    run_dir: Path,
+    *,
+    clobber: bool = False,
+    quiet: bool = False,
+    change: Callable[[Parts], Parts] | None = None,
+    place: processes.Place = processes.ALONE,
+) -> int:
+    """Trains a config in its run folder, from scratch or from the last save.
+
+    Args:
+        config: of the run.
+        run_dir: its folder.
+        clobber: delete an earlier run there.
+        quiet: print nothing.
+        change: the parts that the config names -> those to train with.
+        place: of this process among those that train together.
+
+    Returns:
+        The exit code: 0, or 128 + the signal that ended the run.
+
+    Raises:
+        ValueError, OSError, SimulatorError, Stopped: one sentence on what is wrong.
+    """
+    if config.logging.wandb_project and importlib.util.find_spec("wandb") is None:
+        raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
+    notes: list[str] = []
+    quiet = quiet or place.index > 0
+    with processes.raise_together():
+        devices = start_jax(config, place)
+        registry.resolve(config.env)  # first: a wrong name is no change of an earlier run
+        if not clobber:
+            config, notes = continue_config(config, run_dir)
+            for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
+                print(line, flush=True)
+        config = resolve_shards(config, len(devices))
+        programs, run_kind = programs_of(config, spread(devices, config), change)
+        if config.pretrain.teacher and not (run_dir / CONFIG).is_file():
+            pretraining.load_teacher(config, programs.parts.policy)
+    with writing(config, run_dir, programs.members, clobber=clobber):
+        run = run_kind(programs, run_dir, make_console(programs, quiet=quiet))
+        if finished(run, notes):
+            run.checkpoints.close()
+            return 0
+        for note in notes:
+            run.console.say(note)
+        return execute(run)
+
+
+def make_console(programs: Programs, *, quiet: bool) -> Console:
+    """The terminal output of a run, of the first process alone."""
+    steps = programs.config.num_updates * programs.steps_per_update
+    quiet = quiet or not processes.is_main()
+    # mpirun gives its processes terminals, even if its own output goes to a file.
+    return Console(steps, quiet=quiet, lines=processes.is_distributed())
+
+
+def finished(run: TrainingLoop, notes: list[str]) -> bool:
     """True if the run has nothing left to do; prints this, and the changes not trained."""
     if not run.finished:
         return False
@@ -166,16 +180,16 @@ def finished(run: Run, notes: list[str]) -> bool:
     return True
 
 
-def execute(run: Run) -> int:
+def execute(run: TrainingLoop) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
     log_file = set_up_log(config, run_dir)
     devices = run.programs.devices
     used = run.programs.shards.num_devices
     members = len(run.programs.members)
-    agents = f"{members} agents of " if members else ""
+    agents = f"{members} agents of " if members > 1 else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
-    apart = f" in {jax.process_count()} processes" * processes.several()
+    apart = f" in {jax.process_count()} processes" * processes.is_distributed()
     console.say(
         f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
@@ -200,7 +214,7 @@ def execute(run: Run) -> int:
     return conclude(run, interrupt, time.perf_counter() - started)
 
 
-def prepare(run: Run) -> TrainState:
+def prepare(run: TrainingLoop) -> TrainState:
     """Initialises or restores the state, opens the sinks and compiles the programs."""
     config, console = run.config, run.console
     started = time.perf_counter()
@@ -209,18 +223,18 @@ def prepare(run: Run) -> TrainState:
         run.programs.parts.env.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
-        with processes.together():
+        with processes.raise_together():
             state = run.restore(state)
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
-        before = load_config(run.run_dir / CONFIG)
+        before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := moved_schedules(before, config, run.progress.update):
             console.say(moved)
     else:
-        run.checkpoints.clear_best()
-    if config.imitate.teacher and not resumes:
-        state = run.programs.taught(state)
-        console.say(f"imitated {config.imitate.teacher} for {config.imitate.updates} updates")
+        run.checkpoints.clear_old_best()
+    if config.pretrain.teacher and not resumes:
+        state = run.programs.pretrain(state)
+        console.say(f"imitated {config.pretrain.teacher} for {config.pretrain.updates} updates")
     if processes.is_main():
         # The save fits this config: only now may it replace the one on disk.
         record_run(config, run.run_dir, run.programs.members)
@@ -232,7 +246,7 @@ def prepare(run: Run) -> TrainState:
 
 
 @contextlib.contextmanager
-def closed_after_failure(run: Run) -> Iterator[None]:
+def closed_after_failure(run: TrainingLoop) -> Iterator[None]:
     """Closes a run that fails inside, above all its simulators; errors of closing are logged."""
     try:
         yield
@@ -245,14 +259,14 @@ def closed_after_failure(run: Run) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def all_present(run: Run) -> Iterator[None]:
+def all_present(run: TrainingLoop) -> Iterator[None]:
     """Ends a process of several that fails inside, with its reason: the others would wait."""
     try:
         yield
-    except processes.Agreed:
+    except processes.DistributedError:
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if not processes.several():
+        if not processes.is_distributed():
             raise
         run.console.stop()
         if isinstance(error, KeyboardInterrupt):
@@ -264,10 +278,10 @@ def all_present(run: Run) -> Iterator[None]:
         else:
             traceback.print_exc()
             code = 1
-        processes.leave(code)
+        processes.abort(code)
 
 
-def loss(run: Run, error: Exception) -> str:
+def loss(run: TrainingLoop, error: Exception) -> str:
     """The message after another process has ended, or cannot be reached any more."""
     saved = run.checkpoints.finished()
     state = (
@@ -281,27 +295,30 @@ def loss(run: Run, error: Exception) -> str:
     )
 
 
-def conclude(run: Run, interrupt: Interrupt, seconds: float) -> int:
+def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
     """Prints how the run ended; returns 0, or 128 + the signal that ended it."""
     p, console = run.progress, run.console
-    total = sum(p.member_steps) or p.env_steps
-    speed = short(total / max(p.train_seconds, 1e-9))
-    each = f" of each of {len(p.member_steps)} agents" if p.member_steps else ""
+    many = len(p.member_steps) > 1
+    speed = short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
+    each = f" of each of {len(p.member_steps)} agents" * many
     if interrupt.signal and p.update < run.intervals.total:
         console.say(
             f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in {run.run_dir}; "
             f"the same command resumes"
         )
         return 128 + int(signal.Signals[interrupt.signal])
+    if run.stopped:
+        console.say(f"stopped by a callback: {run.stopped}; the same command goes on")
     console.say(
         f"run {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"
     )
-    if p.member_steps and p.best_return is not None:
-        console.say(f"best evaluation {p.best_return:.1f}, the mean of each agent's best")
-    elif p.best_return is not None:
-        console.say(f"best evaluation {p.best_return:.1f} at {p.best_env_steps:,} steps")
+    if p.best_return is not None:
+        where = (
+            ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
+        )
+        console.say(f"best evaluation {p.best_return:.1f}{where}")
     console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
-    console.say(f"evaluate: python -m purejaxppo.evaluate --run {run.run_dir}")
+    console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
     return 0
 
 

@@ -7,8 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from purejaxppo.config.files import flatten
+from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
+
+MOST_WRITERS = 64
+"""Largest number of members that get TensorBoard runs of their own."""
 
 
 class Sink(Protocol):
@@ -28,19 +33,30 @@ class CsvSink:
 
     def __init__(self, path: Path, resumed_at: int, columns: Sequence[str] = COLUMNS) -> None:
         """Opens the file, keeping rows up to update `resumed_at`."""
-        kept = [row for row in read_csv(path) if row["update"] <= resumed_at]
+        self._path = path
+        self._columns = list(columns)
+        rows = [row for row in read_csv(path) if row["update"] <= resumed_at]
+        self._columns += dict.fromkeys(k for row in rows for k in row if k not in columns)
+        self._start(rows)
+
+    def _start(self, rows: Sequence[Row]) -> None:
+        """Replaces the file by one with these rows."""
         with (
-            named_when_done(path) as partial,
+            named_when_done(self._path) as partial,
             partial.open("w", newline="", encoding="utf-8") as file,
         ):
-            writer = csv.DictWriter(file, columns)
+            writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
-            writer.writerows(_cells(row) for row in kept)
-        self._file = path.open("a", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, columns)
+            writer.writerows(_cells(row) for row in rows)
+        self._file = self._path.open("a", newline="", encoding="utf-8")
+        self._writer = csv.DictWriter(self._file, self._columns)
 
     def write(self, row: Row) -> None:
-        """Appends a row."""
+        """Appends a row; columns that are new to the file are added to it."""
+        if new := [key for key in row if key not in self._columns]:
+            self._file.close()
+            self._columns += new
+            self._start(read_csv(self._path))
         self._writer.writerow(_cells(row))
         self._file.flush()
 
@@ -56,18 +72,18 @@ class TensorBoardSink:
         """Opens an event file; entries of older files after `resumed_at` are purged."""
         from tensorboardX import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
+        self.writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
         """Writes each number at its step."""
         step = int(row["global_step"])
         for key, value in row.items():
             if "/" in key and math.isfinite(value):  # tensorboardX warns of others
-                self._writer.add_scalar(key, value, step)
+                self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
         """Flushes and closes."""
-        self._writer.close()
+        self.writer.close()
 
 
 class WandbSink:
@@ -139,6 +155,7 @@ class PerMember:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         """Takes one sink per member, in the members' order."""
         self._sinks = sinks
+        self.writer = getattr(sinks[0], "writer", None)
 
     def write(self, row: Row) -> None:
         """Writes a row to its member's sink."""
@@ -156,6 +173,7 @@ class MeanOfMembers:
     def __init__(self, sink: Sink, num_members: int) -> None:
         """Wraps a sink for rows of `num_members` members."""
         self._sink, self._num_members = sink, num_members
+        self.writer = getattr(sink, "writer", None)
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
@@ -169,3 +187,40 @@ class MeanOfMembers:
     def close(self) -> None:
         """Closes the sink."""
         self._sink.close()
+
+
+def open_sinks(
+    config: Config,
+    run_dir: Path,
+    members: Sequence[Config],
+    steps: Sequence[int],
+    saved: Callable[[], int | None],
+) -> list[Sink]:
+    """Opens the sinks that a config asks for beside metrics.csv.
+
+    Args:
+        config: of the run.
+        run_dir: its folder.
+        members: each agent's config.
+        steps: each agent's environment steps so far.
+        saved: () -> environment steps of the last complete save.
+    """
+    sinks: list[Sink] = []
+    if config.logging.tensorboard:
+        sinks.append(_tensorboard(run_dir / "tensorboard", members, steps))
+    if config.logging.wandb_project:
+        wandb = WandbSink(config.logging.wandb_project, run_dir, flatten(config))
+        sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
+    return sinks
+
+
+def _tensorboard(folder: Path, members: Sequence[Config], steps: Sequence[int]) -> Sink:
+    """A TensorBoard run per member; of many members the mean alone: each run opens a file."""
+    if len(members) == 1:
+        return TensorBoardSink(folder, steps[0])
+    if len(members) > MOST_WRITERS:
+        return MeanOfMembers(TensorBoardSink(folder / "mean", sum(steps) // len(steps)), len(steps))
+    names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(members)]
+    return PerMember(
+        [TensorBoardSink(folder / name, at) for name, at in zip(names, steps, strict=True)]
+    )

@@ -19,9 +19,9 @@ from purejaxppo.envs import registry
 from purejaxppo.parallel.shards import cpu_cores
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.folder import CONFIG, run_folder
-from purejaxppo.runs.loop import NotFiniteError
-from purejaxppo.runs.members import MemberPrograms, MembersRun
-from purejaxppo.runs.programs import resolve_shards
+from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.not_finite import NotFiniteError
+from purejaxppo.runs.programs import Programs, resolve_shards
 from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 
@@ -133,7 +133,7 @@ _MEASURED: dict[Any, float] = {}
 def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
     filled = [members[i % len(members)] for i in range(size)]
     config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
-    programs = MemberPrograms(config, devices, filled)
+    programs = Programs(config, devices, filled)
     try:
         state = programs.abstract_state()
         programs.compile(state)
@@ -191,21 +191,21 @@ def train_batch(
     folder: Path,
     members: Sequence[Config],
     devices: list[jax.Device],
-    make: Callable[[Config, Path, Console], MembersRun] | None = None,
+    make: Callable[[Config, Path, Console], TrainingLoop] | None = None,
 ) -> int:
     """Trains a batch in its folder, or the rest of it; returns the exit code.
 
-    `make` builds the run, a MembersRun by default: (config, folder, console) -> run.
+    `make` builds the run, a TrainingLoop by default: (config, folder, console) -> run.
     """
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
     config = resolve_shards(config, len(devices))
     with run_folder(folder, clobber=False):
-        old = load_config(folder / CONFIG) if (folder / CONFIG).is_file() else config
+        old = load_config(folder / CONFIG, saved=True) if (folder / CONFIG).is_file() else config
         if any(compare(old, config)):
             raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:
-            run = MembersRun(MemberPrograms(config, devices, members), folder, console)
+            run = TrainingLoop(Programs(config, devices, members), folder, console)
         else:
             run = make(config, folder, console)
         if run.finished:

@@ -154,10 +154,10 @@ def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: f
     for key, values in ranges.items():
         if key not in TUNABLE:
             raise ValueError(
-                f"--population changes numbers inside one program, and {key} is part of its "
+                f"a population changes numbers inside one program, and {key} is part of its "
                 f"structure; what may vary is {', '.join(sorted(TUNABLE))}"
             )
         if not isinstance(values, Uniform | LogUniform):
-            raise ValueError(f"--population perturbs {key}: give it a uniform or log_uniform range")
+            raise ValueError(f"a population perturbs {key}: give it a uniform or log_uniform range")
         bounds.append((key.removeprefix("ppo."), values.low, values.high))
     return Rules(tuple(bounds), interval, share, factor)

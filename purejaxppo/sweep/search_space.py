@@ -119,7 +119,7 @@ def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
         ValueError: one sentence about the first entry that is wrong.
     """
     if not path.is_file():
-        raise ValueError(f"--ranges {path}: no such file")
+        raise ValueError(f"--search_space {path}: no such file")
     data = read_yaml(path)
     if not data:
         raise ValueError(f"{path}: names no field to vary")
@@ -212,3 +212,15 @@ def structure(config: Config) -> tuple[tuple[str, Any], ...]:
     """The structure of a compiled program: every field but tunable ones and the seed."""
     flat = flatten(config)
     return tuple((k, repr(v)) for k, v in flat.items() if k not in TUNABLE and k != "seed")
+
+
+def exact(value: Any) -> str:
+    """Formats a setting's value in full, so that it can be given again."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def show(value: Any) -> str:
+    """Formats a setting's value, shortened."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return exact(value)

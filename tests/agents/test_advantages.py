@@ -10,7 +10,7 @@ import pytest
 from purejaxppo.agents.advantages import gae, off_policy
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config
-from purejaxppo.types import Transition
+from purejaxppo.types import Predictions, Transition
 
 pytestmark = pytest.mark.toy
 
@@ -55,7 +55,8 @@ def run_vtrace(ratio, reward, value, terminated, truncated, valid, gamma, gae_la
     )
     distribution: Any = SimpleNamespace(log_prob=lambda params, action: params)
     hp = make_hyperparams(Config())._replace(gamma=gamma, gae_lambda=gae_lambda)
-    out = off_policy(distribution)(transitions, reward, value, next_value, log_ratio - 1.0, hp)
+    given = Predictions(value, next_value, log_ratio - 1.0)
+    out = off_policy(distribution)(transitions, reward, given, hp)
     return tuple(map(np.asarray, out))
 
 

@@ -9,12 +9,12 @@ from flax import linen as nn
 from purejaxppo.agents import cells
 
 T, N, F, H = 7, 3, 4, 5
-KINDS = sorted(cells.MEMORIES)
+KINDS = sorted(cells.CELLS)
 
 
 def make(kind, key, span=0):
     """(apply, params, carry of nonzero numbers, x [T, N, F])."""
-    module = cells.MEMORIES[kind](H, span)
+    module = cells.CELLS[kind](H, span)
     x = jax.random.normal(key, (T, N, F))
     zeros = module.initial_carry((N,), H)
     params = jax.jit(module.init)(key, zeros, x, jnp.zeros((T, N), bool))
@@ -94,7 +94,7 @@ def test_outputs_and_gradients_are_those_of_episodes_computed_apart(kind, key):
         _, y = apply(params, carry, x, jnp.asarray(start))
         return jnp.sum(y * weights), y
 
-    zeros = cells.MEMORIES[kind].initial_carry((1,), H)
+    zeros = cells.CELLS[kind].initial_carry((1,), H)
     pieces = [(0, 0, 3, True), (0, 3, 7, True), (1, 0, 5, False), (1, 5, 7, True), (2, 0, 7, False)]
 
     def apart(params, x):
@@ -117,7 +117,7 @@ def test_outputs_and_gradients_are_those_of_episodes_computed_apart(kind, key):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gates_remember_up_to_the_span_at_first(kind, key):
     """With no input, what is held fades as σ(b)ᵗ: 1 / e is left after 1 to `span` steps."""
-    module = cells.MEMORIES[kind](64, 100)
+    module = cells.CELLS[kind](64, 100)
     x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)
     carry = jax.tree.map(jnp.ones_like, module.initial_carry((1,), 64))
     params = jax.jit(module.init)(key, carry, x, start)

@@ -36,7 +36,7 @@ def moves(key, shift=0.0):
     action = jax.random.randint(keys[1], (T, N), 0, 2)
     moved = obs.at[..., 0].add(2.0 * action - 1.0)
     next_obs = moved.at[..., 2].set(jax.random.normal(keys[2], (T, N)))
-    return intrinsic.Rows(obs, next_obs, action, jnp.ones((T, N), bool))
+    return intrinsic.BonusRows(obs, next_obs, action, jnp.ones((T, N), bool))
 
 
 def learn(made, state, rows, times=60):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import convolutions, encoders, networks
+from purejaxppo.agents import actor_critic, convolutions, encoders, networks
 from purejaxppo.config.schema import NetworkConfig
 
 CHOICE = spaces.Discrete(3)
@@ -22,7 +22,7 @@ def make(observation=VECTOR, action=CHOICE, **config):
 
 def forward(network, params, obs):
     start = jnp.zeros(jax.tree.leaves(obs)[0].shape[:1], bool)
-    return network.apply(params, (), obs, start)[1:]
+    return network.apply(params, (), obs, start)[1:3]
 
 
 def images(key, shape):
@@ -221,7 +221,7 @@ def test_a_deviation_at_its_limit_has_its_whole_gradient(key):
     limits = {"min_std": 0.1, "max_std": 2.0, "action": spaces.Box((2,), -1.0, 1.0)}
     network, obs = make(**limits), jnp.zeros((1, 5))
     params = network.init(key)
-    low, high = network.limits[networks.LOG_STD]
+    low, high = network.limits[actor_critic.LOG_STD]
 
     def total(log_std):
         return jnp.sum(forward(network, params | {"log_std": log_std}, obs)[0])

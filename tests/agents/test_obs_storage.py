@@ -14,7 +14,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import TimeLimit
-from purejaxppo.parts import init_program, make_parts, rollout_start, shard_ids, train_program
+from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Dict, Discrete
 from purejaxppo.types import PolicyStep
@@ -147,7 +147,7 @@ def walk_parts(config, series):
         env=env,
         policy=policy,
         act=policy.act,
-        start=rollout_start(parts.config, env, parts.initial_carry),
+        start=start_rollout(parts.config, env, parts.initial_carry),
         storage=obs_storage.make(Walk.observation if series else Box((9,)), env.starts),
     )
 

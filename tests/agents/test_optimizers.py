@@ -80,13 +80,15 @@ def test_weight_decay_is_of_matrices_alone_and_apart_from_the_gradient(params):
 def test_the_rate_follows_the_divergence(params, kl, factor):
     gradient = jax.tree.map(jnp.sin, params)
     plain = step(params, gradient, optimizer="sgd")
-    adapted = step(params, gradient, kl=kl, optimizer="sgd", kl_rate=True, target_kl=0.02)
+    adapted = step(
+        params, gradient, kl=kl, optimizer="sgd", learning_rate_schedule="adaptive", target_kl=0.02
+    )
     np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
 
 
 def test_a_rollouts_first_step_makes_the_rate_no_faster_but_may_make_it_slower(params):
     gradient = jax.tree.map(jnp.sin, params)
-    settings = {"optimizer": "sgd", "kl_rate": True, "target_kl": 0.02}
+    settings = {"optimizer": "sgd", "learning_rate_schedule": "adaptive", "target_kl": 0.02}
     plain = step(params, gradient, optimizer="sgd")
     for kl, factor in [(0.0, 1.0), (0.05, 1.5**-2)]:  # of an older policy it need not be 0
         adapted = step(params, gradient, kl=kl, first=True, **settings)

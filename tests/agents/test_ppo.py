@@ -229,7 +229,7 @@ def test_a_gradient_step_without_a_finite_norm_is_skipped_and_counted(line, key,
     params, opt_state, parts = improve((evaluate, broken), key, num_minibatches=4)
     assert opt_state.count == 3 and parts.skipped == 1 and parts.epochs == 1
     assert params["w"] > 0
-    assert all(np.isfinite(x) for x in (params["w"], opt_state.mu[0], *parts))
+    assert all(np.isfinite(x) for x in (params["w"], opt_state.mu[0], *jax.tree.leaves(parts)))
     params, opt_state, parts = improve((evaluate, broken), key, num_epochs=2)
     assert params["w"] == opt_state.count == opt_state.mu[0] == 0 and parts.skipped == 2
     assert np.isnan(parts.value_loss)  # of no step
@@ -240,7 +240,7 @@ def test_a_minibatch_without_a_valid_row_makes_no_step_and_no_loss(line, key):
     empty = batch._replace(valid=jnp.zeros_like(batch.valid))
     params, opt_state, parts = improve((evaluate, empty), key, num_minibatches=4, num_epochs=2)
     assert params["w"] == opt_state.count == opt_state.mu[0] == 0
-    assert all(x == 0 for x in parts)
+    assert all(x == 0 for x in jax.tree.leaves(parts))
     # One of two: the other one's step is made, and losses are its own.
     half = batch._replace(valid=batch.valid & (jnp.arange(len(batch.valid)) < 1))
     _, opt_state, parts = improve((evaluate, half), key, num_minibatches=2)
@@ -289,8 +289,10 @@ def test_the_adaptive_rate_stays_where_the_policy_does(line, key):
     """The line's divergence is 0 throughout: only steps after a rollout's first make it faster."""
     for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
         sizes = {"num_epochs": epochs, "num_minibatches": minibatches}
-        _, opt_state, _ = improve(line, key, kl_rate=True, **sizes)
-        rate = optimizers.measure(PPOConfig(kl_rate=True), opt_state)[optimizers.RATE_FACTOR]
+        _, opt_state, _ = improve(line, key, learning_rate_schedule="adaptive", **sizes)
+        rate = optimizers.measure(PPOConfig(learning_rate_schedule="adaptive"), opt_state)[
+            optimizers.RATE_FACTOR
+        ]
         np.testing.assert_allclose(rate, factor, rtol=1e-6)
 
 

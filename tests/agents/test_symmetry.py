@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo import learner, load_config, train
+from purejaxppo import learner, load_config
 from purejaxppo.agents import distributions, normalize, optimizers, ppo, symmetry
 from purejaxppo.agents.obs_storage import FullObs, WindowedObs
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.commands import train
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import RunningStats
@@ -54,7 +55,7 @@ def lopsided(size):
 
 def of_minibatch(function, parts, agent, hp):
     """(params, rows) -> what `function` of the learner says of a minibatch."""
-    return partial(function, parts, agent.obs_stats, normalize.init_value_stats(), hp)
+    return partial(function, parts, agent, normalize.init_value_stats(), hp)
 
 
 def step(parts, agent, rollout, batch, hp, key):
@@ -178,7 +179,7 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
 def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
     config = make_config(
         env=CARTPOLE,
-        network={"hidden": (8,), "memory": "gru", "memory_size": 8},
+        network={"hidden": (8,), "rnn": "gru", "rnn_size": 8},
         ppo={**PLAIN, "symmetry": "augment", "bptt_length": 4},
     )
     parts = make_parts(config)

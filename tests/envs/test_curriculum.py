@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from purejaxppo import learner
-from purejaxppo import train as train_module
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.commands import train as train_module
 from purejaxppo.config.files import from_dict, to_yaml
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, registry

@@ -21,7 +21,7 @@ def message(name, **options):
         ("dumy/vector", "did you mean 'dummy'"),
         ("gymnax/Cartpole-v1", "did you mean 'gymnax/CartPole-v1'"),
         ("CartPole-v1", "did you mean 'gymnax/CartPole-v1'"),
-        ("dummy/zzzzzzzz", "--list-envs"),
+        ("dummy/zzzzzzzz", "purejaxppo list envs"),
         ("zzzz/vector", "there are brax, dummy"),
     ],
 )

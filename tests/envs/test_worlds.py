@@ -1,12 +1,12 @@
 """Many agents: rows worked by hand, in JAX and through PettingZoo; padding, masks, containment."""
 
 import runpy
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.paths import EXAMPLE_WORLDS
 
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
@@ -17,13 +17,13 @@ from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
-from purejaxppo.evaluation import Agent, Evaluator, evaluate
+from purejaxppo.evaluation import Evaluator, evaluate
 from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
 
-EXAMPLES = Path(__file__).parents[1] / "support" / "example_worlds.py"
-HAND = f"pettingzoo/{EXAMPLES}:Hand"
+HAND = f"pettingzoo/{EXAMPLE_WORLDS}:Hand"
 SIMULATORS = ("jax", "thread", "process")
 FULL = pytest.mark.full
 NOT_ALL = ("jax", "thread", pytest.param("process", marks=FULL))
@@ -80,7 +80,7 @@ def lift(task, num_worlds, limit=0, **options):
 def pettingzoo(name, rows, *, limit=0, kind="thread", **options):
     pytest.importorskip("pettingzoo")
     config = EnvConfig(
-        name=f"pettingzoo/{EXAMPLES}:{name}",
+        name=f"pettingzoo/{EXAMPLE_WORLDS}:{name}",
         num_envs=rows,
         max_episode_steps=limit,
         options={"workers": kind, **options},
@@ -391,7 +391,7 @@ def test_a_registered_id_is_made_or_says_what_it_lacks():
     from pettingzoo.env_registry.registration import register
 
     assert "sisl/pursuit-v5" in registry.adapter("pettingzoo").task_names()
-    register("parallel", "hand/hand-v0", runpy.run_path(str(EXAMPLES))["Hand"])
+    register("parallel", "hand/hand-v0", runpy.run_path(str(EXAMPLE_WORLDS))["Hand"])
     register("parallel", "hand/lost-v0", "no_such_module:Hand")
 
     def made(name):
@@ -411,7 +411,7 @@ def test_a_registered_id_is_made_or_says_what_it_lacks():
 
 def test_double_buffering_of_worlds_is_refused():
     config = EnvConfig(
-        name=f"pettingzoo/{EXAMPLES}:Hand", num_envs=6, options={"workers": "thread"}
+        name=f"pettingzoo/{EXAMPLE_WORLDS}:Hand", num_envs=6, options={"workers": "thread"}
     )
     with pytest.raises(ValueError, match=r"env\.double_buffer is not for tasks of several agents"):
         registry.make_halves(config, 6)

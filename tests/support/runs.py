@@ -12,8 +12,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-import purejaxppo.train as train_command
+import purejaxppo.commands.train as train_command
 from purejaxppo.runs.checkpoint import Checkpoints
+from support.paths import OWN_CODE
 from support.trees import plain
 
 CARTPOLE = """
@@ -25,6 +26,18 @@ logging: {tensorboard: false}
 num_shards: 2
 total_timesteps: 1024
 """
+
+SMALL_WALK = {
+    "env.num_envs": 4,
+    "env.name": f"jax/{OWN_CODE}:Walk",
+    "network.hidden": [4],
+    "ppo.rollout_length": 8,
+    "ppo.num_minibatches": 2,
+    "ppo.num_epochs": 1,
+    "total_timesteps": 96,
+    "num_shards": 1,
+}
+"""Overrides of cartpole.yaml for a user's own environment."""
 
 
 def train(config_file, *flags):

@@ -1,7 +1,7 @@
 """Intrinsic rewards: triples of pure functions, init, reward, update, as optimisers are."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +9,28 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from purejaxppo.agents import normalize
+from purejaxppo.aliases import Action, Array, Figures, Key, Obs, OptState, Params, Reduce, Tree
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.types import RunningStats
 
 
-class Rows(NamedTuple):
+class BonusRows(NamedTuple):
     """The part of a rollout that an intrinsic reward uses."""
 
-    obs: Any  # [T, N, ...] as the policy sees it
-    next_obs: Any  # [T, N, ...] after the step: the true last one where an episode ends
-    action: Any  # [T, N, ...]
-    valid: jax.Array  # [T, N] bool
+    obs: Obs  # [T, N, ...] as the policy sees it
+    next_obs: Obs  # [T, N, ...] after the step: the true last one where an episode ends
+    action: Action  # [T, N, ...]
+    valid: Array  # [T, N] bool
 
 
 class Intrinsic(NamedTuple):
     """An intrinsic reward for novelty."""
 
-    init: Callable[[Any], Any]
+    init: Callable[[Key], Tree]
     """key -> state."""
-    reward: Callable[[Any, Rows], Any]
+    reward: Callable[[Tree, BonusRows], Array]
     """(state, rows) -> bonus [T, N], 0 where not valid."""
-    update: Callable[[Any, Rows, Any, Callable], tuple[Any, dict[str, Any]]]
+    update: Callable[[Tree, BonusRows, Key, Reduce], tuple[Tree, Figures]]
     """(state, rows, key, sum over shards) -> (state, figures by dashboard name)."""
     figures: tuple[str, ...] = ()
     """The dashboard's names of the figures."""
@@ -47,17 +48,58 @@ def none() -> Intrinsic:
 class Learned(NamedTuple):
     """State of a bonus that is a model's error."""
 
-    params: Any
-    opt_state: Any  # over the parameters as one flat vector
+    params: Params
+    opt_state: OptState
     stats: RunningStats  # of the errors
 
 
 FIGURES = ("intrinsic/reward", "intrinsic/loss")
 
 
+def fit(
+    loss: Callable[[Array, BonusRows], Array],
+    adam: optax.GradientTransformation,
+    carried: tuple[Array, OptState],
+    rows: BonusRows,
+    key: Key,
+    *,
+    config: IntrinsicConfig,
+    psum: Reduce,
+) -> tuple[tuple[Array, OptState], Array]:
+    """Trains a model on rows [B], in epochs of shuffled minibatches.
+
+    Args:
+        loss: (parameters [P], rows) -> sum over valid rows.
+        adam: the optimiser, without its step size.
+        carried: (parameters [P], state of the optimiser).
+        rows: of a rollout.
+        key: consumed.
+        config: of the model's training.
+        psum: sum over shards.
+
+    Returns:
+        ((parameters, state), mean loss of each minibatch).
+    """
+
+    def step(carried: tuple[Array, OptState], index: Array) -> tuple[tuple[Array, OptState], Array]:
+        flat, opt_state = carried
+        part = jax.tree.map(lambda x: x[index], rows)
+        total, gradient = jax.value_and_grad(loss)(flat, part)
+        sums = psum(jnp.concatenate([jnp.stack([total, jnp.sum(part.valid)]), gradient]))
+        mean = sums / jnp.maximum(sums[1], 1.0)
+        updates, opt_state = adam.update(mean[2:], opt_state)
+        return (flat - config.learning_rate * updates, opt_state), mean[0]
+
+    def epoch(carried: tuple[Array, OptState], key: Key) -> tuple[tuple[Array, OptState], Array]:
+        order = jax.random.permutation(key, rows.valid.size)
+        return jax.lax.scan(step, carried, order.reshape(config.num_minibatches, -1))
+
+    return jax.lax.scan(epoch, carried, jax.random.split(key, config.num_epochs))
+
+
 def from_error(
-    init: Callable[[Any], Any],
-    errors: Callable[[Any, Rows], tuple[Any, Any]],
+    init: Callable[[Key], Params],
+    errors: Callable[[Params, BonusRows], tuple[Array, Array]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
     """The bonus from a model's error: divided by the errors' standard deviation so far.
@@ -69,46 +111,35 @@ def from_error(
     """
     adam = optax.scale_by_adam()
 
-    def start(key) -> Learned:
+    def start(key: Key) -> Learned:
         params = init(key)
         flat, _ = ravel_pytree(params)
         return Learned(params, adam.init(flat), normalize.init_stats(jnp.zeros(())))
 
-    def reward(state: Learned, rows: Rows):
+    def reward(state: Learned, rows: BonusRows) -> Array:
         return scaled(errors(state.params, rows)[0], state.stats, rows.valid)
 
-    def update(state: Learned, rows: Rows, key, psum: Callable):
+    def update(state: Learned, rows: BonusRows, key: Key, psum: Reduce) -> tuple[Learned, Figures]:
         error = errors(state.params, rows)[0]
         stats = normalize.update_stats(state.stats, error, rows.valid, psum)
         total = jnp.sum(scaled(error, state.stats, rows.valid))
         bonus, count = psum((total, jnp.sum(rows.valid)))
         flat, unravel = ravel_pytree(state.params)
-        rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
+        flat_rows = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
-        def loss(flat, rows: Rows):
+        def loss(flat: Array, rows: BonusRows) -> Array:
             return jnp.sum(errors(unravel(flat), rows)[1], where=rows.valid)
 
-        def step(carried, index):
-            flat, opt_state = carried
-            part = jax.tree.map(lambda x: x[index], rows)
-            total, gradient = jax.value_and_grad(loss)(flat, part)
-            sums = psum(jnp.concatenate([jnp.stack([total, jnp.sum(part.valid)]), gradient]))
-            mean = sums / jnp.maximum(sums[1], 1.0)
-            updates, opt_state = adam.update(mean[2:], opt_state)
-            return (flat - config.learning_rate * updates, opt_state), mean[0]
-
-        def epoch(carried, key):
-            order = jax.random.permutation(key, rows.valid.size)
-            return jax.lax.scan(step, carried, order.reshape(config.num_minibatches, -1))
-
-        keys = jax.random.split(key, config.num_epochs)
-        (flat, opt_state), losses = jax.lax.scan(epoch, (flat, state.opt_state), keys)
+        carried = flat, state.opt_state
+        (flat, opt_state), losses = fit(
+            loss, adam, carried, flat_rows, key, config=config, psum=psum
+        )
         figures = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
         return Learned(unravel(flat), opt_state, stats), figures
 
     return Intrinsic(start, reward, update, FIGURES)
 
 
-def scaled(error, stats: RunningStats, valid):
+def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
     """Errors over their standard deviation so far, 0 where not valid; any shape."""
     return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)

@@ -15,8 +15,9 @@ from flax import linen as nn
 from purejaxppo import spaces
 from purejaxppo.agents import distributions
 from purejaxppo.agents.encoders import Encoder, dense
-from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, from_error
+from purejaxppo.agents.intrinsic.base import BonusRows, Intrinsic, from_error
 from purejaxppo.agents.intrinsic.rnd import Features
+from purejaxppo.aliases import Action, Array, Key, Obs, Params
 from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 FORWARD = 0.2
@@ -33,7 +34,7 @@ class Curiosity(nn.Module):
     num_params: int
 
     @nn.compact
-    def __call__(self, obs, next_obs, action):
+    def __call__(self, obs: Obs, next_obs: Obs, action: Action) -> tuple[Array, Array]:
         """-> (forward model's squared error [...], parameters of the predicted action [..., P])."""
         config = self.config
         features = Features(
@@ -46,7 +47,7 @@ class Curiosity(nn.Module):
         error = 0.5 * jnp.mean(jnp.square(guess - jax.lax.stop_gradient(after)), axis=-1)
         return error, self.model([before, after], self.num_params, "inverse")
 
-    def model(self, parts, size: int, name: str):
+    def model(self, parts: list[Array], size: int, name: str) -> Array:
         """One hidden layer."""
         x = jnp.concatenate(parts, axis=-1)
         x = nn.relu(dense(self.config.hidden[-1], np.sqrt(2), f"{name}_dense", "orthogonal")(x))
@@ -68,11 +69,11 @@ def make(
     log_std = distributions.log_std_positions(action)
     module = Curiosity(observation, action, network, config, distribution.num_params)
 
-    def init(key):
+    def init(key: Key) -> Params:
         obs = spaces.example(observation)
         return module.init(key, obs, obs, spaces.example(action))["params"]
 
-    def errors(params, rows: Rows):
+    def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
         out: Any = module.apply({"params": params}, rows.obs, rows.next_obs, rows.action)
         error, guess = out
         guess = jnp.where(log_std, 0.0, guess)  # the squared error of continuous actions

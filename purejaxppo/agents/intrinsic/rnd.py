@@ -13,7 +13,8 @@ from flax import linen as nn
 
 from purejaxppo import spaces
 from purejaxppo.agents.encoders import Encoder, dense
-from purejaxppo.agents.intrinsic.base import Intrinsic, Rows, from_error
+from purejaxppo.agents.intrinsic.base import BonusRows, Intrinsic, from_error
+from purejaxppo.aliases import Array, Key, Obs, Params
 from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
 
 
@@ -26,7 +27,7 @@ class Features(nn.Module):
     features: int
 
     @nn.compact
-    def __call__(self, obs):
+    def __call__(self, obs: Obs) -> Array:
         """Observation pytree [..., *shape] -> [..., features]."""
         x = Encoder(self.space, self.network, name="encoder")(obs)
         for i, width in enumerate(self.hidden):
@@ -39,7 +40,7 @@ def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicCon
     target = Features(observation, network, config.hidden[:-1], config.features)
     predictor = Features(observation, network, config.hidden, config.features)
 
-    def init(key):
+    def init(key: Key) -> Params:
         obs = spaces.example(observation)
         keys = jax.random.split(key)
         return {
@@ -47,7 +48,7 @@ def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicCon
             "predictor": predictor.init(keys[1], obs)["params"],
         }
 
-    def errors(params, rows: Rows):
+    def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
         goal: Any = target.apply({"params": jax.lax.stop_gradient(params["target"])}, rows.next_obs)
         guess = predictor.apply({"params": params["predictor"]}, rows.next_obs)
         error = jnp.mean(jnp.square(guess - goal), axis=-1)

@@ -17,22 +17,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from purejaxppo.aliases import EnvAction, Key, Obs, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
 from purejaxppo.spaces import Box, Dict, Space
 
+Token = Tree
+"""Data that every call takes and returns, so that the calls keep their order."""
 
-class Rows(NamedTuple):
+
+class HostStep(NamedTuple):
     """Result of one step of a pool of N environments."""
 
-    obs: Any  # [N, ...]
+    obs: Obs  # [N, ...]
     reward: jax.Array  # [N] float32
     terminated: jax.Array  # [N] bool
     truncated: jax.Array  # [N] bool
-    score: Any = None  # [N] float32: summands of the reported return, if not `reward`
-    over: Any = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: Any = None  # [N] bool: episodes that the pool itself found diverged and ended
+    score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
+    over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
+    diverged: jax.Array | None = (
+        None  # [N] bool: episodes that the pool itself found diverged and ended
+    )
 
 
 class Pool(Protocol):
@@ -43,20 +49,20 @@ class Pool(Protocol):
         """The error on the host, of which the compiled program's own error has only the text."""
         ...
 
-    def reset(self, key) -> tuple[Any, Any]:
+    def reset(self, key: Key) -> tuple[Token, Obs]:
         """A key -> (token, obs [N, ...])."""
         ...
 
-    def step(self, token, action) -> tuple[Any, Rows]:
-        """(token, action [N, ...]) -> (token, Rows); ignores actions right after an end."""
+    def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
+        """(token, action [N, ...]) -> (token, HostStep); ignores actions right after an end."""
         ...
 
-    def send(self, token, action) -> Any:
+    def send(self, token: Token, action: EnvAction) -> Token:
         """The first half of `step`: (token, action [N, ...]) -> token, while environments step."""
         ...
 
-    def recv(self, token) -> tuple[Any, Rows]:
-        """The second half of `step`: token -> (token, Rows)."""
+    def recv(self, token: Token) -> tuple[Token, HostStep]:
+        """The second half of `step`: token -> (token, HostStep)."""
         ...
 
     def picture(self) -> np.ndarray | None:
@@ -69,7 +75,7 @@ class Pool(Protocol):
 
 
 @dataclass(frozen=True)
-class Filmed:
+class FrameSource:
     """Draws "states" that are pictures or, where there are none, observations."""
 
     frame_rate: float
@@ -124,7 +130,7 @@ class Picture(NamedTuple):
 class HostState(struct.PyTreeNode):
     """The device's part of the state of N environments on the host."""
 
-    token: Any  # orders the calls
+    token: Token
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
 
@@ -163,7 +169,7 @@ class HostEnv:
         self._update = 0
         self._raw_action = action
         flat = flat_space(action)
-        self.task = Filmed(frame_rate)
+        self.task = FrameSource(frame_rate)
         self._calls: dict[int, tuple[Callable, Callable]] = {}
         self.spec = EnvSpec(
             observation=observation,
@@ -241,7 +247,7 @@ class HostEnv:
         """The policy's action [N, ...] as the pool takes it."""
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
-    def _outcome(self, state: HostState, token, rows: Rows) -> tuple[HostState, EnvStep]:
+    def _outcome(self, state: HostState, token, rows: HostStep) -> tuple[HostState, EnvStep]:
         """Converts a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
         ok = bounded(rows.reward) & bounded(rows.obs)

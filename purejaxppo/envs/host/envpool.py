@@ -15,7 +15,9 @@ from jax.experimental import io_callback
 from purejaxppo import spaces
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, Rows, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, HostStep, seed_at
+from purejaxppo.envs.host.factory import Options
+from purejaxppo.envs.host.gym_spaces import convert
 
 OURS = frozenset(
     (
@@ -36,7 +38,7 @@ PIXELS = frozenset({"from_pixels", "render_width", "render_height", "render_came
 SCORED = {"reward_clip": False}
 """Settings of evaluations, independent of those of training. `episodic_life` is not changed: with
 it EnvPool serves the next ball by itself, and an agent never learns to do so."""
-PICTURE = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
+PICTURE: Options = {"render_mode": "rgb_array", "render_width": 640, "render_height": 480}
 """Settings of a pool whose pictures are requested."""
 FRAME_RATES = {
     "envpool.atari": 60.0,
@@ -104,26 +106,15 @@ def make(
         options |= {key: value for key, value in SCORED.items() if key in settings}
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
-    try:
-        with _quietly():
-            observation = _bounds(spaces.convert(spec.gymnasium_observation_space))
-            action = _bounds(spaces.convert(spec.gymnasium_action_space))
-    except ValueError as error:
-        raise ValueError(f"envpool/{name}: {error}") from error
-    if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
-        raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
+    observation, action = _spaces(name, spec)
 
     def make_pool(count: int, update: int) -> EnvPool:
-        begin = (
-            seed_at(seed, update) * SEED_STRIDE + (SEED_STRIDE // 2 if evaluation else 0) + first
-        )
-        seeds = [int(s) for s in (begin + np.arange(count)) % 2**31]
+        begin = seed_at(seed, update) * SEED_STRIDE + first
+        seeds = _seeds(begin + (SEED_STRIDE // 2 if evaluation else 0), count)
         return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, observation)
 
     if film:
-        options |= PICTURE
-        if _module(name).startswith("envpool.mujoco"):
-            _check_gl()
+        options |= _picture(name)
     return HostEnv(
         make_pool,
         observation,
@@ -134,7 +125,40 @@ def make(
     )
 
 
-def _frame_rate(name: str, settings: dict[str, Any]) -> float:
+def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
+    """Spaces of observations and actions.
+
+    Raises:
+        ValueError: one of them is not supported.
+    """
+    try:
+        with _quietly():
+            observation = _bounds(convert(spec.gymnasium_observation_space))
+            action = _bounds(convert(spec.gymnasium_action_space))
+    except ValueError as error:
+        raise ValueError(f"envpool/{name}: {error}") from error
+    if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
+        raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
+    return observation, action
+
+
+def _picture(name: str) -> Options:
+    """Settings of a pool whose pictures are requested.
+
+    Raises:
+        ValueError: the task is MuJoCo's, and OpenGL is missing.
+    """
+    if _module(name).startswith("envpool.mujoco"):
+        _check_gl()
+    return PICTURE
+
+
+def _seeds(begin: int, count: int) -> list[int]:
+    """`count` seeds from `begin` on, within 31 bits."""
+    return [int(s) for s in (begin + np.arange(count)) % 2**31]
+
+
+def _frame_rate(name: str, settings: Options) -> float:
     module = _module(name)
     rate = next((r for start, r in FRAME_RATES.items() if module.startswith(start)), 10.0)
     emulated = module in ("envpool.atari", "envpool.vizdoom")
@@ -158,7 +182,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _spec(name: str, options: dict[str, Any]) -> Any:
+def _spec(name: str, options: Options) -> Any:
     """EnvPool's description of a task.
 
     Raises:
@@ -173,9 +197,9 @@ def _spec(name: str, options: dict[str, Any]) -> Any:
         raise ValueError(f"envpool/{name} cannot be made: {reason}") from error
 
 
-def _options(name: str, config: EnvConfig) -> dict[str, Any]:
+def _options(name: str, config: EnvConfig) -> Options:
     """The options of a config, checked; the time limit among them."""
-    options: dict[str, Any] = dict(config.options)
+    options: Options = dict(config.options)
     settings = _spec(name, {}).config._asdict()
     known = sorted(
         (set(settings) - OURS) | (PIXELS if _module(name).startswith("envpool.mujoco") else set())
@@ -219,7 +243,7 @@ class EnvPool:
 
     failure = None  # it ends the process if anything goes wrong
 
-    def __init__(self, name: str, options: dict[str, Any], observation: spaces.Space) -> None:
+    def __init__(self, name: str, options: Options, observation: spaces.Space) -> None:
         """Starts the environments."""
         self.observation = observation
         self.num_envs = options["num_envs"]
@@ -265,7 +289,7 @@ class EnvPool:
             if self.scored:
                 score = info["reward"].astype(np.float32)
                 over = (info["terminated"] > 0) | truncated
-        return token, Rows(obs, reward, terminated & ~truncated, truncated, score, over)
+        return token, HostStep(obs, reward, terminated & ~truncated, truncated, score, over)
 
     def picture(self) -> np.ndarray | None:
         """A picture of environment 0 by EnvPool; None for families that cannot draw."""

@@ -3,27 +3,26 @@
 Nothing here imports JAX, since worker processes import it.
 """
 
-import importlib
-import importlib.util
 import inspect
-import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.references import import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
 
-_LOADING = threading.RLock()
-"""Lock for loading files: worker threads that load one file at once would find it half loaded."""
+Gymnasium = Any
+"""A `gymnasium.Env`; the package is imported where it is used."""
+
+Options = dict[str, Any]
+"""Arguments of a simulator, by name."""
 
 
 class Maker(Protocol):
     """Makes one environment; can be pickled without the module `__main__`."""
 
-    def __call__(self, render_mode: str | None = None) -> Any:
+    def __call__(self, render_mode: str | None = None) -> Gymnasium:
         """A new `gymnasium.Env`."""
         ...
 
@@ -40,7 +39,7 @@ class Spec:
     frame_stack: int = 1
     mask: bool = False
 
-    def __call__(self, render_mode: str | None = None) -> Any:
+    def __call__(self, render_mode: str | None = None) -> Gymnasium:
         """The environment in its wrappers."""
         if self.pixels:
             from purejaxppo.envs.host.pixels import Pixels, without_display
@@ -60,7 +59,7 @@ class Spec:
             env = _registered(self.name, options, self.max_episode_steps)
         for name in self.wrappers:
             env = _wrapped(name, env)
-        env = kept(env)
+        env = with_time_limit(env)
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
         if self.mask:
@@ -98,7 +97,7 @@ def make_spec(
     return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack, mask)
 
 
-def make_one(maker: Maker, render_mode: str | None = None) -> Any:
+def make_one(maker: Maker, render_mode: str | None = None) -> Gymnasium:
     """Makes one environment in this process.
 
     Raises:
@@ -107,7 +106,7 @@ def make_one(maker: Maker, render_mode: str | None = None) -> Any:
     return maker(render_mode)
 
 
-def time_limit(env: Any) -> int:
+def time_limit(env: Gymnasium) -> int:
     """The number of steps after which an environment truncates an episode; 0 if there is none.
 
     It is that of its `TimeLimit`, or else its attribute `max_episode_steps`.
@@ -115,7 +114,7 @@ def time_limit(env: Any) -> int:
     return _enforced(env) or _announced(env)
 
 
-def kept(env: Any) -> Any:
+def with_time_limit(env: Gymnasium) -> Gymnasium:
     """The environment, with a `TimeLimit` added if it only declares a limit in an attribute."""
     from gymnasium.wrappers import TimeLimit
 
@@ -123,7 +122,7 @@ def kept(env: Any) -> Any:
     return TimeLimit(env, limit) if limit and not _enforced(env) else env
 
 
-def _enforced(env: Any) -> int:
+def _enforced(env: Gymnasium) -> int:
     """The smallest limit of its `TimeLimit` wrappers; 0 if there are none."""
     from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
@@ -136,13 +135,13 @@ def _enforced(env: Any) -> int:
     return min(limits, default=0)
 
 
-def _announced(env: Any) -> int:
+def _announced(env: Gymnasium) -> int:
     """The attribute `max_episode_steps` of the innermost environment; 0 if there is none."""
     own = getattr(env.unwrapped, "max_episode_steps", None)
     return own if isinstance(own, int) and own > 0 else 0
 
 
-def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasium:
     """Makes an environment of Gymnasium's registry, without its checks: workers have their own."""
     import gymnasium
 
@@ -170,11 +169,11 @@ def _registered(name: str, options: dict[str, Any], max_episode_steps: int) -> A
         raise MakeError(f"env.name: gymnasium/{name}: {one_line(error)}") from error
 
 
-def _from_file(file: str, name: str, options: dict[str, Any], max_episode_steps: int) -> Any:
+def _from_file(file: str, name: str, options: Options, max_episode_steps: int) -> Gymnasium:
     """An instance of a class in a file, under a time limit if one is given."""
     import gymnasium
 
-    kind = in_file(file, name, "env.name")
+    kind = in_file(file, name, "env.name", inspect.isclass, "class")
     if not issubclass(kind, gymnasium.Env):
         raise MakeError(f"env.name: {file}:{name} is not a gymnasium.Env")
     try:
@@ -192,7 +191,7 @@ def _wrapper(name: str) -> Any:
     where = f"env.wrappers: {name}"
     module, _, class_name = name.rpartition(":")
     if module.endswith(".py"):
-        return in_file(module, class_name, "env.wrappers")
+        return in_file(module, class_name, "env.wrappers", inspect.isclass, "class")
     place = import_named(module, where) if module else gymnasium.wrappers
     try:
         return getattr(place, class_name)
@@ -202,7 +201,7 @@ def _wrapper(name: str) -> Any:
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
 
 
-def _wrapped(name: str, env: Any) -> Any:
+def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
     wrapper = _wrapper(name)
     try:
         return wrapper(env)
@@ -211,77 +210,6 @@ def _wrapped(name: str, env: Any) -> Any:
             f"env.options.wrappers: {name} cannot be made from an environment alone: "
             f"{one_line(error)}"
         ) from error
-
-
-def import_named(module: str, where: str) -> Any:
-    """A module by name.
-
-    Raises:
-        MakeError: it, or what it imports, is not installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(error.name + ".")):
-            raise MakeError(f"{where}: no package {error.name!r} is installed") from error
-        raise MakeError(f"{where}: {module} needs another package: {error}") from error
-
-
-def function_in_file(file: str, name: str, where: str) -> Any:
-    """A function of a Python file, as classes are loaded.
-
-    Raises:
-        ValueError: no such file, or no such function in it.
-    """
-    return in_file(file, name, where, inspect.isfunction, "function")
-
-
-def in_file(
-    file: str,
-    name: str,
-    where: str,
-    is_one: Callable[[Any], bool] = inspect.isclass,
-    kind: str = "class",
-) -> Any:
-    """A class (or what `is_one` accepts) of a Python file, loaded once; imports beside it work.
-
-    Raises:
-        MakeError: there is no such file, or nothing of that name and kind in it.
-    """
-    path = Path(file).expanduser().resolve()
-    if not path.is_file():
-        place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
-        raise MakeError(f"{where}: {file}: no such file{place}")
-    with _LOADING:
-        module = _module_of(path)
-    there = [key for key, value in vars(module).items() if is_one(value)]
-    if name not in there:
-        own = [
-            key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__
-        ]
-        plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
-        has = f"it has {', '.join(own)}" if own else f"it has no {plural}"
-        raise MakeError(f"{where}: {file} has no {kind} {name!r}; {has}")
-    return vars(module)[name]
-
-
-def _module_of(path: Path) -> Any:
-    """A Python file as a module."""
-    name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def one_line(error: BaseException) -> str:

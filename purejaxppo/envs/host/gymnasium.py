@@ -8,25 +8,24 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax.experimental import io_callback
 
 from purejaxppo import spaces
+from purejaxppo.aliases import EnvAction
+from purejaxppo.config.references import LoadError
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, Rows, SimulatorError, seed_at
-from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.factory import Maker, make_one, make_spec
-from purejaxppo.envs.host.slots import Lanes, arrays_of, buffers, size_of, tree_of
-from purejaxppo.envs.host.workers import Rows as WorkerRows
-from purejaxppo.envs.host.workers import WorkerError, WorkerPool
-from purejaxppo.envs.teams import Team
+from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError, Token, seed_at
+from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
+from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of
+from purejaxppo.envs.host.workers import EnvInfo, PoolStep, WorkerError, WorkerPool
 
-POOL: dict[str, Any] = {"workers": "process", "num_workers": 0, "timeout": 60.0}
+POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
 """Options of worker pools."""
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Options = {
     **POOL,
     "wrappers": "",
     "pixels": 0,
@@ -42,7 +41,7 @@ def task_names() -> list[str]:
     """The newest version of every registered id; other ids, packages and files work, too."""
     import gymnasium
 
-    newest: dict[str, Any] = {}
+    newest: Options = {}
     for spec in gymnasium.registry.values():
         stem = f"{spec.namespace}/{spec.name}" if spec.namespace else spec.name
         if stem not in newest or (spec.version or 0) > (newest[stem].version or 0):
@@ -100,9 +99,7 @@ def make(
     return workers.env(num_envs, seed=2 * seed + evaluation, first=first, film=film)
 
 
-def split_options(
-    config: EnvConfig, defaults: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(config: EnvConfig, defaults: Options) -> tuple[Options, Options]:
     """(options of the adapter, those of `defaults`, which has those of `POOL`; all other options).
 
     Raises:
@@ -122,7 +119,7 @@ def split_options(
     return ours, {key: value for key, value in config.options.items() if key not in defaults}
 
 
-def at_least(ours: dict[str, Any], key: str, least: int) -> None:
+def at_least(ours: Options, key: str, least: int) -> None:
     """Raises ValueError if an option is too small."""
     if ours[key] < least:
         raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
@@ -141,14 +138,14 @@ class Workers:
         SimulatorError: it fails when it is made.
     """
 
-    def __init__(self, name: str, maker: Any, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, maker: Any, options: Options) -> None:
         """Makes one environment to read its spaces."""
         self.name = name
         self.maker = maker
         self.options = options
         timeout, stamp = float(options["timeout"]), _stamp(name.partition("/")[2])
         with _in_words(name):
-            self.facts: Facts = _facts(maker, options["workers"], timeout, stamp)
+            self.info: EnvInfo = _info(maker, options["workers"], timeout, stamp)
 
     def env(self, num_envs: int, *, seed: int, first: int = 0, film: bool = False) -> HostEnv:
         """Makes a batch of `num_envs` environments.
@@ -159,12 +156,12 @@ class Workers:
             first: the number that the first environment has in a larger batch.
             film: pictures will be requested; one environment in this process.
         """
-        facts = self.facts
+        info = self.info
         solo = Solo(self.maker) if film else None
 
         def make_pool(count: int, update: int) -> CallbackPool:
             if solo:
-                return CallbackPool(solo, facts.observation, 1)
+                return CallbackPool(solo, info.observation, 1)
             with _in_words(self.name):
                 workers = WorkerPool(
                     self.maker,
@@ -174,35 +171,28 @@ class Workers:
                     kind=self.options["workers"],
                     seed=seed_at(seed, update) * STREAMS + first,
                 )
-            return CallbackPool(workers, facts.observation, count, first)
+            return CallbackPool(workers, info.observation, count, first)
 
         return HostEnv(
             make_pool,
-            facts.observation,
-            facts.action,
+            info.observation,
+            info.action,
             num_envs=num_envs,
-            max_episode_steps=facts.max_episode_steps,
+            max_episode_steps=info.max_episode_steps,
             frame_rate=solo.frame_rate if solo else 30.0,
         )
 
 
-class Facts(NamedTuple):
-    """Facts of an environment that are needed before it is stepped."""
-
-    observation: spaces.Space
-    action: spaces.Space
-    max_episode_steps: int
-    team: Team | None
-
-
 @functools.cache
-def _facts(maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float) -> Facts:
-    """Reads the facts in a worker of its own; `stamp` distinguishes versions of a file."""
+def _info(
+    maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float
+) -> EnvInfo:
+    """Reads it in a worker of its own; `stamp` distinguishes versions of a file."""
     del stamp
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
         if getattr(maker, "mask", False):
             pool.reset(0)  # so that errors are raised now
-        return Facts(pool.observation, pool.action, pool.max_episode_steps, pool.team)
+        return pool.info
 
 
 def _stamp(name: str) -> float:
@@ -237,7 +227,7 @@ class CallbackPool:
         self.num_envs = num_envs
         self.failure: Exception | None = None
         flag: Any = jax.ShapeDtypeStruct((num_envs,), np.bool_)
-        self.rows = Rows(
+        self.rows = HostStep(
             obs=jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
                 spaces.example(observation),
@@ -269,14 +259,14 @@ class CallbackPool:
     def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
         return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
 
-    def _step(self, token: Any, action: Any) -> tuple[np.ndarray, Rows]:
+    def _step(self, token: Token, action: EnvAction) -> tuple[np.ndarray, HostStep]:
         return _next(token), _rows(self._ask(self.envs.step, _arrays(action)))
 
-    def _send(self, token: Any, action: Any) -> np.ndarray:
+    def _send(self, token: Token, action: EnvAction) -> np.ndarray:
         self._ask(self.envs.send, _arrays(action))
         return _next(token)
 
-    def _recv(self, token: Any) -> tuple[np.ndarray, Rows]:
+    def _recv(self, token: Token) -> tuple[np.ndarray, HostStep]:
         return _next(token), _rows(self._ask(self.envs.recv))
 
     def _ask(self, function: Any, *args: Any) -> Any:
@@ -296,19 +286,19 @@ class CallbackPool:
         self.envs.close()
 
 
-def _arrays(action: Any) -> Any:
+def _arrays(action: EnvAction) -> Any:
     """An action's arrays as NumPy's."""
     return jax.tree.map(np.asarray, action)
 
 
-def _next(token: Any) -> np.ndarray:
+def _next(token: Token) -> np.ndarray:
     """The token of the next call, never 0: see `split.after`."""
     return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
 
 
-def _rows(out: Any) -> Rows:
-    """A worker pool's result as `bridge.Rows`."""
-    return Rows(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
+def _rows(out: Any) -> HostStep:
+    """A worker pool's result as `bridge.HostStep`."""
+    return HostStep(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
 
 
 class Solo:
@@ -321,27 +311,27 @@ class Solo:
         without_display()
         try:
             self.env = make_one(maker, "rgb_array")
-        except MakeError:  # an environment that cannot draw itself takes no render_mode
+        except LoadError:  # an environment that cannot draw itself takes no render_mode
             self.env = make_one(maker)
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
-        self.lanes = Lanes([self.env], 0)
-        spaces = self.lanes.observation, self.lanes.action
+        self.group = EnvGroup([self.env], 0)
+        spaces = self.group.observation, self.group.action
         self.buffers = buffers(bytearray(size_of(*spaces, 1)), *spaces, 1)
-        self.lanes.bind(self.buffers)
+        self.group.bind(self.buffers)
 
     def reset(self, seed: int) -> Any:
         """See `WorkerPool.reset`."""
-        self.lanes.reset(seed)
-        return tree_of(self.lanes.observation, self.buffers.obs)
+        self.group.reset(seed)
+        return tree_of(self.group.observation, self.buffers.obs)
 
-    def step(self, action: Any) -> WorkerRows:
+    def step(self, action: EnvAction) -> PoolStep:
         """See `WorkerPool.step`."""
-        parts = arrays_of(self.lanes.action, action)
+        parts = arrays_of(self.group.action, action)
         for there, part in zip(self.buffers.action, parts, strict=True):
             there[:] = part
-        self.lanes.step()
-        obs = tree_of(self.lanes.observation, self.buffers.obs)
-        return WorkerRows(obs, *(flag.copy() for flag in self.buffers[2:]))
+        self.group.step()
+        obs = tree_of(self.group.observation, self.buffers.obs)
+        return PoolStep(obs, *(flag.copy() for flag in self.buffers[2:]))
 
     def picture(self) -> np.ndarray | None:
         """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""

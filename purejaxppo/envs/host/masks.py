@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.slots import action_space
+from purejaxppo.envs.host.gym_spaces import action_space
 from purejaxppo.envs.teams import mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 

@@ -75,7 +75,7 @@ def make(
         global_state=ours[GLOBAL_STATE],
     )
     workers = Workers(config.name, maker, ours)
-    team = workers.facts.team
+    team = workers.info.team
     assert team is not None
     num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
     first_world = first // num_envs * num_worlds

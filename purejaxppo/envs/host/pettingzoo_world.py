@@ -14,10 +14,11 @@ import pettingzoo
 from pettingzoo import ParallelEnv
 
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.references import LoadError, import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.factory import import_named, in_file, one_line
+from purejaxppo.envs.host.factory import one_line
+from purejaxppo.envs.host.gym_spaces import action_space, decoder, encoder, observation_space
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
-from purejaxppo.envs.host.slots import action_space, decoder, encoder, leaves, observation_space
 from purejaxppo.envs.teams import (
     ALIVE,
     TERMINATED,
@@ -27,7 +28,7 @@ from purejaxppo.envs.teams import (
     split_mask,
     split_mask_off,
 )
-from purejaxppo.spaces import MASK, Box, Dict, Space
+from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _module(name: str, label: str) -> Any:
     """A module by name; the error for one that is not in its package names the nearest."""
     try:
         return import_named(name, label)
-    except MakeError as error:
+    except LoadError as error:
         package, _, last = name.rpartition(".")
         missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
         if not (package and missing):

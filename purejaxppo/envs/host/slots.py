@@ -4,16 +4,17 @@ Nothing here imports JAX, since worker processes import it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.spaces import LARGEST, MASK, Box, Dict, Discrete, MultiDiscrete, Space, narrow
+from purejaxppo.envs.host.gym_spaces import action_space, decoder, observation_space, read, sources
+from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, arrays_of, leaves, tree_of
+
+__all__ = ["Buffers", "EnvGroup", "arrays_of", "buffers", "size_of", "tree_of"]
 
 ALIGNMENT = 64  # bytes: a cache line
-SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
 TRIES = 3  # resets before one that returns NaN is an error
 
 
@@ -32,48 +33,6 @@ class Buffers(NamedTuple):
         """Views of some environments' rows."""
         action, obs = (tuple(part[start:stop] for part in parts) for parts in self[:2])
         return Buffers(action, obs, *(part[start:stop] for part in self[2:]))
-
-
-class Leaf(NamedTuple):
-    """One array of a space."""
-
-    path: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def leaves(space: Space, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    """The arrays that an element of a space consists of, in order."""
-    if isinstance(space, Dict):
-        for name, part in space.spaces:
-            yield from leaves(part, (*path, name))
-    elif isinstance(space, Box):
-        yield Leaf(path, space.shape, space.dtype)
-    elif isinstance(space, MultiDiscrete):
-        yield Leaf(path, (len(space.nvec),), "int32")
-    else:
-        yield Leaf(path, (), "int32")
-
-
-def tree_of(space: Space, parts: Iterable[np.ndarray]) -> Any:
-    """A copy of an element's arrays, in the order of the space's leaves, as its pytree."""
-    rest = iter(parts)
-
-    def build(space: Space) -> Any:
-        if isinstance(space, Dict):
-            return {name: build(part) for name, part in space.spaces}
-        return next(rest).copy()
-
-    return build(space)
-
-
-def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
-    """The arrays of a pytree, in the order of the space's leaves."""
-    if isinstance(space, Dict):
-        for name, part in space.spaces:
-            yield from arrays_of(part, tree[name])
-    else:
-        yield np.asarray(tree)
 
 
 def size_of(observation: Space, action: Space, num_envs: int) -> int:
@@ -101,148 +60,7 @@ def _places(observation: Space, action: Space, num_envs: int):
     return places, end
 
 
-def observation_space(space: Any) -> Space:
-    """A Gymnasium observation space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
-
-    Raises:
-        MakeError: a space whose elements are not arrays of one shape.
-    """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return Dict.of(
-            {
-                str(name): _mask(part) if name == MASK else observation_space(part)
-                for name, part in space.items()
-            }
-        )
-    if isinstance(space, spaces.Tuple):
-        return Dict.of({str(i): observation_space(part) for i, part in enumerate(space)})
-    return _plain_space(space, "observation", SUPPORTED)
-
-
-def _mask(space: Any) -> Space:
-    """Space of a part called `action_mask`, any space of zeros and ones: uint8 with one axis."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
-    if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): _mask(part) for name, part in space.items()})
-    return observation_space(space)
-
-
-def action_space(space: Any) -> Space:
-    """A Gymnasium action space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
-
-    Raises:
-        MakeError: a part is neither a Box of floats nor discrete.
-    """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): action_space(part) for name, part in space.items()})
-    if isinstance(space, spaces.Tuple):
-        return Dict.of({str(i): action_space(part) for i, part in enumerate(space)})
-    if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
-        raise MakeError(f"actions in a Box of {space.dtype} are not supported, only floats are")
-    return _plain_space(space, "action", SUPPORTED)
-
-
-def _plain_space(space: Any, role: str, supported: str) -> Space:
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Box):
-        if 0 in space.shape:
-            raise MakeError(f"the {role} space has a part of shape {space.shape}: nothing")
-        low, high = space.low.astype(float), space.high.astype(float)
-        return Box.between(low, high, narrow(space.dtype, low, high))
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
-    if isinstance(space, spaces.MultiBinary):
-        return MultiDiscrete((2,) * math.prod(space.shape))
-    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {supported} are")
-
-
-def decoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a policy's action (an array, or a dict) to one of a Gymnasium space."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        named = {name: decoder(part) for name, part in space.items()}
-        return lambda tree: {name: decode(tree[str(name)]) for name, decode in named.items()}
-    if isinstance(space, spaces.Tuple):
-        listed = [decoder(part) for part in space]
-        return lambda tree: tuple(decode(tree[str(i)]) for i, decode in enumerate(listed))
-    if isinstance(space, spaces.Box):
-        # Bounds in float64 may lie inside their own float32 rounding.
-        low, high, dtype = space.low, space.high, space.dtype
-        return lambda row: np.minimum(np.maximum(row.astype(dtype), low), high)
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda row: np.int64(start + row)
-    shape, dtype = space.shape, space.dtype
-    start = getattr(space, "start", 0)
-    return lambda row: row.astype(dtype).reshape(shape) + start
-
-
-def read(source: "Source", obs: Any) -> np.ndarray:
-    """One array of a Gymnasium observation, in Gymnasium's shape.
-
-    Raises:
-        ValueError: its shape is not that of its space.
-    """
-    for key in source.keys:
-        obs = obs[key]
-    part = np.asarray(obs)
-    if part.shape != source.shape:
-        name = "".join(f"[{key!r}]" for key in source.keys)
-        raise ValueError(
-            f"the observation{name} has shape {part.shape}, "
-            f"but observation_space says {source.shape}"
-        )
-    return part if source.start is None else part - source.start
-
-
-def encoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a Gymnasium observation to an array or a dict of them."""
-    ours, places = observation_space(space), tuple(sources(space))
-    kinds = tuple(leaves(ours))
-
-    def encode(obs: Any) -> Any:
-        arrays = (
-            read(source, obs).reshape(leaf.shape).astype(leaf.dtype)
-            for source, leaf in zip(places, kinds, strict=True)
-        )
-        return tree_of(ours, arrays)
-
-    return encode
-
-
-class Source(NamedTuple):
-    """The part of a Gymnasium observation that one array is read from."""
-
-    keys: tuple[Any, ...]  # into Gymnasium's observation
-    shape: tuple[int, ...]  # there
-    start: Any  # the smallest of its integers; None for a Box
-
-
-def sources(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[Source]:
-    """Parts of a Gymnasium observation, in the order of `leaves`."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
-        for key, part in sorted(parts, key=lambda pair: str(pair[0])):
-            yield from sources(part, (*keys, key))
-    else:
-        plain = isinstance(space, spaces.Box | spaces.MultiBinary)
-        yield Source(keys, space.shape, None if plain else space.start)
-
-
-class Lanes:
+class EnvGroup:
     """Some environments of a batch, stepped one after another.
 
     Args:

@@ -1,12 +1,14 @@
 """Models of neurons: equations, observed fields, and costs."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+
+from purejaxppo.aliases import Scalar
 
 BETA_BAND = (13.0, 30.0)  # Hz
 
@@ -14,15 +16,15 @@ BETA_BAND = (13.0, 30.0)  # Hz
 class Params(struct.PyTreeNode):
     """The physics of one ensemble; every field is traced, float []."""
 
-    coupling: Any  # strength of the mean field's pull
-    coupling_drift: Any  # change of the coupling per integration step
-    current_mean: Any  # of the neurons' own currents (Kuramoto: of their frequencies, Hz)
-    current_std: Any
-    action_scale: Any  # kick of action 1
-    action_noise: Any  # standard deviation added to every kick
-    observation_noise: Any  # standard deviation added to every observed mean field
-    penalty: Any  # reward lost per unit of kick
-    controlled: Any  # fraction of the neurons that a kick reaches
+    coupling: Scalar  # strength of the mean field's pull
+    coupling_drift: Scalar  # change of the coupling per integration step
+    current_mean: Scalar  # of the neurons' own currents (Kuramoto: of their frequencies, Hz)
+    current_std: Scalar
+    action_scale: Scalar  # kick of action 1
+    action_noise: Scalar  # standard deviation added to every kick
+    observation_noise: Scalar  # standard deviation added to every observed mean field
+    penalty: Scalar  # reward lost per unit of kick
+    controlled: Scalar  # fraction of the neurons that a kick reaches
 
 
 class State(struct.PyTreeNode):

@@ -20,11 +20,11 @@ TRACES = 40
 class Record(NamedTuple):
     """One controller on E ensembles over T actions, without control in the first and last part."""
 
-    x: Any  # [T, E] mean of the neurons' signal
-    kick: Any  # [T, E]
-    traces: Any  # [T, TRACES] single neurons of the first ensemble
-    neuron_std_before: Any  # [E] over time, mean over neurons
-    neuron_std_during: Any  # [E]
+    x: np.ndarray  # [T, E] mean of the neurons' signal
+    kick: np.ndarray  # [T, E]
+    traces: np.ndarray  # [T, TRACES] single neurons of the first ensemble
+    neuron_std_before: np.ndarray  # [E] over time, mean over neurons
+    neuron_std_during: np.ndarray  # [E]
 
 
 class Figures(NamedTuple):
@@ -209,46 +209,65 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
     (field, spectra), (neurons, bars) = figure.subplots(2, 2, width_ratios=(2, 1))
-    field.plot(record.x[:, 0], linewidth=0.6, color="tab:blue")
-    field.axvspan(BEFORE, BEFORE + DURING, color="tab:green", alpha=0.12, label="control on")
-    field.set(title="Mean field of one ensemble", xlabel="actions", ylabel="X")
-    field.legend(loc="upper right")
+    _draw_field(field, record)
+    _draw_neurons(neurons, record)
+    _draw_spectra(spectra, record, task.model.step_seconds * len(task.pulse))
+    _draw_suppression(bars, rows)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_field(axes, record: Record) -> None:
+    """Draws the mean field of the first ensemble."""
+    axes.plot(record.x[:, 0], linewidth=0.6, color="tab:blue")
+    axes.axvspan(BEFORE, BEFORE + DURING, color="tab:green", alpha=0.12, label="control on")
+    axes.set(title="Mean field of one ensemble", xlabel="actions", ylabel="X")
+    axes.legend(loc="upper right")
+
+
+def _draw_neurons(axes, record: Record) -> None:
+    """Draws the signals of single neurons around the start of control."""
     window = slice(BEFORE - 600, BEFORE + 1800)
-    neurons.imshow(
+    axes.imshow(
         record.traces[window].T,
         aspect="auto",
         cmap="magma",
         extent=(window.start, window.stop, record.traces.shape[1], 0),
         interpolation="nearest",
     )
-    neurons.axvline(BEFORE, color="tab:green")
-    neurons.set(
+    axes.axvline(BEFORE, color="tab:green")
+    axes.set(
         title="Single neurons (bright: high x); control begins at the line",
         xlabel="actions",
         ylabel="neuron",
     )
-    seconds = task.model.step_seconds * len(task.pulse)
+
+
+def _draw_spectra(axes, record: Record, action_seconds: float) -> None:
+    """Draws the power of the mean field before and under control."""
     for part, label, color in (
         (_before(record.x), "before", "tab:red"),
         (_during(record.x), "under control", "tab:blue"),
     ):
-        frequencies, power = spectrum(part, seconds)
+        frequencies, power = spectrum(part, action_seconds)
         shown = (frequencies > 0) & (frequencies <= 100)
-        spectra.semilogy(frequencies[shown], power.mean(axis=1)[shown], label=label, color=color)
-    spectra.axvspan(*BETA_BAND, color="grey", alpha=0.2, label="beta band")
-    spectra.set(title="Power of the mean field", xlabel="Hz", ylabel="X² per Hz", xlim=(0, 100))
-    spectra.legend()
+        axes.semilogy(frequencies[shown], power.mean(axis=1)[shown], label=label, color=color)
+    axes.axvspan(*BETA_BAND, color="grey", alpha=0.2, label="beta band")
+    axes.set(title="Power of the mean field", xlabel="Hz", ylabel="X² per Hz", xlim=(0, 100))
+    axes.legend()
+
+
+def _draw_suppression(axes, rows: dict[str, Figures]) -> None:
+    """Draws the suppression of every controller."""
     names = list(rows)
-    bars.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")
+    axes.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")
     for i, n in enumerate(names):
-        bars.text(
+        axes.text(
             rows[n].suppression.mean(),
             i,
             f" neuron std {rows[n].neuron_std.mean():.2f}",
             va="center",
         )
-    bars.invert_yaxis()
-    bars.set_xscale("log")
-    bars.set_xlim(0.1, 1e6)
-    bars.set(title="Suppression of the mean field", xlabel="std before / std under control")
-    figure.savefig(path, dpi=110)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(0.1, 1e6)
+    axes.set(title="Suppression of the mean field", xlabel="std before / std under control")

@@ -1,0 +1,56 @@
+"""A term of the loss of your own, with parameters: predict the next observation from the features.
+
+An auxiliary task shapes the features of the policy. The term's parameters are trained, saved and
+resumed with the agent's; its mean is the column losses/predict_next.
+
+In Python, in this folder:
+
+    from predict_next import predict_next
+    from purejaxppo import train
+
+    changes = {"ppo.terms": [predict_next], "ppo.term_coefs": [0.1]}
+    run = train("cartpole.yaml", total_timesteps=500_000, **changes)
+    print(run.metrics["losses/predict_next"])
+
+On the command line; the coefficient is tunable, so that the sweep is one program:
+
+    purejaxppo train --config cartpole.yaml --ppo.terms predict_next.py:predict_next \
+        --ppo.term_coefs 0.1
+    purejaxppo sweep --config cartpole.yaml --ppo.terms predict_next.py:predict_next \
+        --grid "ppo.term_coefs=[0.0],[0.1],[1.0]"
+"""
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo import Term
+
+NUM_ACTIONS = 2
+"""CartPole's."""
+WIDTH = 32
+
+
+def joined(outputs, rows):
+    """Features and actions [B, F + NUM_ACTIONS]."""
+    return jnp.concatenate([outputs.features, jax.nn.one_hot(rows.action, NUM_ACTIONS)], -1)
+
+
+def init(key, outputs, rows):
+    """Parameters of a network of one hidden layer."""
+    keys = jax.random.split(key)
+    inputs, size = joined(outputs, rows).shape[-1], rows.next_obs.shape[-1]
+    return {
+        "hidden": jax.random.normal(keys[0], (inputs, WIDTH)) / jnp.sqrt(inputs),
+        "out": jax.random.normal(keys[1], (WIDTH, size)) / jnp.sqrt(WIDTH),
+        "bias": jnp.zeros(size),
+    }
+
+
+def loss(params, outputs, rows):
+    """Squared error of each row [B], of the change as the network sees it (normalised)."""
+    hidden = jnp.tanh(joined(outputs, rows) @ params["hidden"])
+    change = hidden @ params["out"] + params["bias"]
+    return jnp.mean(jnp.square(rows.obs + change - rows.next_obs), -1)
+
+
+predict_next = Term(loss, rows=("next_obs",), init=init, name="predict_next")

@@ -1,0 +1,45 @@
+"""A callback of your own: stops a run at a return, and logs histograms of its parameters.
+
+It runs on the host between two chunks of training and costs nothing in between. The numbers that it
+returns become columns of metrics.csv.
+
+In Python, in this folder; a function of a moment, `callbacks=[print]`, is called with every row:
+
+    from stop_and_histogram import StopAt
+    from purejaxppo import train
+
+    run = train("cartpole.yaml", callbacks=[StopAt(300.0)], total_timesteps=500_000)
+    print(run.metrics["mine/largest_parameter"])
+
+On the command line, where a class is called without arguments:
+
+    purejaxppo train --config cartpole.yaml --callbacks stop_and_histogram.py:StopAt
+    tensorboard --logdir runs
+"""
+
+import jax
+import numpy as np
+
+from purejaxppo import Callback, Moment
+
+
+class StopAt(Callback):
+    """Ends the run once the mean return of an evaluation has reached `enough`."""
+
+    def __init__(self, enough: float = 450.0):
+        """Sets the return to stop at."""
+        self.enough = enough
+
+    def on_evaluation(self, moment: Moment):
+        """Called after each evaluation, with its numbers in `moment.rows`, one row per agent."""
+        returns = [row["eval/return_mean"] for row in moment.rows]
+        if min(returns) >= self.enough:
+            moment.stop(f"an evaluation reached {min(returns):.0f}")
+        # Every array of the state has a leading axis of agents; TensorBoard is that of the first.
+        leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(moment.state.agent.params))
+        for path, leaf in leaves if moment.tensorboard else ():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            moment.tensorboard.add_histogram(name, np.ravel(leaf[0]), moment.env_steps)
+        agents = range(len(moment.members))
+        largest = [float(max(abs(leaf[i]).max() for _, leaf in leaves)) for i in agents]
+        return {"mine/largest_parameter": largest}

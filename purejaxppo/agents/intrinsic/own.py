@@ -1,0 +1,60 @@
+"""An intrinsic reward of a user's own, checked by tracing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents import distributions
+from purejaxppo.agents.intrinsic.base import BonusRows, Intrinsic
+from purejaxppo.config import tracing
+from purejaxppo.config.references import choose
+from purejaxppo.config.schema import Config
+from purejaxppo.spaces import example
+
+
+def make(config: Config, spec: Any) -> Intrinsic:
+    """The `Intrinsic` that a config refers to, or that a function of (config, spec) makes.
+
+    Raises:
+        ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
+    """
+    kind = config.intrinsic.kind
+    where = f"intrinsic.kind = {kind}"
+    found = choose(kind, dict.fromkeys(("none", "icm", "rnd")), "intrinsic.kind")
+    made = found if isinstance(found, Intrinsic) else None
+    if made is None:
+        tracing.check_arguments(found, where, "(config, spec)", 2)
+        made = tracing.call(found, where, config, spec)
+    if not isinstance(made, Intrinsic):
+        raise ValueError(f"{where} makes a {type(made).__name__}, and not an Intrinsic")
+    check(made, where, rows_of(config, spec))
+    return made
+
+
+def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
+    """Raises ValueError unless a bonus gives a number per row and the figures that it names."""
+    key = jax.random.key(0)
+    state = tracing.check(made.init, f"{where}: init", "(key)", key)
+    number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
+    tracing.check(made.reward, f"{where}: reward", "(state, rows)", state, rows, gives=number)
+    tracing.check_arguments(made.update, f"{where}: update", "(state, rows, key, psum)", 4)
+
+    def update(state: Any, rows: BonusRows, key: Any) -> Any:
+        return made.update(state, rows, key, lambda x: x)
+
+    figures = dict.fromkeys(made.figures, jax.ShapeDtypeStruct((), jnp.float32))
+    wanted = (state, figures)
+    tracing.check(update, f"{where}: update", "(state, rows, key)", state, rows, key, gives=wanted)
+
+
+def rows_of(config: Config, spec: Any) -> BonusRows:
+    """Shapes of a small rollout's rows."""
+    shape = (config.intrinsic.num_minibatches, 2)
+    obs = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), example(spec.observation)
+    )
+    dist = distributions.for_space(spec.action, config.network.distribution)
+    params = jax.ShapeDtypeStruct((*shape, dist.num_params), jnp.float32)
+    action = jax.eval_shape(dist.sample, params, jax.random.key(0))
+    return BonusRows(obs, obs, action, jnp.zeros(shape, bool))

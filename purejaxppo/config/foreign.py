@@ -1,0 +1,221 @@
+"""Names of settings in other PPO libraries, and the settings of ours that they are."""
+
+SB3: dict[str, str | tuple[str, str]] = {
+    "policy": ("", "network.* describes it; encoders of images are found by themselves"),
+    "env": ("env.name", "as in gymnax/CartPole-v1"),
+    "n_envs": "env.num_envs",
+    "n_timesteps": "total_timesteps",
+    "total_timesteps": "total_timesteps",
+    "learning_rate": "ppo.learning_rate",
+    "n_steps": "ppo.rollout_length",
+    "batch_size": (
+        "",
+        "a minibatch has env.num_envs x ppo.rollout_length / ppo.num_minibatches rows",
+    ),
+    "n_epochs": "ppo.num_epochs",
+    "gamma": "ppo.gamma",
+    "gae_lambda": "ppo.gae_lambda",
+    "clip_range": "ppo.clip_eps",
+    "clip_range_vf": ("ppo.vf_clip_eps", "with ppo.value_clipping"),
+    "normalize_advantage": "ppo.advantage_normalization = minibatch",
+    "ent_coef": "ppo.ent_coef",
+    "vf_coef": ("ppo.vf_coef", "and twice as large, since the value loss has a factor 1/2 here"),
+    "max_grad_norm": "ppo.max_grad_norm",
+    "target_kl": ("ppo.target_kl", "1.5 times as large, with ppo.early_stop_kl"),
+    "use_sde": ("", "exploration is independent noise; network.std = dependent lets it vary"),
+    "tensorboard_log": ("logging.tensorboard", "which is on; events are in the run's folder"),
+    "verbose": ("", "progress is always printed"),
+    "device": ("", "JAX uses the accelerator that it finds; JAX_PLATFORMS=cpu leaves it out"),
+    "policy_kwargs": ("", "network.hidden, network.activation and others are settings themselves"),
+    "net_arch": ("network.hidden", "and network.critic_hidden where the critic's differs"),
+    "activation_fn": "network.activation",
+    "ortho_init": "network.initializer = orthogonal",
+    "log_std_init": ("network.init_std", "the standard deviation itself, without logarithm"),
+    "squash_output": "network.distribution = tanh_gaussian",
+    "lstm_hidden_size": ("network.rnn_size", "with network.rnn = lstm"),
+    "norm_obs": "ppo.normalize_obs",
+    "norm_reward": "ppo.normalize_reward",
+    "env_kwargs": "env.options",
+    "eval_freq": ("eval.interval", "in steps of all environments together"),
+    "n_eval_episodes": "eval.num_episodes",
+    "save_freq": ("checkpoint.interval", "in steps of all environments together"),
+    "reset_num_timesteps": ("", "the same command continues a run, and --clobber starts afresh"),
+    "algo": ("", "PPO is all there is"),
+}
+
+CLEANRL: dict[str, str | tuple[str, str]] = {
+    "exp_name": "run_dir",
+    "env_id": ("env.name", "as in gymnax/CartPole-v1"),
+    "gym_id": ("env.name", "as in gymnax/CartPole-v1"),
+    "total_timesteps": "total_timesteps",
+    "learning_rate": "ppo.learning_rate",
+    "num_envs": "env.num_envs",
+    "num_steps": "ppo.rollout_length",
+    "anneal_lr": "ppo.learning_rate_schedule = linear",
+    "gamma": "ppo.gamma",
+    "gae_lambda": "ppo.gae_lambda",
+    "num_minibatches": "ppo.num_minibatches",
+    "update_epochs": "ppo.num_epochs",
+    "norm_adv": "ppo.advantage_normalization = minibatch",
+    "clip_coef": "ppo.clip_eps",
+    "clip_vloss": "ppo.value_clipping",
+    "ent_coef": "ppo.ent_coef",
+    "vf_coef": "ppo.vf_coef",
+    "max_grad_norm": "ppo.max_grad_norm",
+    "target_kl": ("ppo.target_kl", "with ppo.early_stop_kl"),
+    "minibatch_size": (
+        "",
+        "a minibatch has env.num_envs x ppo.rollout_length / ppo.num_minibatches rows",
+    ),
+    "num_iterations": (
+        "total_timesteps",
+        "in steps: iterations x env.num_envs x ppo.rollout_length",
+    ),
+    "track": ("logging.wandb_project", "with a project's name"),
+    "wandb_project_name": "logging.wandb_project",
+    "wandb_entity": ("", "WANDB_ENTITY in the environment names it"),
+    "capture_video": ("", "evaluate draws a film of a run: --render film.mp4"),
+    "save_model": ("", "every run saves: checkpoint.interval, and the best agent"),
+    "torch_deterministic": ("", "a seed gives the same numbers again on the same kind of device"),
+    "cuda": ("", "JAX uses the accelerator that it finds; JAX_PLATFORMS=cpu leaves it out"),
+}
+
+BRAX: dict[str, str | tuple[str, str]] = {
+    "environment": ("env.name", "as in brax/hopper"),
+    "env_name": ("env.name", "as in brax/hopper"),
+    "num_timesteps": "total_timesteps",
+    "num_envs": "env.num_envs",
+    "episode_length": "env.max_episode_steps",
+    "action_repeat": ("", "every step has an action of its own; total_timesteps counts them all"),
+    "randomization_fn": ("env.randomize", "which names parameters and their ranges"),
+    "learning_rate": "ppo.learning_rate",
+    "learning_rate_schedule": "ppo.learning_rate_schedule",
+    "desired_kl": "ppo.target_kl",
+    "entropy_cost": "ppo.ent_coef",
+    "discounting": "ppo.gamma",
+    "unroll_length": "ppo.rollout_length",
+    "batch_size": (
+        "",
+        "env.num_envs is batch_size x num_minibatches, and ppo.shuffle = trajectories keeps "
+        "unrolls whole",
+    ),
+    "num_minibatches": "ppo.num_minibatches",
+    "num_updates_per_batch": "ppo.num_epochs",
+    "normalize_observations": "ppo.normalize_obs",
+    "reward_scaling": (
+        "",
+        "ppo.normalize_reward divides rewards by the deviation of the return, whatever their size",
+    ),
+    "clipping_epsilon": "ppo.clip_eps",
+    "gae_lambda": "ppo.gae_lambda",
+    "max_grad_norm": "ppo.max_grad_norm",
+    "normalize_advantage": "ppo.advantage_normalization = minibatch",
+    "vf_loss_coefficient": "ppo.vf_coef",
+    "policy_hidden_layer_sizes": "network.hidden",
+    "value_hidden_layer_sizes": "network.critic_hidden",
+    "policy_obs_key": "network.actor_keys",
+    "value_obs_key": "network.critic_keys",
+    "num_evals": ("eval.interval", "in steps: total_timesteps / num_evals"),
+    "num_eval_envs": ("eval.num_episodes", "one whole episode of each environment"),
+    "deterministic_eval": ("eval.stochastic", "its opposite"),
+    "num_resets_per_eval": ("", "every episode begins with a start of its own; see env.reset"),
+    "bootstrap_on_timeout": ("", "time limits always bootstrap from the true last observation"),
+    "max_devices_per_host": "devices",
+    "restore_checkpoint_path": ("", "the same command continues a run"),
+    "save_checkpoint_path": "run_dir",
+}
+
+COMMON: dict[str, str | tuple[str, str]] = {
+    "env": ("env.name", "as in gymnax/CartPole-v1"),
+    "task": ("env.name", "as in gymnax/CartPole-v1"),
+    "env_params": "env.options",
+    "time_limit": "env.max_episode_steps",
+    "timesteps": "total_timesteps",
+    "max_timesteps": "total_timesteps",
+    "total_steps": "total_timesteps",
+    "num_env_steps": "total_timesteps",
+    "max_iterations": (
+        "total_timesteps",
+        "in steps: iterations x env.num_envs x ppo.rollout_length",
+    ),
+    "lr": "ppo.learning_rate",
+    "lr_schedule": "ppo.learning_rate_schedule",
+    "num_steps_per_env": "ppo.rollout_length",
+    "horizon_length": "ppo.rollout_length",
+    "num_mini_batches": "ppo.num_minibatches",
+    "mini_batch_size": (
+        "",
+        "a minibatch has env.num_envs x ppo.rollout_length / ppo.num_minibatches rows",
+    ),
+    "num_learning_epochs": "ppo.num_epochs",
+    "mini_epochs": "ppo.num_epochs",
+    "epochs": "ppo.num_epochs",
+    "discount": "ppo.gamma",
+    "lam": "ppo.gae_lambda",
+    "lambda": "ppo.gae_lambda",
+    "clip": "ppo.clip_eps",
+    "clip_param": "ppo.clip_eps",
+    "clip_epsilon": "ppo.clip_eps",
+    "e_clip": "ppo.clip_eps",
+    "entropy_coef": "ppo.ent_coef",
+    "entropy_coeff": "ppo.ent_coef",
+    "value_loss_coef": "ppo.vf_coef",
+    "critic_coef": "ppo.vf_coef",
+    "use_clipped_value_loss": "ppo.value_clipping",
+    "normalize_observation": "ppo.normalize_obs",
+    "normalize_rewards": "ppo.normalize_reward",
+    "hidden_size": "network.hidden",
+    "hidden_sizes": "network.hidden",
+    "hidden_layer_sizes": "network.hidden",
+    "actor_hidden_dims": "network.hidden",
+    "critic_hidden_dims": "network.critic_hidden",
+    "init_noise_std": "network.init_std",
+    "recurrent": "network.rnn = gru",
+    "use_lstm": "network.rnn = lstm",
+    "wandb": ("logging.wandb_project", "with a project's name"),
+    "use_wandb": ("logging.wandb_project", "with a project's name"),
+    "output_dir": "run_dir",
+    "log_dir": "run_dir",
+    "gpu": ("", "JAX uses the accelerator that it finds; JAX_PLATFORMS=cpu leaves it out"),
+    "resume": ("", "the same command continues a run"),
+}
+
+AFTER_TRAINING: dict[str, str | tuple[str, str]] = {
+    "run_dir": "run",
+    "run_path": "run",
+    "log_dir": "run",
+    "model": "run",
+    "model_path": "run",
+    "load_run": "run",
+    "num_episodes": "episodes",
+    "n_episodes": "episodes",
+    "n_eval_episodes": "episodes",
+    "film": ("render", "with a file's name"),
+    "video": ("render", "with a file's name"),
+    "output": "to",
+    "format": ("to", "a file that ends in .onnx or .npz"),
+}
+"""Names of flags of evaluations and exports."""
+
+LIBRARIES = {
+    "Stable-Baselines3": SB3,
+    "CleanRL": CLEANRL,
+    "Brax": BRAX,
+    "others": COMMON,
+    "evaluate and export": AFTER_TRAINING,
+}
+"""By library: its name of a setting -> ours, or (ours, a remark); ours is '' where none matches.
+
+Ours is a dotted name, or one with a value: "ppo.learning_rate_schedule = linear".
+"""
+
+
+def meanings(name: str) -> dict[tuple[str, str], list[str]]:
+    """(our setting, remark) of a name, and the libraries in which it means that."""
+    leaf = name.replace("-", "_").lower().rpartition(".")[2]
+    found: dict[tuple[str, str], list[str]] = {}
+    for library, names in LIBRARIES.items():
+        if leaf in names:
+            ours = names[leaf]
+            found.setdefault((ours, "") if isinstance(ours, str) else ours, []).append(library)
+    return found

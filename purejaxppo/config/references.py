@@ -1,0 +1,319 @@
+"""Users' own code in a config: `path/file.py:Name`, `package.module:Name`, or the object itself.
+
+Nothing here imports JAX, since worker processes load files, too.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from purejaxppo.config.hints import nearest
+
+OBJECT = "object of "
+"""Begins the written form of an object that no reference can restore."""
+_LOADING = threading.RLock()
+"""Lock for loading files: worker threads that load one file at once would find it half loaded."""
+
+
+class LoadError(ValueError):
+    """A reference names something that does not exist or cannot be imported."""
+
+
+class Own(str):
+    """A reference in a config, with its object, or with copies of its files in a run's folder.
+
+    It is equal to its text, which is what config.yaml holds; two that were made from different
+    objects differ, whatever their text.
+
+    Args:
+        text: as written in a config.
+        target: the object itself; None if `text` is to be loaded.
+        copies: files as written in `text` -> copies of them in a run's folder.
+    """
+
+    target: Any
+    copies: Mapping[str, str]
+
+    def __new__(cls, text: str, target: Any = None, copies: Mapping[str, str] | None = None):
+        """A string with two more attributes."""
+        self = super().__new__(cls, text)
+        self.target, self.copies = target, copies or {}
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        known = None not in (self.target, getattr(other, "target", None))
+        same = not known or self.target is getattr(other, "target", None)
+        return str.__eq__(self, other) is True and same
+
+    __hash__ = str.__hash__
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        at = f" at {id(self.target):#x}" if self.startswith(OBJECT) else ""
+        return f"{str.__repr__(self)}{at}"
+
+    def __deepcopy__(self, memo: Any) -> "Own":
+        return self
+
+    def __reduce__(self):
+        return Own, (str(self), self.target, dict(self.copies))
+
+
+def own(value: Any, prefix: str = "") -> Any:
+    """A config's value: text as it is, an object as `Own`, whose text begins with `prefix`."""
+    return value if isinstance(value, str) else Own(prefix + name_of(value), value)
+
+
+def own_env(value: Any) -> Any:
+    """An environment's name, or an environment (or (env, params) of gymnax's kind) as `Own`."""
+    like_gymnax = isinstance(value, tuple) or hasattr(value, "step_env")
+    return own(value, "gymnax/" if like_gymnax else "jax/")
+
+
+def name_of(target: Any) -> str:
+    """The reference that restores an object or, after "object of ", the name of one that none does.
+
+    Functions and classes at the top of a module have one; those of a script that runs, local ones
+    and instances have none.
+    """
+    is_named = hasattr(target, "__qualname__")
+    kind = target if is_named else type(target)
+    module, name = kind.__module__, kind.__qualname__
+    loaded = sys.modules.get(module)
+    found = loaded and _attribute(loaded, name)
+    file = getattr(loaded, "__file__", None) or ""
+    alone = "." not in module and file.endswith(".py") and "site-packages" not in file
+    if not is_named or found is not target or module == "__main__":
+        return f"{OBJECT}{Path(file).name if alone else module}:{name}"
+    return f"{file if alone else module}:{name}"
+
+
+def _attribute(module: Any, dotted: str) -> Any:
+    """A module's attribute by its dotted name, None if there is none."""
+    value = module
+    for name in dotted.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def is_reference(text: str) -> bool:
+    """True if a text has the form of a reference."""
+    place, _, name = text.rpartition(":")
+    dotted = all(part.isidentifier() for part in place.split("."))
+    named = bool(place) and (place.endswith(".py") or dotted) and name.isidentifier()
+    return named or text.startswith(OBJECT) or text.endswith(".py")
+
+
+def files_in(text: str) -> list[str]:
+    """The Python files that a list of references names, as written: a.py in "a.py:One,b:Two".
+
+    An object that no reference restores has none.
+    """
+    files = [part.strip().rpartition(":")[0] for part in text.split(",")]
+    return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
+
+
+def located(text: str, copies: Mapping[str, str] | None = None) -> str:
+    """A list of references, with each file that has a copy replaced by it.
+
+    `copies` are those of `text` itself unless given.
+    """
+    copies = getattr(text, "copies", {}) if copies is None else copies
+    parts = [part.strip().rpartition(":") for part in text.split(",")] if copies else []
+    if not any(file in copies for file, _, _ in parts):
+        return str(text)
+    return ",".join(copies.get(file, file) + colon + name for file, colon, name in parts)
+
+
+def without_family(name: str) -> str:
+    """The reference behind the family of an environment's name, with its object or copies."""
+    text = name.partition("/")[2]
+    target, copies = getattr(name, "target", None), getattr(name, "copies", {})
+    return located(text, copies) if target is None else Own(text, target)
+
+
+def with_copies(data: Any, copies: Mapping[str, str]) -> Any:
+    """Nested plain data whose texts that name Python files know their copies."""
+    if isinstance(data, Mapping):
+        return {key: with_copies(value, copies) for key, value in data.items()}
+    if type(data) in (list, tuple):
+        return type(data)(with_copies(value, copies) for value in data)
+    if isinstance(data, str) and ".py:" in data and getattr(data, "target", None) is None:
+        return Own(data, copies=copies)
+    return data
+
+
+def choose(value: str, known: Mapping[str, Any], where: str) -> Any:
+    """The built-in of a name, or else the user's own that it refers to.
+
+    Raises:
+        ValueError: neither; names the built-ins. Or see `load`.
+    """
+    if value in known and not getattr(value, "target", None):
+        return known[value]
+    if not is_reference(value):
+        raise ValueError(neither(value, known, where))
+    return load(value, where)
+
+
+def neither(value: Any, known: Iterable[str], where: str) -> str:
+    """The message for a value that is no built-in's name and no reference."""
+    return f"{where} = {value!r} is none of {', '.join(known)}, nor your own as file.py:Name"
+
+
+def load(text: str, where: str) -> Any:
+    """The object that a reference names.
+
+    Raises:
+        LoadError: one sentence: no such file, package or name, an import that fails, or an object
+            that cannot be restored from a text.
+    """
+    target = getattr(text, "target", None)
+    if target is not None:
+        return target
+    if text.startswith(OBJECT):
+        raise LoadError(
+            f"{where} = {str(text)!r} was handed over as an object, which a config alone cannot "
+            f"restore: hand it over again, or put it into a file of its own as file.py:Name"
+        )
+    place, _, name = located(text).rpartition(":")
+    if not place:
+        raise LoadError(f"{where}: {text}: which name of it? Say {text}:Name")
+    if place.endswith(".py"):
+        return in_file(place, name, where)
+    return in_module(import_named(place, f"{where}: {text}"), place, name, where)
+
+
+def in_module(
+    module: ModuleType,
+    place: str,
+    name: str,
+    where: str,
+    is_one: Callable[[Any], bool] | None = None,
+    kind: str = "",
+) -> Any:
+    """An attribute of a module that `is_one` accepts; any, without it.
+
+    Raises:
+        LoadError: there is none of this name; names the nearest, or all.
+    """
+    there = [key for key, value in vars(module).items() if is_one is None or is_one(value)]
+    if name in there:
+        return vars(module)[name]
+    made = [key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__]
+    close = nearest(name, made)
+    plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
+    has = f"it has {', '.join(made)}" if made else f"it has no {plural if kind else 'such thing'}"
+    hint = f"did you mean {close!r}?" if close and not kind else has
+    raise LoadError(f"{where}: {place} has no {kind + ' ' if kind else ''}{name!r}; {hint}")
+
+
+def import_named(module: str, where: str) -> Any:
+    """A module by name.
+
+    Raises:
+        LoadError: it, or what it imports, is not installed, or raises when it is imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(error.name + ".")):
+            raise LoadError(f"{where}: no package {error.name!r} is installed") from error
+        raise LoadError(f"{where}: {module} needs another package: {error}") from error
+    except Exception as error:
+        raise LoadError(f"{where}: {module} cannot be imported: {described(error)}") from error
+
+
+def in_file(
+    file: str,
+    name: str,
+    where: str,
+    is_one: Callable[[Any], bool] | None = None,
+    kind: str = "",
+) -> Any:
+    """An attribute of a Python file, loaded once; it may import modules beside it.
+
+    Raises:
+        LoadError: there is no such file, it raises when it is imported, or see `in_module`.
+    """
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        place = "" if Path(file).expanduser().is_absolute() else f" in {Path.cwd()}"
+        raise LoadError(f"{where}: {file}: no such file{place}")
+    with _LOADING:
+        try:
+            module = _module_of(path)
+        except Exception as error:
+            raise LoadError(f"{where}: {file}: {described(error, path)}") from error
+    return in_module(module, file, name, where, is_one, kind)
+
+
+def described(error: BaseException, path: Path | None = None) -> str:
+    """An error of a user's code, with the line of their file, as one line."""
+    message = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno} is not Python ({error.msg})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if (Path(f.filename) == path if path else _is_own(f.filename))]
+    if not own:
+        return message
+    return f"line {own[-1].lineno}{'' if path else f' of {own[-1].filename}'} raises {message}"
+
+
+def _is_own(file: str) -> bool:
+    """True for a file that is neither this package's, an installed package's nor Python's."""
+    package = str(Path(__file__).resolve().parent.parent)
+    return not (file.startswith((package, "<")) or "site-packages" in file or "/lib/python" in file)
+
+
+def _module_of(path: Path) -> Any:
+    """A Python file as a module, anew after the file has changed."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _beside(str(path.parent)):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextlib.contextmanager
+def _beside(folder: str) -> Iterator[None]:
+    """Imports find the modules of `folder` first, and not those of the same names from elsewhere.
+
+    Afterwards the folder is the last that is searched, for what the file imports when it is called.
+    """
+    siblings = {path.stem for path in Path(folder).glob("*.py")}
+    hidden = {
+        name: sys.modules.pop(name)
+        for name in siblings & set(sys.modules)
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent != Path(folder)
+    }
+    known = list(sys.path)
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = known if folder in known else [*known, folder]
+        for name in hidden:
+            sys.modules.pop(name, None)
+        sys.modules.update(hidden)

@@ -1,0 +1,162 @@
+"""`jax/`: tasks of users' own, by reference: `jax/path/file.py:Name` or `jax/package.module:Name`.
+
+A reference names a `Task` (see `envs.base`), or a class or function that makes one from
+`env.options`. In Python, env.name may be the task itself.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from purejaxppo.config import tracing
+from purejaxppo.config.references import is_reference, load, located
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
+
+NEEDED = ("observation", "action", "reset", "step")
+
+
+def task_names() -> list[str]:
+    """No names: every reference is one."""
+    return []
+
+
+def is_task(name: str) -> bool:
+    """True if a name has the form of a reference."""
+    return is_reference(name)
+
+
+def make(name: str, config: EnvConfig) -> Any:
+    """The task that a reference names, checked by tracing.
+
+    Raises:
+        ValueError: it cannot be loaded or made, or is no task.
+    """
+    where = f"env.name = {config.name}"
+    task = made(load(name, "env.name"), config.options, where, "step")
+    missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
+    if missing:
+        raise ValueError(
+            f"{where} is no task: it has no {missing[0]!r}, and needs {', '.join(NEEDED)}"
+        )
+    check_once(task, where, config)
+    return with_defaults(task)
+
+
+def made(found: Any, options: Any, where: str, method: str) -> Any:
+    """An instance: `found` itself, if it has `method` and is no class, or what it makes.
+
+    Raises:
+        ValueError: it cannot be called with the options, or raises an error.
+    """
+    if not inspect.isclass(found) and hasattr(found, method):
+        if options:
+            raise ValueError(
+                f"env.options.{next(iter(options))}: {where} is an object that exists, and takes "
+                f"no options"
+            )
+        return found
+    if not callable(found):
+        raise ValueError(f"{where} is a {type(found).__name__}, and not a task or a function")
+    return tracing.call(found, where, **options)
+
+
+def with_defaults(task: Any) -> Any:
+    """The task; unless it says otherwise, without a time limit, and with starts drawn anew."""
+    for name, value in (("max_episode_steps", 0), ("cheap_reset", True)):
+        if not hasattr(task, name):
+            object.__setattr__(task, name, value)
+    return task
+
+
+_CHECKED: dict[Any, Any] = {}
+"""Objects of tasks that fit, by their text and options: evaluations make them again."""
+
+
+def check_once(task: Any, where: str, config: EnvConfig) -> None:
+    """Checks a task, unless one of the same description has been checked; see `check`."""
+    texts = (config.name, *config.wrappers)
+    known = where, repr(texts), [located(text) for text in texts], repr(config.options)
+    objects = [getattr(text, "target", None) for text in texts]
+    if not hasattr(task, "agents") and _CHECKED.get(repr(known)) != objects:
+        check(task, where)
+        _CHECKED[repr(known)] = objects
+
+
+def check(task: Any, where: str) -> None:
+    """Checks a task of one agent: its spaces, and the shapes and dtypes of reset and step.
+
+    Raises:
+        ValueError: one sentence about the first thing that does not fit.
+    """
+    for name in ("observation", "action"):
+        space = getattr(task, name)
+        if not isinstance(space, Box | Discrete | MultiDiscrete | Dict):
+            raise ValueError(
+                f"{where}: {name} is a {type(space).__name__}, and not a space of purejaxppo.spaces"
+            )
+    key = jax.random.key(0)
+    state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
+    check_obs(obs, task.observation, f"{where}: reset")
+    action = abstract(task.action)
+    step = f"{where}: step"
+    after, out = pair(
+        tracing.check(task.step, step, "(key, state, action)", key, state, action), step
+    )
+    if not isinstance(out, TaskStep):
+        raise ValueError(f"{step} gives (state, {type(out).__name__}) and not (state, TaskStep)")
+    check_obs(out.obs, task.observation, step)
+    for name, kind in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
+        value = getattr(out, name)
+        if np.shape(value) or not np.issubdtype(np.result_type(value), kind):
+            wanted = "a number" if kind is np.number else "bool"
+            raise ValueError(f"{step}: {name} is {tracing.shapes_of(value)} and not {wanted} []")
+    before, then = tracing.shapes_of(state), tracing.shapes_of(after)
+    if before != then:
+        raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
+    tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
+
+
+def pair(found: Any, where: str) -> Sequence[Any]:
+    """The two results of a method.
+
+    Raises:
+        ValueError: there are not two.
+    """
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ValueError(f"{where} gives a {type(found).__name__} and not a pair (state, ...)")
+    return found
+
+
+def check_obs(obs: Any, space: Space, where: str) -> None:
+    """Raises ValueError unless an observation is of its space."""
+    if tracing.shapes_of(obs) != tracing.shapes_of(abstract(space)):
+        raise ValueError(
+            f"{where} gives an observation {tracing.shapes_of(obs)}, and its space is "
+            f"{tracing.shapes_of(abstract(space))}"
+        )
+
+
+def abstract(space: Space) -> Any:
+    """The shapes of a space's values, with dtypes as the space has them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), example(space))
+
+
+def wrapped(task: Any, config: EnvConfig) -> Any:
+    """The task in the config's own wrappers, the first one innermost.
+
+    Raises:
+        ValueError: a wrapper cannot be loaded, or does not make a task.
+    """
+    for text in config.wrappers:
+        where = f"env.wrappers = {text}"
+        task = tracing.call(load(text, "env.wrappers"), where, task)
+        missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
+        if missing:
+            raise ValueError(f"{where} makes no task: it has no {missing[0]!r}")
+        check_once(task, where, config)
+    return task

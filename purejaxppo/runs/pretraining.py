@@ -1,0 +1,134 @@
+"""Imitation of a teacher: an agent first clones a checkpoint's policy, then PPO continues.
+
+The teacher acts in the student's environments. The student's loss there is the negative
+log-likelihood of the teacher's actions (behaviour cloning, Pomerleau 1991), and its critic learns
+the returns that they bring; minibatches, epochs and the optimiser are PPO's. Teacher and student
+may have different networks, memories and distributions, but have the same spaces.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.schema import Config
+from purejaxppo.learner import Parts
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.folder import imports
+from purejaxppo.trained_agent import Agent
+from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
+
+
+def load_teacher(config: Config, student: Policy) -> Agent:
+    """Loads the teacher that a config names: the best agent of a run.
+
+    Raises:
+        ValueError: there is none, it is one of many, or its spaces are not the student's.
+    """
+    folder = config.pretrain.teacher
+    if not Path(folder).is_dir():
+        raise ValueError(f"pretrain.teacher = {folder}: there is no such run folder")
+    for line in imports(folder):
+        print(line, flush=True)
+    teacher = restore(folder)
+    if teacher.members:
+        raise ValueError(
+            f"pretrain.teacher = {folder} holds {len(teacher.members)} agents; a teacher is one"
+        )
+    actor = teacher.policy
+    for name in ("observation", "action"):
+        theirs, ours = getattr(actor, name), getattr(student, name)
+        if theirs != ours:
+            raise ValueError(
+                f"pretrain.teacher = {folder}: its {name} space is {theirs}, and the student's is "
+                f"{ours}"
+            )
+    return teacher
+
+
+CLONING: dict[str, Any] = {
+    "objective": "imitate",
+    "advantage": "gae",
+    "learning_rate_schedule": "constant",
+    "learning_rate_warmup": 0.0,
+    "early_stop_kl": False,
+    "recompute_advantages": False,
+}
+"""Settings of ppo under which a student learns a teacher's actions, and no rewards."""
+
+
+def cloning_parts(
+    config: Config,
+    teacher: Agent,
+    shards: Shards,
+    change: Callable[[Parts], Parts] | None = None,
+) -> Parts:
+    """Builds parts by which a student learns a teacher's actions from rollouts of the teacher.
+
+    The carry between rollouts is the teacher's; the student's begins each rollout at zeros.
+
+    Args:
+        config: of the student's run.
+        teacher: the agent that acts.
+        shards: the devices of the shards.
+        change: as of `make_parts`.
+    """
+    settings = replace(config.ppo, **CLONING)
+    config = replace(config, ppo=settings, intrinsic=replace(config.intrinsic, kind="none"))
+    parts = make_parts(config, shards, change=change)
+    actor = teacher.policy  # once, since it makes an environment: not while JAX traces
+    initial_carry = actor.network.initial_carry
+
+    def act(agent: AgentState, *args) -> PolicyStep:
+        del agent
+        return actor.act(teacher.state, *args)
+
+    def collect(env, *args, **kwargs) -> Rollout:
+        """Collects a rollout of the teacher, with its actions as the student stores them."""
+        rollout = parts.collect(env, *args, **kwargs)
+        given = actor.distribution.to_env(rollout.transitions.action)
+        action = parts.policy.distribution.from_env(given)
+        return rollout._replace(
+            transitions=rollout.transitions._replace(action=action),
+            carry=parts.policy.network.initial_carry((env.spec.num_envs,)),
+        )
+
+    return parts._replace(
+        act=act,
+        collect=collect,
+        initial_carry=initial_carry,
+        start=start_rollout(config, parts.env, initial_carry),
+    )
+
+
+def pretrain(student: Parts, key, change: Callable[[Parts], Parts] | None = None) -> dict[str, Any]:
+    """Trains a student on the teacher of its config; returns the learned fields of a TrainState.
+
+    These are all fields but those marked `untaught`. The statistics of targets and rewards are
+    included, since the critic's values depend on them.
+
+    Args:
+        student: the parts of the run.
+        key: the run's; for many members, one for each.
+        change: as of `make_parts`; what it changes is changed here, too.
+    """
+    config, shards = student.config, student.shards
+    parts = cloning_parts(config, load_teacher(config, student.policy), shards, change)
+    try:
+        begun = jax.jit(init_program(parts))(key, shard_ids(parts))
+        hp = make_hyperparams(parts.config)
+        if shards.num_members:
+            hp = jax.tree.map(lambda x: jnp.broadcast_to(x, (shards.num_members,)), hp)
+        updates = jnp.int32(config.pretrain.updates)
+        after, _ = jax.jit(train_program(parts))(begun, hp, updates)
+        names = [f.name for f in fields(TrainState) if not f.metadata["untaught"]]
+        return jax.block_until_ready({name: getattr(after, name) for name in names})
+    finally:
+        parts.env.close()

@@ -1,0 +1,103 @@
+"""Continuing a run: the settings that may change, and the effect of those that do."""
+
+import dataclasses
+from pathlib import Path
+
+from purejaxppo.agents import schedules
+from purejaxppo.config import copies, references
+from purejaxppo.config.files import compare, flatten, load_config
+from purejaxppo.config.run_files import texts_of, with_copies
+from purejaxppo.config.schema import Config
+from purejaxppo.runs.folder import CONFIG
+
+
+def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
+    """The config with which an existing run continues, and a sentence per tunable change.
+
+    It uses the run's copies of a user's own files.
+
+    Raises:
+        ValueError: a structural field differs from what the run was trained with.
+    """
+    if not (run_dir / CONFIG).is_file():
+        return config, []
+    old = load_config(run_dir / CONFIG, saved=True)
+    if not config.num_shards:
+        old = dataclasses.replace(old, num_shards=0)
+    structural, tunable = compare(old, config)
+    before, after = flatten(old), flatten(config)
+    if structural:
+        key = structural[0]
+        more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
+        raise ValueError(
+            f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
+            f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
+        )
+    check_objects(config, run_dir)
+    if not config.num_shards:
+        shards = load_config(run_dir / CONFIG, saved=True).num_shards
+        config = dataclasses.replace(config, num_shards=shards)
+    return with_copies(config, copies.of_run(run_dir)), [
+        f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
+    ]
+
+
+def unknown_objects(config: Config, run_dir: Path) -> list[str]:
+    """A line per object that a run continues with, and that no file restores."""
+    if not (run_dir / CONFIG).is_file():
+        return []
+    return [
+        f"{text} is taken for the one that {run_dir} was trained with: an object cannot be compared"
+        for text in texts_of(config)
+        if text.startswith(references.OBJECT)
+    ]
+
+
+def check_objects(config: Config, run_dir: Path) -> None:
+    """Checks that objects handed over anew are those that a run was trained with.
+
+    Raises:
+        ValueError: the file of one has changed since; its copy is what evaluations use.
+    """
+    changed = set(copies.changed(run_dir).values())
+    objects = [text for text in texts_of(config) if getattr(text, "target", None) is not None]
+    for file in {file for text in objects for file in references.files_in(text)} & changed:
+        raise ValueError(
+            f"{file} has changed since {run_dir} began, and an object of it was handed over: undo "
+            f"the change, or train into another run_dir, or clobber this one"
+        )
+
+
+def moved_schedules(old: Config, new: Config, update: int) -> str:
+    """Describes how another total_timesteps changes schedules after `update`; '' if not at all.
+
+    Schedules and curricula follow the part of the run that is done, update / num_updates.
+    """
+    before, after = (min(update / config.num_updates, 1.0) for config in (old, new))
+    ppo = new.ppo
+    scheduled = {
+        "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),
+        "clip_eps": (ppo.clip_schedule, 0.0),
+        "ent_coef": (ppo.ent_schedule, 0.0),
+        "intrinsic_coef": (ppo.intrinsic_schedule, 0.0),
+    }
+    moved = [f"env.curriculum's {name}" for name in new.env.curriculum] * (before != after)
+    for name, (kind, warmup) in scheduled.items():
+        value = getattr(ppo, name) * (name != "intrinsic_coef" or new.intrinsic.kind != "none")
+        here, there = (
+            value * float(schedules.factor(kind, done, warmup, 1 / config.num_updates))
+            for done, config in ((before, old), (after, new))
+        )
+        if here != there:
+            moved.append(f"ppo.{name} from {here:.3g} to {there:.3g}")
+    if not moved:
+        return ""
+    return (
+        f"total_timesteps changes from {old.total_timesteps:,} to {new.total_timesteps:,}, so that "
+        f"{after:.0%} of the run is done and no longer {before:.0%}, which moves "
+        f"{', '.join(moved)}"
+    )
+
+
+def _show(value: object) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)

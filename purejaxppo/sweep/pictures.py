@@ -1,0 +1,142 @@
+"""Pictures of a sweep: scores over settings, and the curves of a population."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from purejaxppo.runs.curves import confidence, new_figure, save_figure
+from purejaxppo.runs.population import Rules
+from purejaxppo.runs.rows import Row
+from purejaxppo.sweep.scores import Result, value
+from purejaxppo.sweep.search_space import show
+
+
+def plot(path: Path, results: Sequence[Result], keys: Sequence[str], title: str) -> None:
+    """Draws a line for one key, a heat map for a full grid of two, else parallel axes."""
+    keys = [key for key in keys if len({show(r.setting[key]) for r in results}) > 1] or keys[:1]
+    levels = [list(dict.fromkeys(show(r.setting[key]) for r in results)) for key in keys]
+    full = math.prod(map(len, levels)) == len(results)
+    wide = len(keys) > 2
+    figure = new_figure(max(7, 1.5 * len(keys)) if wide else 7, 4.8)
+    axes = figure.add_subplot()
+    if len(keys) == 1:
+        line(axes, results, keys[0])
+    elif len(keys) == 2 and full:
+        heat_map(figure, axes, results, keys, levels)
+    else:
+        parallel_axes(figure, axes, results, keys)
+    axes.set_title(title)
+    save_figure(figure, path)
+
+
+def line(axes, results: Sequence[Result], key: str) -> None:
+    """Draws the score over one setting, with the confidence interval of the mean."""
+    given = [r.setting[key] for r in results]
+    numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in given)
+    order = np.argsort(given) if numeric else np.arange(len(given))
+    x = np.array(given)[order] if numeric else np.arange(len(given))
+    means = np.array([results[i].score for i in order])
+    half = np.array([float(confidence(np.array(results[i].scores))) for i in order])
+    axes.errorbar(x, means, yerr=np.nan_to_num(half), marker="o", capsize=3)
+    if numeric and is_log(x):
+        axes.set_xscale("log")
+    elif not numeric:
+        axes.set_xticks(x, [show(value) for value in given])
+    axes.set_xlabel(key)
+    axes.set_ylabel("return (95 % confidence band)")
+    axes.grid(alpha=0.3)
+
+
+def heat_map(figure, axes, results, keys: Sequence[str], levels: Sequence[list[str]]) -> None:
+    """Draws the score over two settings."""
+    table = np.full((len(levels[0]), len(levels[1])), np.nan)
+    for r in results:
+        row, column = (
+            level.index(show(r.setting[k])) for k, level in zip(keys, levels, strict=True)
+        )
+        table[row, column] = r.score
+    image = axes.imshow(table, aspect="auto", origin="lower", cmap="viridis")
+    axes.set_yticks(range(len(levels[0])), levels[0])
+    axes.set_xticks(range(len(levels[1])), levels[1])
+    axes.set_ylabel(keys[0])
+    axes.set_xlabel(keys[1])
+    middle = (np.nanmin(table) + np.nanmax(table)) / 2 if np.isfinite(table).any() else 0.0
+    for (row, column), mean in np.ndenumerate(table):
+        color = "white" if mean < middle else "black"
+        axes.text(column, row, f"{mean:.4g}", ha="center", va="center", color=color)
+    figure.colorbar(image, ax=axes, label="return")
+
+
+def parallel_axes(figure, axes, results: Sequence[Result], keys: Sequence[str]) -> None:
+    """Draws a line per setting over all keys that vary, coloured by score; the best on top."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scores = np.array([r.score for r in results])
+    known = scores[np.isfinite(scores)]
+    norm = Normalize(*((known.min(), known.max()) if known.size else (0, 1)))
+    colors = ScalarMappable(norm, "viridis")
+    columns = [heights([r.setting[key] for r in results]) for key in keys]
+    for i in np.argsort(np.nan_to_num(scores, nan=-np.inf)):
+        best = i == int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        axes.plot(
+            range(len(keys)),
+            [column[0][i] for column in columns],
+            color=colors.to_rgba(scores[i]) if np.isfinite(scores[i]) else "0.8",
+            lw=3 if best else 1,
+            alpha=1 if best else 0.6,
+        )
+    for x, (_, marks) in enumerate(columns):
+        axes.axvline(x, color="0.3", lw=0.8)
+        for height, text in marks:
+            axes.text(x, height, f" {text}", fontsize=8, va="center")
+    axes.set_xticks(range(len(keys)), keys, rotation=15, ha="right")
+    axes.set_yticks([])
+    axes.set_xlim(-0.1, len(keys) - 0.6)
+    figure.colorbar(colors, ax=axes, label="return")
+
+
+def heights(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Positions of values on an axis from 0 to 1, and its marks."""
+    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
+        x = np.asarray(values, float)
+        scaled = np.log(x) if is_log(x) else x
+        low, span = scaled.min(), max(np.ptp(scaled), 1e-12)
+        ends = [(0.0, show(float(x.min()))), (1.0, show(float(x.max())))]
+        return list((scaled - low) / span), ends
+    levels = list(dict.fromkeys(map(show, values)))
+    places = {level: i / max(len(levels) - 1, 1) for i, level in enumerate(levels)}
+    return [places[show(x)] for x in values], [(y, level) for level, y in places.items()]
+
+
+def is_log(x: np.ndarray) -> bool:
+    """True if positive numbers span so much that a logarithmic axis shows them better."""
+    return bool(np.min(x) > 0 and np.max(x) / np.min(x) > 20)
+
+
+def plot_population(
+    path: Path, curves: Mapping[int, Sequence[Row]], rules: Rules, title: str
+) -> None:
+    """Draws members' returns and numbers over environment steps; the best at the end on top."""
+    keys = ["eval/return_mean", *(f"population/{name}" for name, _, _ in rules.bounds)]
+    if not any(keys[0] in row for rows in curves.values() for row in rows):
+        keys[0] = "charts/episodic_return"
+    figure = new_figure(7, 2.4 * len(keys))
+    panels = np.atleast_1d(figure.subplots(len(keys), sharex=True))
+    best = max(curves, key=lambda i: np.nan_to_num(value(curves[i], "last"), nan=-np.inf))
+    for axes, key in zip(panels, keys, strict=True):
+        for index, rows in curves.items():
+            shown = [(row["global_step"], row[key]) for row in rows if key in row]
+            style = {"color": "C1", "lw": 2, "zorder": 3} if index == best else {"color": "0.6"}
+            axes.plot(*np.array(shown).reshape(-1, 2).T, **{"lw": 0.8, **style})
+        low = min((row[key] for rows in curves.values() for row in rows if key in row), default=0)
+        if key.startswith("population/") and low > 0:
+            axes.set_yscale("log")
+        axes.set_ylabel("return" if key == keys[0] else key.removeprefix("population/"))
+        axes.grid(alpha=0.3)
+    panels[0].set_title(title)
+    panels[-1].set_xlabel("environment steps of each agent")
+    save_figure(figure, path)

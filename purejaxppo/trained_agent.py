@@ -1,0 +1,215 @@
+"""A trained agent: restored from a run, evaluated, and asked for actions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import spaces
+from purejaxppo.agents.policy import Policy
+from purejaxppo.aliases import EnvAction, Key, Obs
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.types import AgentAct, AgentState
+
+
+@dataclass(eq=False, repr=False)
+class Agent:
+    """A trained policy: what `restore` returns and `evaluate` takes."""
+
+    config: Config
+    state: AgentState
+    env_steps: int = 0
+    """Environment steps of its training."""
+    members: tuple[Config, ...] = ()
+    """Configs of the agents, if several were trained side by side; every array of the state then
+    has a leading axis of agents. `member` selects one."""
+    member_steps: tuple[int, ...] = ()
+    """Environment steps of each one's training."""
+    _acting: "Acting | None" = field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Its task and steps, without parameters."""
+        of = f"{len(self.members)} agents of " if self.members else ""
+        return f"<{of}{self.config.env.name or 'no task'} after {self.env_steps:,} steps>"
+
+    def member(self, index: int) -> "Agent":
+        """One of the agents that trained side by side.
+
+        Raises:
+            ValueError: there is no such agent.
+        """
+        if not 0 <= index < max(len(self.members), 1):
+            of = f"0 to {len(self.members) - 1}" if self.members else "only 0: one agent"
+            raise ValueError(f"member = {index}: there is {of}")
+        if not self.members:
+            return self
+        state = jax.tree.map(lambda x: x[index], self.state)
+        return Agent(self.members[index], state, self.member_steps[index])
+
+    def check_single(self, what: str, run: str) -> None:
+        """Checks that this is one agent.
+
+        Args:
+            what: beginning of the message: the operation that needs one agent.
+            run: the agents' run, for the message.
+
+        Raises:
+            ValueError: this is several agents.
+        """
+        if self.members:
+            raise ValueError(
+                f"{what} one agent, and {run} has {len(self.members)}: name one with --member, 0 "
+                f"to {len(self.members) - 1}"
+            )
+
+    def act(
+        self, obs: Obs, *, start: bool | np.ndarray | None = None, deterministic: bool | None = None
+    ) -> Any:
+        """Chooses an action for one observation, or for a batch of them; numpy in, numpy out.
+
+        Observations and actions are the environment's own. A recurrent policy keeps its memory from
+        call to call; `reset` begins a new episode.
+
+        Args:
+            obs: as the environment returns it, or N of them on a leading axis.
+            start: True where an observation is the first of an episode, bool or [N]; None: all are
+                on the first call and after `reset`, and none on others.
+            deterministic: the distribution's mode, or samples; None: as the run's evaluations.
+
+        Raises:
+            ValueError: the observation does not fit the policy; the batch has another size than
+                before; or this is several agents.
+        """
+        self._acting = self._acting or Acting(self)
+        return self._acting.act(obs, start, deterministic)
+
+    def reset(self) -> None:
+        """Begins a new episode: the next call of `act` starts with an empty memory."""
+        if self._acting:
+            self._acting.reset()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy whose parameters are `state`."""
+        spec = registry.make(self.config.env, 1, evaluation=True).spec
+        return Policy(self.config, spec)
+
+    def controller(self, *, deterministic: bool = True) -> Callable[[Key, Obs], EnvAction]:
+        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it.
+
+        Raises:
+            ValueError: the policy has a memory.
+        """
+        policy, state = self.policy, jax.device_get(self.state)
+        if policy.recurrent:
+            raise ValueError(
+                f"network.rnn = {self.config.network.rnn}: what a policy with a memory does "
+                f"depends on more than the observation; Agent.policy.act takes a carry"
+            )
+        act = how_to_act(self.config, policy, deterministic)
+
+        def control(key: Key, obs: Obs) -> EnvAction:
+            n = jax.tree.leaves(obs)[0].shape[0]
+            carry = policy.network.initial_carry((n,))
+            return act(state, key, carry, obs, jnp.zeros(n, bool)).env_action
+
+        return control
+
+
+class Acting:
+    """A policy that acts outside of a simulator, with its memory."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Makes the policy; nothing is compiled before the first action.
+
+        Raises:
+            ValueError: this is several agents.
+        """
+        agent.check_single("act is for", "this run")
+        env = registry.make(agent.config.env, 1, evaluation=True)
+        self._to_simulator = env.to_simulator
+        self._policy = Policy(agent.config, env.spec)
+        env.close()
+        self._config, self._state = agent.config, jax.device_get(agent.state)
+        self._key, self._calls = jax.random.key(agent.config.seed), 0
+        self._steps: dict[bool, Callable] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Empties the memory."""
+        self._carry: Any = None
+        self._size: int | None = None
+
+    def act(self, obs: Obs, start: Any, deterministic: bool | None) -> Any:
+        """Actions for one observation or a batch; see `Agent.act`."""
+        batch, single = batched(self._policy.observation, obs)
+        size = len(jax.tree.leaves(batch)[0])
+        first = self._size is None
+        if self._size not in (None, size):
+            raise ValueError(
+                f"a batch of {size} observations after one of {self._size}: call reset first"
+            )
+        if first:
+            self._carry, self._size = self._policy.network.initial_carry((size,)), size
+        starts = np.broadcast_to(np.asarray(first if start is None else start, bool), (size,))
+        if deterministic is None:
+            deterministic = not self._config.eval.stochastic
+        if deterministic not in self._steps:
+            self._steps[deterministic] = self._make_step(deterministic)
+        key, self._calls = jax.random.fold_in(self._key, self._calls), self._calls + 1
+        step = self._steps[deterministic]
+        self._carry, action = step(self._state, key, self._carry, batch, starts)
+        action = jax.device_get(action)
+        return jax.tree.map(lambda x: x[0], action) if single else action
+
+    def _make_step(self, deterministic: bool) -> Callable:
+        act = how_to_act(self._config, self._policy, deterministic)
+
+        def step(state: AgentState, key: Key, carry: Any, obs: Obs, start: Any) -> tuple[Any, Any]:
+            choice = act(state, key, carry, obs, start)
+            return choice.carry, self._to_simulator(choice.env_action)
+
+        return jax.jit(step)
+
+
+def batched(space: spaces.Space, obs: Obs) -> tuple[Obs, bool]:
+    """Observations with a leading axis and the space's dtypes, and True if there was no such axis.
+
+    Raises:
+        ValueError: they do not fit the space.
+    """
+    example = spaces.example(space)
+    structure: Any = jax.tree.structure(example)
+    obs = jax.tree.map(np.asarray, obs, is_leaf=lambda x: not isinstance(x, dict))
+    found = jax.tree.map(np.shape, obs)
+    if jax.tree.structure(obs) != structure:
+        raise ValueError(f"the policy's observations are {space}, and this is {found}")
+    pairs = list(zip(jax.tree.leaves(obs), jax.tree.leaves(example), strict=True))
+    single = all(x.shape == y.shape for x, y in pairs)
+    sizes = {x.shape[:1] for x, y in pairs if x.shape[1:] == y.shape and x.ndim == y.ndim + 1}
+    fit = single or (len(sizes) == 1 and all(x.ndim == y.ndim + 1 for x, y in pairs))
+    if not fit or any(not np.can_cast(x.dtype, y.dtype, "same_kind") for x, y in pairs):
+        raise ValueError(
+            f"the policy's observations are {space}, one or a batch of them, and this has shapes "
+            f"{found}"
+        )
+    leaves = [x.astype(y.dtype)[None] if single else x.astype(y.dtype) for x, y in pairs]
+    return jax.tree.unflatten(structure, leaves), single
+
+
+def how_to_act(
+    config: Config, policy: Policy, deterministic: bool | None, *, apart: bool = False
+) -> AgentAct:
+    """The policy's way to act: its mode, samples of it, or for None as the config says.
+
+    `apart`: it takes a key for each of some groups of rows, not one for all.
+    """
+    if deterministic is None:
+        deterministic = not config.eval.stochastic
+    if deterministic:
+        return policy.act_deterministically
+    return policy.act_apart if apart else policy.act

@@ -1,0 +1,61 @@
+"""Objectives of users' own, by hand; and one sentence about what is none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import own_code as examples
+from support.paths import ROOT
+
+from purejaxppo import make_train
+from purejaxppo.agents import objectives
+from purejaxppo.config.schema import PPOConfig
+
+FILE = ROOT / "tests/support/own_code.py"
+
+
+@pytest.mark.toy
+def test_an_objective_in_a_file_by_hand():
+    objective = objectives.make(PPOConfig(objective=f"{FILE}:plain_gradient"))
+    loss = objective(jnp.log(jnp.array([1.0, 2.0, 0.5])), jnp.array([3.0, -1.0, 4.0]), None)
+    np.testing.assert_allclose(loss, [-3.0, 2.0, -2.0], rtol=1e-6)
+
+
+def test_the_builtin_in_ones_own_hands_learns_the_same(make_config):
+    def clip(log_ratio, advantage, hp):
+        ratio = jnp.exp(log_ratio)
+        clipped = jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps)
+        return -jnp.minimum(ratio * advantage, clipped * advantage)
+
+    results = [
+        jax.jit(make_train(make_config(ppo={"objective": objective}, total_timesteps=96)))(
+            jax.random.key(0)
+        )
+        for objective in ("clip", clip)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, results[0].agent.params, results[1].agent.params)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        (
+            f"{FILE}:two_arguments",
+            r"takes \(log_ratio, advantage\), and is called with \(log_ratio",
+        ),
+        (f"{FILE}:gives_a_number", r"gives float32 \[\] and not float32 \[4\]"),
+        (f"{FILE}:gives_integers", r"gives int32 \[4\] and not float32 \[4\]"),
+        (f"{FILE}:has_an_if", r"line \d+ of .*own_code.py needs the value of an array that JAX"),
+        (f"{FILE}:gives_nan", r"gives \[nan nan nan\] for its first values"),
+        (f"{FILE}:draws", "does not do the same when it is called again"),
+        (f"{FILE}:draws_an_array", "does not do the same when it is called again"),
+        (f"{FILE}:divides", r"line \d+ of .*own_code.py raises ZeroDivisionError"),
+        (f"{FILE}:NOTHING", "is a NoneType, and not a function"),
+        (examples.Walk(), "is a Walk, and not a function"),
+    ],
+)
+def test_what_is_no_objective_gets_one_sentence(objective, message):
+    with pytest.raises(ValueError, match=f"ppo.objective.*{message}") as caught:
+        objectives.make(PPOConfig(objective=objective))
+    assert "\n" not in str(caught.value)

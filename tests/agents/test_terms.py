@@ -1,0 +1,186 @@
+"""Terms of the loss of users' own: by hand, trained, swept, stored only if asked for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import own_code as examples
+from support.paths import OWN_CODE as FILE
+from support.runs import SMALL_WALK as SMALL
+
+from purejaxppo import learner, load_config, make_train
+from purejaxppo.agents import terms
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.agents.terms import Term
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
+from purejaxppo.pure_training import hyperparams
+from purejaxppo.types import Batch, Outputs, RunningStats
+
+
+def config_of(*own, **overrides):
+    return load_config("cartpole.yaml", {**SMALL, "ppo.terms": list(own), **overrides})
+
+
+def trained(config, updates=1):
+    """(state, metrics) after some updates."""
+    parts = make_parts(config)
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    return state, *jax.jit(train_program(parts))(state, make_hyperparams(config), updates)
+
+
+@pytest.mark.toy
+def test_terms_by_hand():
+    names = f"{FILE}:small_features", examples.predict_reward, f"{FILE}:next_position"
+    config = config_of(*names, **{"ppo.normalize_obs": True})
+    made = make_parts(config).terms
+    assert made.rows == ("next_obs", "reward")
+    assert made.figures == ("losses/small_features", "losses/reward_error", "losses/next_position")
+    two = jnp.array([1.0, 2.0])
+    batch = Batch(*[two] * len(Batch._fields))._replace(
+        obs=two[:, None],
+        valid=jnp.ones(2, bool),
+        extra={"next_obs": jnp.array([[4.0], [6.0]]), "reward": jnp.array([1.0, -1.0])},
+    )
+    outputs = Outputs((), two, two, features=jnp.array([[1.0, 3.0], [2.0, 0.0]]))
+    params = {"terms": {"reward_error": {"w": jnp.array([1.0, 1.0]), "b": jnp.array(0.5)}}}
+    # 16 rows of variance 4 around 0: observations are halved.
+    stats = RunningStats(jnp.float32(16), [jnp.zeros(1)], [jnp.full(1, 64.0)])
+    found = made.losses(params, outputs, batch, stats)
+    np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
+    np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
+    np.testing.assert_allclose(found["next_position"], [(2 - 2) ** 2, (1 - 3) ** 2], atol=1e-5)
+
+
+def test_the_loss_adds_coefficients_times_terms():
+    config = config_of(f"{FILE}:small_features", **{"ppo.term_coefs": [0.25]})
+    plain = config_of()
+
+    def loss(config):
+        parts = make_parts(config)
+        hp = make_hyperparams(config)
+        agent = parts.policy.init(jax.random.key(1))
+        state = learner.init_state(parts, jax.random.key(0), 0)
+        rollout = learner.collect(parts, agent, state.rollout, jax.random.key(2), 0.0)
+        rows = rollout.transitions.reward, state.value_stats
+        batch = learner.make_batch(parts, agent, rollout, rows[0], hp, rows[1])
+        rows = learner.read_minibatch(parts, rollout.stored, batch)
+        evaluate = (parts, agent, state.value_stats, hp, agent.params, rows)
+        out = parts.policy.apply(agent, (), rows.obs, rows.start)
+        return *learner.minibatch_loss(*evaluate), out.features, rows.valid
+
+    total, losses, features, valid = loss(config)
+    without, nothing, _, _ = loss(plain)
+    mean_squares = np.mean(np.square(features), -1)[np.asarray(valid)].sum()
+    assert losses.terms.keys() == {"small_features"}
+    assert nothing.terms == {}
+    np.testing.assert_allclose(losses.terms["small_features"], mean_squares, rtol=1e-5)
+    np.testing.assert_allclose(total, without + 0.25 * mean_squares, rtol=1e-5)
+
+
+def test_the_next_observation_is_the_true_last_one_where_an_episode_ends():
+    config = config_of(f"{FILE}:next_position", **{"env.max_episode_steps": 3})
+    parts = make_parts(config)
+    state = learner.init_state(parts, jax.random.key(0), 0)
+    rollout = learner.collect(parts, state.agent, state.rollout, jax.random.key(2), 0.0)
+    rows, stored = rollout.transitions, parts.terms.stored(parts.storage, rollout)
+    moved = np.asarray(stored["next_obs"] - rows.obs)[..., 0]
+    valid = np.asarray(rows.valid)
+    assert (~valid).any()
+    np.testing.assert_allclose(moved[valid], (0.5 * (2.0 * rows.action - 1))[valid], atol=1e-6)
+
+
+@pytest.mark.parametrize("rnn", ["none", pytest.param("gru", marks=pytest.mark.full)])
+def test_its_parameters_learn_with_the_agent(rnn):
+    config = config_of(
+        f"{FILE}:predict_reward",
+        **{
+            "network.rnn": rnn,
+            "ppo.learning_rate": 0.01,
+            "ppo.num_epochs": 4,
+            "total_timesteps": 10_000,
+        },
+    )
+    state, _, first = trained(config)
+    assert jax.tree.map(jnp.shape, state.agent.params["terms"]["reward_error"]) == {
+        "w": (64,) if rnn == "gru" else (4,),
+        "b": (),
+    }
+    _, after, many = trained(config, 30)
+    assert np.abs(after.agent.params["terms"]["reward_error"]["w"]).max() > 0.01
+    name = "losses/reward_error"
+    late = (float(many.extras[name]) - float(first.extras[name])) / 29
+    assert late < 0.7 * float(first.extras[name])
+
+
+def test_a_coefficient_of_nothing_learns_what_no_term_does():
+    _, with_term, _ = trained(config_of(f"{FILE}:next_position", **{"ppo.term_coefs": [0.0]}))
+    _, without, _ = trained(config_of())
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6),
+        with_term.agent.params,
+        without.agent.params,
+    )
+
+
+def test_coefficients_vary_in_one_program():
+    config = config_of(f"{FILE}:small_features")
+    coefs = [0.0, 10.0]
+    train = jax.jit(jax.vmap(make_train(config)))
+    keys = jnp.stack([jax.random.key(0)] * 2)
+    both = train(keys, hyperparams(config, term_coefs=[jnp.array(coefs)]))
+    for i, coef in enumerate(coefs):
+        alone = jax.jit(make_train(config_of(*config.ppo.terms, **{"ppo.term_coefs": [coef]})))
+        jax.tree.map(
+            lambda x, y, i=i: np.testing.assert_allclose(x[i], y, atol=1e-5),
+            both.agent.params,
+            alone(jax.random.key(0)).agent.params,
+        )
+    with pytest.raises(ValueError, match=r"ppo.terms has 1: give an array for each"):
+        hyperparams(config, term_coefs=[jnp.zeros(2), jnp.zeros(2)])
+
+
+def wide(outputs, rows):
+    return jnp.zeros(rows.valid.shape) + 0.0 * rows.next_obs.reshape(len(rows.valid), -1)[:, 0]
+
+
+def test_rows_that_nobody_asks_for_are_not_stored():
+    def bytes_of(term):
+        config = config_of(term, **{"env.name": "dummy/vector", "ppo.rollout_length": 256})
+        parts = make_parts(config)
+        state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+        train = jax.jit(train_program(parts))
+        compiled = train.lower(state, make_hyperparams(config), np.int32(1)).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    asks = bytes_of(Term(wide, rows=("next_obs",), name="wide"))
+    one_copy = 256 * 4 * 17 * 4  # T x N x 17 numbers
+    assert asks - bytes_of(examples.small_features) > 0.9 * one_copy
+    assert bytes_of(examples.small_features) < 1.1 * bytes_of(Term(lambda o, r: r.value, name="v"))
+
+
+WRONG = [
+    ([f"{FILE}:NOTHING"], r"NOTHING is a NoneType, and not a function \(outputs, rows\) or a Term"),
+    ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'; ask for it with rows = "),
+    ([f"{FILE}:asks_for_the_weather"], "asks for rows 'weather'; it may ask for next_obs, reward"),
+    ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),
+    ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
+    ([f"{FILE}:small_features"] * 2, "give each a name of its own"),
+    ([Term(examples.small_features, name="entropy")], "give each a name of its own"),
+    ([Term(examples.small_features, init=examples.zero_weights)], r"called with \(params, outputs"),
+    ([Term(examples.predicted_reward, init=lambda key: 0)], r"init takes \(key\), and is called"),
+]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(("own", "message"), WRONG)
+def test_what_is_no_term_gets_one_sentence(own, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_parts(config_of(*own))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.toy
+def test_no_term_is_nothing():
+    parts = make_parts(config_of())
+    assert parts.terms is terms.NONE
+    assert make_hyperparams(parts.config).term_coefs == ()

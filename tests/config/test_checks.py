@@ -1,0 +1,66 @@
+"""What settings must be, by themselves and together: each that cannot be gets one sentence."""
+
+import pytest
+from support.runs import refusal
+
+pytestmark = pytest.mark.toy
+
+WRONG = [
+    (["--ppo.gamma", "1.5"], "ppo.gamma = 1.5 is not between 0 and 1"),
+    (
+        ["--ppo.learning_rate_warmup", "1.5"],
+        "ppo.learning_rate_warmup = 1.5 is not between 0 and 1",
+    ),
+    (["--ppo.dual_clip", "1"], "ppo.dual_clip = 1.0 must be greater than 1"),
+    (["--ppo.clip_obs", ".inf"], "ppo.clip_obs = inf is not a finite number"),
+    (
+        [
+            "--ppo.learning_rate_schedule",
+            "adaptive",
+            "--ppo.num_epochs",
+            "1",
+            "--ppo.num_minibatches",
+            "1",
+        ],
+        "ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise one of them",
+    ),
+    (["--ppo.clip_eps", "0"], "ppo.clip_eps = 0.0 must be greater than 0"),
+    (["--env.num_envs", "0"], "env.num_envs = 0 is too small; it must be at least 1"),
+    (["--total_timesteps", "0"], "total_timesteps = 0 is too small"),
+    (["--seed", "-1"], "seed = -1 is too small"),
+    (["--seed", "1e10"], "seed = 10000000000 is too large; it must be below 2147483648"),
+    (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan is not a finite number"),
+    (["--total_timesteps", "1.5e0"], "--total_timesteps = 1.5 is a number", "a whole"),
+    (["--logging.log_file", "debug"], "logging.log_file = 'debug' must end in .log"),
+    (["--logging.log_file", "/tmp/x.log"], "'/tmp/x.log' lies outside of the run's folder"),
+    (["--logging.log_file", "../x.log"], "'../x.log' lies outside of the run's folder"),
+    (["--network.hidden", "0"], "network.hidden = [0] has a width below 1"),
+    (["--network.min_std", "20"], "network.min_std = 20.0 is above network.max_std = 10.0"),
+    # products that cannot be
+    (
+        ["--env.num_envs", "5", "--ppo.rollout_length", "5"],
+        "env.num_envs x ppo.rollout_length = 25 does not split into ppo.num_minibatches = 4; try",
+    ),
+    (
+        ["--env.num_envs", "6", "--ppo.shuffle", "trajectories"],
+        "does not split into num_shards x ppo.num_minibatches = 4; try env.num_envs = 8",
+    ),
+    (
+        ["--num_shards", "3"],
+        "env.num_envs = 64 does not split into num_shards = 3; try 63",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
+def test_a_value_that_cannot_be_gets_one_sentence(flags, expected, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = refusal(["--config", "cartpole", *flags], capsys)
+    assert all(part in said for part in expected), said
+
+
+def test_a_stretch_means_nothing_without_a_memory(make_config):
+    ppo = {"rollout_length": 12, "bptt_length": 5}
+    assert make_config(ppo=ppo).ppo.bptt_length == 5
+    with pytest.raises(ValueError, match=r"stretches of .*bptt_length = 5; try 10"):
+        make_config(ppo=ppo, network={"rnn": "gru"})

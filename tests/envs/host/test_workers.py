@@ -1,0 +1,520 @@
+"""Gymnasium environments in worker processes and threads: same rows as by hand, faults, ends."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from support.paths import EXAMPLE_ENVS
+
+from purejaxppo.envs.host.factory import time_limit
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make_spec
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+
+pytestmark = pytest.mark.xdist_group("processes")
+KINDS = ("process", "thread")
+
+
+def example(name, *, limit=50, wrappers=(), **options):
+    return make_spec(f"{EXAMPLE_ENVS}:{name}", wrappers, options, limit)
+
+
+def by_hand(env, seed, actions):
+    """Rows of one environment under the next-step rule, and its first observation."""
+    first, _ = env.reset(seed=seed)
+    over, rows = False, []
+    for action in actions:
+        if over:
+            (obs, _), reward, terminated, truncated = env.reset(), 0.0, False, False
+        else:
+            obs, reward, terminated, truncated, _ = env.step(action)
+        rows.append((obs, reward, terminated, truncated and not terminated, not over))
+        over = terminated or truncated
+    return first, rows
+
+
+def lives(pid):
+    """Whether a process runs: one that ended may wait for its parent's notice."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pids, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while any(map(lives, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [pid for pid in pids if lives(pid)]
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "kind", "workers"),
+    [
+        ("CartPole-v1", 150, "process", 2),
+        ("CartPole-v1", 150, "thread", 3),
+        ("Pendulum-v1", 450, "process", 2),
+        ("Hopper-v5", 100, "process", 2),
+    ],
+)
+def test_rows_are_those_of_the_environment_stepped_by_hand(name, length, kind, workers):
+    single = gymnasium.make(name)
+    single.action_space.seed(0)
+    actions = [[single.action_space.sample() for _ in range(3)] for _ in range(length)]
+    with WorkerPool(make_spec(name), 3, num_workers=workers, kind=kind) as pool:
+        first = pool.reset(7)
+        rows = [pool.step(np.stack(action)) for action in actions]
+        assert pool.info.max_episode_steps == single.spec.max_episode_steps
+    ends = 0
+    for i in range(3):
+        start, expected = by_hand(single, 7 + i, [action[i] for action in actions])
+        np.testing.assert_array_equal(first[i], np.float32(start))
+        for row, (obs, reward, terminated, truncated, valid) in zip(rows, expected, strict=True):
+            np.testing.assert_array_equal(row.obs[i], np.float32(obs))
+            assert row.reward[i] == np.float32(reward)
+            assert (row.terminated[i], row.truncated[i]) == (terminated, truncated)
+            assert row.valid[i] == valid
+            ends += terminated or truncated
+    assert ends >= 6
+
+
+@pytest.mark.parametrize("flags", ["terminated", "truncated", "both"])
+def test_the_step_after_an_end_is_not_valid_and_delivers_the_next_first_observation(flags):
+    with WorkerPool(example("Counter", flags=flags), 1, kind="thread") as pool:
+        np.testing.assert_array_equal(pool.reset(4), [[4, 0, 0]])
+        rows = [pool.step(np.zeros(1, int)) for _ in range(5)]
+    np.testing.assert_array_equal(
+        [row.obs[0] for row in rows], [[4, 0, 1], [4, 0, 2], [4, 0, 3], [4, 1, 0], [4, 1, 1]]
+    )
+    assert [row.reward[0] for row in rows] == [1, 2, 3, 0, 11]
+    assert [row.valid[0] for row in rows] == [True, True, True, False, True]
+    ends = [False, False, True, False, False]
+    assert [row.terminated[0] for row in rows] == ([False] * 5 if flags == "truncated" else ends)
+    assert [row.truncated[0] for row in rows] == (ends if flags == "truncated" else [False] * 5)
+
+
+def test_reset_starts_every_environment_again():
+    with WorkerPool(example("Counter"), 3, kind="thread", num_workers=2) as pool:
+        pool.reset(0)
+        for _ in range(3):
+            pool.step(np.zeros(3, int))
+        np.testing.assert_array_equal(pool.reset(10), [[10, 0, 0], [11, 0, 0], [12, 0, 0]])
+        assert pool.step(np.zeros(3, int)).valid.all()
+
+
+def test_time_limit_is_the_one_asked_for():
+    with WorkerPool(make_spec("Pendulum-v1", (), {}, 4), 2, kind="thread") as pool:
+        assert pool.info.max_episode_steps == 4
+        pool.reset(0)
+        rows = [pool.step(np.zeros((2, 1))) for _ in range(9)]
+    assert [row.truncated[0] for row in rows] == [i in (3, 8) for i in range(9)]
+
+
+def test_a_class_that_truncates_itself_needs_no_other_limit():
+    with WorkerPool(example("OwnLimit", limit=0), 1, kind="thread") as pool:
+        assert pool.info.max_episode_steps == 3
+
+
+def test_a_class_without_a_time_limit_is_run_until_it_ends_by_itself():
+    with WorkerPool(example("Counter", limit=0), 1, kind="thread") as pool:
+        assert pool.info.max_episode_steps == 0
+        pool.reset(0)
+        rows = [pool.step(np.zeros(1, int)) for _ in range(5)]
+    assert [row.terminated[0] for row in rows] == [False, False, True, False, False]
+
+
+def test_results_are_copies_that_later_steps_leave_alone():
+    with WorkerPool(example("Counter"), 1, kind="thread") as pool:
+        first = pool.reset(0)
+        row = pool.step(np.zeros(1, int))
+        pool.step(np.zeros(1, int))
+    assert first[0, 2] == 0
+    assert (row.obs[0, 2], row.reward[0]) == (1, 1)
+
+
+def test_every_space_passes_through():
+    with WorkerPool(example("Compound"), 2, num_workers=2, kind="thread") as pool:
+        assert pool.observation == Dict.of(
+            {
+                "bits": MultiDiscrete((2, 2, 2, 2)),
+                "choice": Discrete(5),
+                "image": Box((2, 2, 3), 0.0, 255.0, "uint8"),
+                "pair": Dict.of({"0": Box((), -1.0, 1.0), "1": MultiDiscrete((3, 4))}),
+            }
+        )
+        assert pool.action == MultiDiscrete((3, 4, 5, 6))
+        pool.reset(0)
+        row = pool.step(np.array([[2, 3, 0, 0], [0, 0, 4, 5]], np.int32))
+    # Theirs start at 0, 1, 2, 3: the actions are [[2, 4], [2, 3]] and [[0, 1], [6, 8]].
+    np.testing.assert_array_equal(row.reward, [11, 15])
+    assert row.obs["image"].dtype == np.uint8
+    np.testing.assert_array_equal(row.obs["image"][:, 1, 1, 2], [252, 250])
+    np.testing.assert_array_equal(row.obs["choice"], [1 + 2, -2 + 2])
+    np.testing.assert_array_equal(row.obs["bits"], [[0, 1, 0, 0], [0, 0, 1, 1]])
+    np.testing.assert_array_equal(row.obs["pair"]["0"], np.float32([0.5, 0.5]))
+    np.testing.assert_array_equal(row.obs["pair"]["1"], [[2, 3], [2, 3]])
+    assert row.obs["choice"].dtype == row.obs["pair"]["1"].dtype == np.int32
+
+
+def test_actions_lie_within_bounds_that_float32_rounds_outwards():
+    with WorkerPool(example("Bounded"), 1, kind="thread") as pool:
+        pool.reset(0)
+        assert float(np.float32(0.1)) > 0.1
+        reward = pool.step(np.float32([[0.1, 3.0]])).reward[0]
+    assert reward == np.float32(1 + 10 * 3.1)
+
+
+def test_discrete_actions_start_where_theirs_do():
+    with WorkerPool(example("Bounded", discrete=True), 3, kind="thread") as pool:
+        pool.reset(0)
+        np.testing.assert_array_equal(pool.step(np.arange(3)).reward, [51, 61, 71])
+
+
+def test_wrappers_are_applied_in_order():
+    doubled = f"{EXAMPLE_ENVS}:Doubled"
+    wrappers = (doubled, "DtypeObservation:none", "FlattenObservation")
+    with pytest.raises(ValueError, match=r"env.wrappers: DtypeObservation:none: no package"):
+        make_one(example("Compound", wrappers=wrappers))
+    with WorkerPool(
+        example("Compound", wrappers=("FlattenObservation", doubled)), 1, kind="thread"
+    ) as pool:
+        assert pool.reset(0).shape[0] == 1
+        assert pool.reset(0).max() == 500  # an image of 250s
+
+
+def test_actions_of_another_shape_are_refused():
+    with WorkerPool(example("Counter"), 2, kind="thread") as pool:
+        pool.reset(0)
+        with pytest.raises(ValueError, match=r"actions have shape \(3,\) in place of \(2,\)"):
+            pool.step(np.zeros(3, int))
+        assert pool.step(np.zeros(2, int)).valid.all()
+
+
+# Faults
+
+
+@pytest.mark.parametrize("fault", ["nan", "infinite", "huge"])
+def test_an_environment_that_returns_nan_ends_its_episode_and_no_other(fault):
+    with WorkerPool(example("Faulty", fault=fault), 3, kind="thread", num_workers=2) as pool:
+        pool.reset(0)
+        rows = [pool.step(np.zeros(3, int)) for _ in range(5)]
+    assert [row.diverged.tolist() for row in rows] == [[False, i == 2, False] for i in range(5)]
+    assert rows[2].terminated.tolist() == [False, True, False]
+    assert rows[2].reward.tolist() == [3, 0, 3]
+    np.testing.assert_array_equal(rows[2].obs, [[0, 0, 3], [0, 0, 0], [2, 0, 3]])
+    assert rows[3].valid.tolist() == [True, False, True]
+    np.testing.assert_array_equal(rows[3].obs, [[0, 0, 4], [1, 1, 0], [2, 0, 4]])
+    assert all(row.valid.all() for row in (*rows[:3], rows[4]))
+    assert not any(row.truncated.any() for row in rows)
+
+
+def run(pool):
+    """A reset and some steps."""
+    pool.reset(0)
+    for _ in range(5):
+        pool.step(np.zeros(pool.num_envs, int))
+
+
+RAISES = {
+    "init": ("(worker 0) raised KeyError in __init__: 'no such asset'", "environment 0"),
+    "reset": ("environment 1 (worker 0) raised RuntimeError in reset: the scene", "in reset"),
+    "reset nan": (
+        "in reset: reset returned NaN, infinity or more than 1e+10 3 times in a row",
+        "environment 1",
+    ),
+    "step": ("raised ZeroDivisionError in step: division by zero", "in misbehave"),
+    "leave": ("environment 1 (worker 0) raised SystemExit in step: 3", "in misbehave"),
+    "shape": ("the observation has shape (2,), but observation_space says (3,)", "environment 1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [*((fault, "thread") for fault in RAISES), ("step", "process")]
+)
+def test_an_error_is_reported_with_its_traceback(fault, kind):
+    with pytest.raises(WorkerError) as caught:
+        # In the constructor all fail, and any may be the first to say so.
+        workers = 1 if fault == "init" else 2
+        run(WorkerPool(example("Faulty", fault=fault), 4, num_workers=workers, kind=kind))
+    assert caught.value.worker == 0
+    assert caught.value.env_indices == ((0,) if fault == "init" else (1,))
+    assert "Traceback (most recent call last)" in str(caught.value)
+    for part in RAISES[fault]:
+        assert part in str(caught.value)
+
+
+def test_after_an_error_the_pool_is_closed_and_says_why():
+    pool = WorkerPool(example("Faulty", fault="step"), 2, kind="thread")
+    with pytest.raises(WorkerError):
+        run(pool)
+    with pytest.raises(WorkerError, match="ZeroDivisionError"):
+        pool.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hang_is_reported_within_the_time_limit_with_its_place(kind):
+    pool = WorkerPool(
+        example("Faulty", fault="hang", culprit=2), 4, num_workers=2, timeout=0.5, kind=kind
+    )
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=r"worker 1 \(environments 2 to 3\) did not step") as it:
+        run(pool)
+    assert "within 0.5 s" in str(it.value)
+    assert "in misbehave" in str(it.value)
+    assert it.value.env_indices == (2, 3)
+    assert time.monotonic() - start < (4 if kind == "process" else 8)
+
+
+def test_a_hang_in_the_constructor_is_reported():
+    with pytest.raises(WorkerError, match="make its environments within 1 s") as caught:
+        WorkerPool(example("Faulty", fault="slow init"), 1, timeout=1)
+    assert "in __init__" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "parts"),
+    [
+        ("exit", ("ended with exit code 3 when it was to step",)),
+        ("kill", ("was killed by SIGKILL, perhaps for lack of memory, when",)),
+        ("crash", ("was killed by SIGSEGV", "Segmentation fault", "in misbehave")),
+    ],
+)
+def test_a_worker_that_dies_is_reported_at_once(fault, parts):
+    pool = WorkerPool(example("Faulty", fault=fault), 4, num_workers=2, timeout=30)
+    start = time.monotonic()
+    with pytest.raises(WorkerError, match=r"worker 0 \(environments 0 to 1\)") as caught:
+        run(pool)
+    assert time.monotonic() - start < 5
+    assert (caught.value.worker, caught.value.env_indices) == (0, (0, 1))
+    for part in parts:
+        assert part in str(caught.value)
+
+
+# Names
+
+
+UNKNOWN = [
+    (make_spec("CartPol-v1"), "unknown task 'gymnasium/CartPol-v1'; did you mean 'CartPole-v1'?"),
+    (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'; did you mean 'Hopper-v"),
+    (make_spec("Qwxyz-v0"), "is its package named, as in package:Id-v0?"),
+    (make_spec("no words"), "gymnasium/no words: Malformed environment ID"),
+    (make_spec("nopackage:Some-v0"), "no package 'nopackage' is installed"),
+    (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),
+    (make_spec("CartPole-v1", ("FlattenObs",)), "did you mean 'FlattenObservation'?"),
+    (make_spec("no/file.py:Env"), f"env.name: no/file.py: no such file in {Path.cwd()}"),
+    (make_spec("/no/file.py:Env"), "env.name: /no/file.py: no such file"),
+    (make_spec("no/file.py"), "which class of that file? Say gymnasium/no/file.py:ClassName"),
+    (example("Contour"), "has no class 'Contour'; it has Counter, OwnLimit"),
+    (example("NoEnvironment"), "NoEnvironment is not a gymnasium.Env"),
+    (example("Counter", size=3), "env.options: "),
+]
+
+
+@pytest.mark.parametrize(("maker", "message"), UNKNOWN)
+def test_a_wrong_name_gets_one_sentence(maker, message):
+    with pytest.raises(ValueError, match=r"^(env|gymnasium)") as caught:
+        make_one(maker)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_name_gets_one_sentence_from_the_pool(kind):
+    with pytest.raises(ValueError, match=r"^env.name: unknown task 'gymnasium/CartPol-v1'"):
+        WorkerPool(make_spec("CartPol-v1"), 2, kind=kind)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ValueError, match=r"gymnasium/Hopper-v5 needs another package: .*mujoco"):
+        make_one(make_spec("Hopper-v5"))
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("obs", "the observation space Text is not supported; Box, Discrete"),
+        ("action", "the action space Text is not supported; Box, Discrete"),
+        ("integers", "actions in a Box of int32 are not supported"),
+        ("nothing", r"the observation space has a part of shape \(2, 0\): nothing"),
+    ],
+)
+def test_an_unsupported_space_is_named(which, message):
+    with pytest.raises(ValueError, match=message):
+        WorkerPool(example("Unsupported", which=which), 1, kind="thread")
+
+
+def test_one_environment_can_be_made_to_draw():
+    assert make_one(make_spec("CartPole-v1"), "rgb_array").render_mode == "rgb_array"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "wrappers", "steps"),
+    [
+        ("SaysOnly", 0, (), 5),
+        ("SaysOnly", 9, (), 9),  # longer than it says
+        ("SaysOnly", 2, (), 2),
+        ("SaysOnly", 0, ("FlattenObservation",), 5),
+        ("OwnLimit", 0, (), 3),
+    ],
+)
+def test_a_limit_that_is_said_is_kept(name, limit, wrappers, steps):
+    env = make_one(example(name, limit=limit, wrappers=wrappers))
+    assert time_limit(env) == steps
+    env.reset(seed=0)
+    truncated = [env.step(0)[3] for _ in range(steps)]
+    assert truncated == [False] * (steps - 1) + [True]
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int64", "uint64"])
+def test_large_whole_numbers_do_not_wrap_around(dtype):
+    with WorkerPool(example("Large", dtype=dtype), 1, kind="thread") as pool:
+        assert pool.observation.dtype == "float32"
+        np.testing.assert_array_equal(pool.reset(0), np.float32([[3e9]]))
+
+
+# Processes
+
+
+def test_workers_import_no_jax_and_print_nothing_on_stdout(capfd):
+    with WorkerPool(example("Report"), 4, num_workers=2) as pool:
+        pids, parents, jax = pool.reset(0).T
+        pool.step(np.zeros((4, 2), int))
+    assert "jax" in sys.modules
+    assert not jax.any()
+    assert len(set(pids)) == 2
+    assert set(parents) == {os.getpid()}
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("chatter") == 4
+    assert wait_until_gone(pids) == []
+
+
+def test_the_package_imports_no_jax_until_something_is_taken_from_it():
+    code = (
+        "import sys, purejaxppo, purejaxppo.envs.host.worker, purejaxppo.envs.host.workers\n"
+        "assert not {'jax', 'gymnasium'} & set(sys.modules)\n"
+        "from purejaxppo import *\n"
+        "assert 'jax' in sys.modules and callable(make_train)\n"
+        "assert set(purejaxppo.__all__) <= set(dir(purejaxppo))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_interrupts_are_the_parents_business():
+    with WorkerPool(example("Report"), 1) as pool:
+        (pid, _, _) = pool.reset(0)[0]
+        os.kill(pid, signal.SIGINT)
+        assert pool.step(np.zeros((1, 2), int)).valid.all()
+
+
+def test_closing_ends_workers_and_may_be_repeated():
+    pool = WorkerPool(example("Report"), 2, num_workers=2)
+    pids = pool.reset(0)[:, 0]
+    assert all(map(lives, pids))
+    pool.close()
+    pool.close()
+    assert not any(map(lives, pids))
+    with pytest.raises(RuntimeError, match="the pool of environments is closed"):
+        pool.reset(0)
+
+
+def test_a_forgotten_pool_is_closed():
+    pool = WorkerPool(example("Report"), 1)
+    pids = pool.reset(0)[:, 0]
+    del pool
+    gc.collect()
+    assert not any(map(lives, pids))
+
+
+def test_a_pool_made_in_a_thread_outlives_the_thread():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(WorkerPool(example("Report"), 1)))
+    thread.start()
+    thread.join()
+    with made[0] as pool:
+        time.sleep(0.1)
+        pool.reset(0)
+
+
+PARENT = """
+import sys, threading
+import numpy as np
+from purejaxppo.envs.host.workers import WorkerPool, make_spec
+
+def run():
+    pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang}}}, 9), 2, num_workers=2)
+    print(*pool.reset(0)[:, 0], flush=True)
+    return pool
+
+if {in_thread}:
+    thread = threading.Thread(target=lambda: pools.append(run()))
+    pools = []
+    thread.start()
+    thread.join()
+    pool = pools[0]
+else:
+    pool = run()
+if {wait}:
+    pool.step(np.zeros((2, 2), int))
+    sys.stdin.read()
+"""
+
+
+def start_parent(*, hang=False, in_thread=False, wait=True):
+    script = PARENT.format(name=f"{EXAMPLE_ENVS}:Report", hang=hang, in_thread=in_thread, wait=wait)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def kill_parents(count, **options):
+    """Starts processes with pools, kills them, and returns workers that still live."""
+    left = set(os.listdir("/dev/shm"))
+    parents = [start_parent(**options) for _ in range(count)]
+    pids = [int(pid) for parent in parents for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2 * count
+    assert all(map(lives, pids))
+    for parent in parents:
+        parent.kill()
+    remaining = wait_until_gone(pids)
+    for parent in parents:
+        parent.communicate()
+    assert {name for name in os.listdir("/dev/shm") if "purejaxppo" in name} <= left
+    return remaining
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev/shm")
+
+
+@linux
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_workers_do_not_outlive_a_parent_that_is_killed(in_thread):
+    assert kill_parents(1, hang=True, in_thread=in_thread) == []
+
+
+@linux
+@pytest.mark.full
+def test_twenty_killed_parents_leave_nothing():
+    for _ in range(5):
+        assert kill_parents(4) == []
+
+
+@linux
+def test_a_script_without_a_guard_may_leave_its_pool_open():
+    parent = start_parent(wait=False)
+    out, err = parent.communicate(timeout=30)
+    assert parent.returncode == 0
+    assert err == ""
+    assert wait_until_gone([int(pid) for pid in out.split()]) == []

@@ -1,0 +1,165 @@
+"""Tasks of users' own: trained as built-in ones are, and one sentence about those that are none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import own_code as examples
+from support.paths import ROOT
+
+from purejaxppo import load_config, make_train
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+
+FILE = ROOT / "tests/support/own_code.py"
+
+
+def make(name, num_envs=2, **fields):
+    return registry.make(EnvConfig(name=name, num_envs=num_envs, **fields), num_envs)
+
+
+def steps(env, actions):
+    """Rewards, ends and valid rows of environment 0, and where it began."""
+    state, obs = env.reset(jax.random.key(0))
+    outs = []
+    for action in actions:
+        state, out = env.step(state, jnp.full(env.spec.num_envs, action))
+        outs.append([x[0] for x in (out.reward, out.terminated, out.truncated, out.valid)])
+    return float(obs[0, 0]), np.array(outs, float)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        (f"jax/{FILE}:Walk", {}, 0.5),
+        (f"jax/{FILE}:Walk", {"size": 1.0}, 1.0),
+        (f"jax/{FILE}:make_walk", {}, 0.25),
+        ("jax/support.own_code:Walk", {}, 0.5),
+        (examples.Walk(0.75), {}, 0.75),
+        (examples.Walk, {"size": 0.1}, 0.1),
+    ],
+)
+def test_a_walk_by_reference_or_as_object(name, options, size):
+    start, outs = steps(make(name, options=options), [1, 1, 0])
+    np.testing.assert_allclose(outs[:, 0], start + size * np.array([1, 2, 1]), rtol=1e-5)
+
+
+@pytest.mark.toy
+def test_the_task_ends_and_the_time_limit_truncates():
+    start, outs = steps(make(f"jax/{FILE}:Walk", options={"size": 4.0}), [1, 1, 0])
+    assert outs[0].tolist() == pytest.approx([start + 4, 1, 0, 1])
+    assert outs[1].tolist() == [0, 0, 0, 0]  # the reset row
+    _, outs = steps(make(f"jax/{FILE}:Walk", max_episode_steps=2), [0, 0, 0])
+    assert outs[:, 2].tolist() == [0, 1, 0]
+
+
+def test_own_wrappers_are_applied_inside_out():
+    wraps = (f"{FILE}:Doubled", examples.Doubled)
+    start, outs = steps(make(f"jax/{FILE}:Walk", wrappers=wraps), [1])
+    assert outs[0, 0] == pytest.approx(4 * (start + 0.5))
+    start, outs = steps(make("gymnax/CartPole-v1", wrappers=wraps), [1])
+    assert outs[0, 0] == 4
+
+
+@pytest.mark.toy
+def test_a_task_without_a_limit_has_none():
+    class Endless:
+        observation, action = examples.Walk.observation, examples.Walk.action
+        reset, step = examples.Walk().reset, examples.Walk(0.0).step
+
+    env = make(Endless())
+    assert env.spec.max_episode_steps == 0
+    assert not steps(env, [1, 1])[1][:, 2].any()
+
+
+def test_what_has_the_interface_of_gymnax_trains_as_the_task_of_this_name(write_module):
+    write_module("import gymnax\n\ndef make():\n    return gymnax.make('CartPole-v1')\n")
+    builtin, own = make("gymnax/CartPole-v1"), make("gymnax/package.py:make")
+    assert own.spec == builtin.spec
+    np.testing.assert_array_equal(steps(builtin, [0, 1, 1])[1], steps(own, [0, 1, 1])[1])
+    own = make("gymnax/package.py:make", options={"max_steps_in_episode": 2})
+    assert steps(own, [0, 1])[1][:, 2].tolist() == [0, 1]
+
+
+def test_the_older_interface_of_gymnax_truncates_at_its_limit(write_module):
+    write_module(
+        "import gymnax\nfrom gymnax.environments.classic_control import cartpole\n\n"
+        "class Old:\n"
+        "    def __init__(self):\n"
+        "        self.inner = cartpole.CartPole()\n"
+        "    def __getattr__(self, name):\n"
+        "        if name == 'is_truncated':\n"
+        "            raise AttributeError(name)\n"
+        "        return getattr(self.inner, name)\n"
+    )
+    env = make("gymnax/package.py:Old", options={"max_steps_in_episode": 3})
+    assert steps(env, [0, 1, 0])[1][:, 1:3].tolist() == [[0, 0], [0, 0], [0, 1]]
+
+
+@pytest.fixture
+def write_module(tmp_path, monkeypatch):
+    """A function that writes package.py into the current folder, which is empty."""
+    monkeypatch.chdir(tmp_path)
+    return (tmp_path / "package.py").write_text
+
+
+WRONG = [
+    ("jax/none.py:Walk", {}, "env.name: none.py: no such file in"),
+    ("jax/Walk", {}, "env.name: unknown task 'jax/Walk'"),
+    (f"jax/{FILE}:Wlak", {}, "has no 'Wlak'; did you mean 'Walk'?"),
+    (f"jax/{FILE}:NOTHING", {}, "NOTHING is a NoneType, and not a task or a function"),
+    (f"jax/{FILE}:Walk", {"sise": 1}, "got an unexpected keyword argument 'sise'"),
+    (examples.Walk(), {"size": 1}, "env.options.size: .* is an object that exists"),
+    (f"jax/{FILE}:Dense", {}, "is no task: it has no 'observation', and needs observation, action"),
+    (examples.broken("shape"), {}, r"reset gives an observation float32 \[3\], and its space is"),
+    (examples.broken("dtype"), {}, r"an observation int32 \[1\], and its space is float32 \[1\]"),
+    (examples.broken("nan"), {}, r"reset gives \[nan\] for its first values, not numbers"),
+    (examples.broken("random"), {}, "does not do the same when it is called again"),
+    (
+        examples.broken("one"),
+        {},
+        "reset gives a ShapeDtypeStruct and not a pair",
+    ),
+    (examples.broken("if"), {}, r"step: line \d+ of .*own_code.py needs the value of an array"),
+    (examples.broken("reward"), {}, r"step: reward is float32 \[1\] and not a number \[\]"),
+    (examples.broken("flags"), {}, r"step: terminated is float32 \[\] and not bool \[\]"),
+    (examples.broken("tuple"), {}, r"step gives \(state, tuple\) and not \(state, TaskStep\)"),
+    (examples.broken("state"), {}, r"a state float32 \[\], and that of reset is float32 \[1\]"),
+    (examples.broken("raises"), {}, r"step: line \d+ of .*own_code.py raises KeyError: 'lost'"),
+    (f"gymnax/{FILE}:Walk", {}, "not gymnax's interface: it lacks reset_env"),
+]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(("name", "options", "message"), WRONG)
+def test_what_is_no_task_gets_one_sentence(name, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message) as caught:
+        make(name, options=options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.toy
+def test_wrappers_that_are_none():
+    with pytest.raises(ValueError, match="makes no task: it has no 'observation'"):
+        make(f"jax/{FILE}:Walk", wrappers=(f"{FILE}:not_a_task",))
+    with pytest.raises(ValueError, match=r"env.wrappers are for simulators in JAX"):
+        make("gymnasium/CartPole-v1", wrappers=(f"{FILE}:Doubled",))
+
+
+def test_a_walk_learns_to_go_up():
+    config = load_config(
+        "cartpole.yaml",
+        {
+            "env.num_envs": 8,
+            "total_timesteps": 8192,
+            "network.hidden": [8],
+            "ppo.rollout_length": 32,
+        },
+    )
+    result = jax.jit(make_train(config, env=examples.Walk))(jax.random.key(0))
+    returns = result.curves.episodic_return
+    # Always up from 0 pays 0.5 + 1 + ... until 3 ends it or 8 steps are over.
+    assert np.nanmean(returns[:2]) < 4
+    assert returns[-1] > 8

@@ -1,0 +1,331 @@
+"""Two processes on one machine: one curve, one voice, and what happens when one of them ends."""
+
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.ports import free_port
+
+import purejaxppo.commands.train as train_command
+from purejaxppo import restore
+from purejaxppo.evaluation import evaluate
+from purejaxppo.parallel import processes
+from purejaxppo.runs.programs import resolve_shards
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.session import spread, start_jax
+
+toy = pytest.mark.toy
+pytestmark = pytest.mark.xdist_group("processes")
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, learning_rate_schedule: constant}
+eval: {num_episodes: 4}
+logging: {tensorboard: false}
+num_shards: 2
+total_timesteps: 2048
+"""
+LONG = ["--total_timesteps", "100_000_000", "--eval.num_episodes", "0"]
+TIMES = ("seconds", "charts/SPS")
+COMMAND = [sys.executable, "-m", "purejaxppo.train", "--config", "small.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(CARTPOLE)
+    return tmp_path
+
+
+def by_hand(index, count, *flags, port):
+    place = f"--coordinator 127.0.0.1:{port} --num_processes {count} --process_id {index}".split()
+    return begin([*COMMAND, *place, *flags])
+
+
+def begin(command, **environ):
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", **environ},
+    )
+
+
+def both(*flags):
+    port = free_port()
+    return [by_hand(i, 2, *flags, port=port) for i in range(2)]
+
+
+def ends(processes, seconds=200):
+    """(exit code, stdout, stderr) of each."""
+    try:
+        told = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    return [(p.returncode, *texts) for p, texts in zip(processes, told, strict=True)]
+
+
+def alone(*flags):
+    assert train_command.main(["--config", "small.yaml", *flags]) == 0
+
+
+def rows(run):
+    """What a run logged, without what depends on the clock."""
+    kept = read_csv(Path(run, "metrics.csv"))
+    assert kept
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in kept]
+
+
+def mpirun(*flags):
+    found = shutil.which("mpirun")
+    if found is None:
+        pytest.skip("mpirun is not installed (Debian: apt install openmpi-bin)")
+    root = getpass.getuser() == "root"
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return begin(
+        [found, "-n", "2", "--oversubscribe", *COMMAND, *flags], **(allowed if root else {})
+    )
+
+
+def slurm(*flags):
+    """What srun -n 2 would start on this machine."""
+    step = {
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+    }
+    return [
+        begin([*COMMAND, *flags], **step, SLURM_PROCID=str(i), SLURM_LOCALID=str(i))
+        for i in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory):
+    """The rows of the same run in one process with two devices."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        alone("--run_dir", "one")
+        return rows("one")
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
+    flags = ("--total_timesteps", "2048", "--eval.interval", "256", "--run_dir")
+    (code, out, err), other = ends(both(*flags, "two"))
+    assert (code, err) == (0, "")
+    assert "on 2 x cpu (cpu) in 2 processes" in out
+    assert other == (0, "", "")
+    alone(*flags, "one")
+    assert rows("two") == rows("one")  # bit for bit: a sum of two numbers has no order
+    assert Path("two/learning_curve.png").is_file()
+    assert evaluate(restore("two"), 3).returns.shape == (3,)
+
+
+@pytest.mark.full
+def test_mpirun_is_noticed_and_one_process_goes_on_with_the_run_of_two(curve):
+    ((code, out, err),) = ends([mpirun("--run_dir", "two", "--total_timesteps", "1024")])
+    assert code == 0, (out, err)
+    assert out.count("in 2 processes") == 1
+    alone("--run_dir", "two")
+    drop = "eval/"  # at other times than in a run of twice the length
+    assert [{k: v for k, v in row.items() if drop not in k} for row in rows("two")] == [
+        {k: v for k, v in row.items() if drop not in k} for row in curve
+    ]
+
+
+@pytest.mark.full
+def test_slurm_is_noticed_and_two_processes_go_on_with_the_run_of_one(curve):
+    alone("--run_dir", "two", "--total_timesteps", "1024")
+    (code, out, err), other = ends(slurm("--run_dir", "two"))
+    assert code == 0, (out, err)
+    assert "resuming at" in out
+    assert other == (0, "", "")
+    drop = "eval/"
+    assert [{k: v for k, v in row.items() if drop not in k} for row in rows("two")] == [
+        {k: v for k, v in row.items() if drop not in k} for row in curve
+    ]
+
+
+@pytest.mark.full
+def test_seeds_are_divided_over_processes():
+    flags = ("--num_seeds", "2", "--num_shards", "1", "--total_timesteps", "1024")
+    alone(*flags, "--run_dir", "one")
+    (code, out, err), other = ends(both(*flags, "--run_dir", "two"))
+    assert code == 0, (out, err)
+    assert "2 agents of 8 environments" in out
+    assert other == (0, "", "")
+    assert rows("two") == rows("one")
+
+
+@pytest.mark.slow
+def test_brax_is_trained_by_two_processes_as_by_one():
+    pytest.importorskip("brax")
+    flags = ("--env.name", "brax/inverted_pendulum", "--total_timesteps", "512")
+    flags = (*flags, "--eval.num_episodes", "0", "--run_dir")
+    alone(*flags, "one")
+    (code, out, err), other = ends(both(*flags, "two"))
+    assert (code, err) == (0, ""), out
+    assert other == (0, "", "")
+    assert rows("two") == rows("one")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["envpool", "gymnasium"])
+def test_each_process_has_a_pool_of_simulators_on_the_host(family):
+    pytest.importorskip(family)
+    flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0", "--run_dir")
+    for run in ("first", "again")[: 1 + (family == "envpool")]:
+        (code, out, err), other = ends(both(*flags, run))
+        assert code == 0, (out, err)
+        assert "8 environments in 2 shards" in out
+        assert other == (0, "", "")
+    assert rows("first")[-1]["update"] == 2048 / (8 * 16)
+    # Steps after ends are not counted; both pools' episodes are.
+    assert 1600 < rows("first")[-1]["global_step"] < 2048
+    if family == "envpool":
+        assert rows("again") == rows("first")
+    assert evaluate(restore("first"), 3).returns.shape == (3,)
+    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+        resolve_shards(restore("first").config, 1)
+
+
+@toy
+def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monkeypatch):
+    pytest.importorskip("envpool")
+    words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
+    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+        resolve_shards(train_command.parse(words), 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    for shards in ("0", "2"):
+        command = train_command.parse([*words, "--num_shards", shards])
+        assert resolve_shards(command, 4).num_shards == 2
+
+
+def wait_for(condition, processes, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline or any(p.poll() is not None for p in processes):
+            for process in processes:
+                process.kill()
+            pytest.fail(f"nothing happened: {ends(processes)}")
+        time.sleep(0.02)
+
+
+def saves(run):
+    return sorted(int(p.name) for p in Path(run, "checkpoints").glob("[0-9]*") if p.name.isdigit())
+
+
+@pytest.mark.full
+def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
+    flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
+    flags += ["--logging.interval", "128"]
+    processes = both(*flags)
+    wait_for(lambda: saves("two"), processes)
+    processes[1].kill()
+    (code, out, err), _ = ends(processes, seconds=60)
+    assert code == 2, (out, err)
+    assert err.count("\n") == 1, err
+    saved = saves("two")[-1]
+    assert err.startswith("error: process 0 of 2 has lost another one after ")
+    assert f"the last save, at {saved:,} steps, is whole, and the same command resumes" in err
+    assert restore("two", "last").env_steps == saved
+    processes = both(*flags)
+    wait_for(lambda: saves("two")[-1] > saved, processes)
+    processes[1].send_signal(signal.SIGTERM)
+    for (code, out, err), said in zip(ends(processes), (1, 0), strict=True):
+        assert code == 128 + signal.SIGTERM, (out, err)
+        assert out.count("SIGTERM: saved at") == said
+        assert err == ""
+    updates = [row["update"] for row in read_csv(Path("two/metrics.csv"))]
+    assert updates == list(range(1, len(updates) + 1))
+
+
+WRONG = [
+    (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
+    (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
+    (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
+    (["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"], "trains one seed in 2 processes"),
+    (["--env.name", "envpool/CartPole-v1", "--asynchronous"], "for one process, and here are 2"),
+]
+
+
+@toy
+@pytest.mark.parametrize(("flags", "said"), WRONG)
+def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(processes, "is_distributed", lambda: True)
+    command = train_command.parse(["--config", "small.yaml", "--num_shards", "0", *flags])
+    with pytest.raises(ValueError) as error:
+        spread(jax.devices(), resolve_shards(command, 2))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@toy
+def test_more_devices_than_a_process_has_are_refused():
+    command = train_command.parse(["--config", "small.yaml", "--devices", "4096"])
+    with pytest.raises(ValueError, match="devices = 4096, but JAX sees 2"):
+        start_jax(command, processes.Place(1, 2, "here:1", cores=2))
+
+
+@toy
+@pytest.mark.parametrize(("index", "said"), [(0, "error: wrong\n"), (1, "")])
+def test_what_is_wrong_for_all_is_said_by_process_0_alone(index, said, monkeypatch, capsys):
+    def start(words):
+        raise processes.DistributedError("wrong", index)
+
+    monkeypatch.setattr(train_command, "start", start)
+    assert train_command.main([]) == 2
+    assert capsys.readouterr() == ("", said)
+
+
+@toy
+def test_what_one_process_finds_wrong_is_wrong_for_all_and_it_is_named(monkeypatch):
+    def of_two(row):
+        return np.stack([np.zeros_like(row), row])
+
+    monkeypatch.setattr(processes, "is_distributed", lambda: True)
+    monkeypatch.setattr(processes, "_gather", of_two)
+    with processes.raise_together():
+        pass
+    with (
+        pytest.raises(processes.DistributedError, match="process 1: no disk"),
+        processes.raise_together(),
+    ):
+        raise OSError("no disk")
+
+
+def test_a_wrong_flag_gets_one_sentence_from_process_0_before_any_compile():
+    (code, out, err), other = ends(slurm("--num_shards", "1", "--run_dir", "never"))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: num_shards = 1 cannot be divided among 2 processes")
+    assert err.count("\n") == 1
+    assert other == (2, "", "")
+    assert not Path("never").exists()
+
+
+@toy
+def test_one_process_pays_nothing_and_agrees_with_itself():
+    assert processes.maximum(1.5, 2) == (1.5, 2)
+    assert processes.is_main()
+    with pytest.raises(ValueError, match="wrong"), processes.raise_together():
+        raise ValueError("wrong")
+    np.testing.assert_equal(processes.abort(3), 3)
+    processes.finish()

@@ -1,0 +1,310 @@
+"""The outer loop: resumed exactly, interrupted, compiled once, and safe from what fails."""
+
+import errno
+import logging
+import shutil
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import pytest
+from support.runs import (
+    CARTPOLE,
+    assert_same_bits,
+    final_state,
+    forget_last_save,
+    start,
+    train,
+    wait_for,
+)
+
+import purejaxppo.commands.train as train_command
+from purejaxppo.agents import optimizers
+from purejaxppo.config.files import load_config
+from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs.checkpoint import Progress
+from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.not_finite import NotFiniteError
+from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.session import closed_after_failure
+from purejaxppo.runs.sinks import CsvSink
+
+PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
+EXTRAS = """
+env: {name: gymnax/CartPole-v1, num_envs: 8, obs_indices: [0, 2], privileged_obs: true,
+      randomize: {gravity: 0.1}, curriculum: {length: 0.4 to 0.5}}
+network: {hidden: [16], rnn: lstm, rnn_size: 8, actor_keys: [obs], critic_keys: [state]}
+intrinsic: {kind: icm, hidden: [8]}
+ppo: {rollout_length: 16, bptt_length: 4, num_minibatches: 2, num_epochs: 2, critic: popart,
+      optimizer: muon, weight_decay: 0.01, clip_bootstrap: observed,
+      learning_rate_schedule: adaptive, recompute_advantages: true}
+eval: {num_episodes: 0}
+logging: {tensorboard: false}
+num_shards: 2
+total_timesteps: 1024
+"""
+
+
+def rows_of(run, *without):
+    """What a run logged by update, but for what depends on the clock."""
+    drop = ("seconds", "charts/SPS", *without)
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith(drop)}
+        for row in read_csv(Path(run, "metrics.csv"))
+    ]
+    assert rows
+    return {row["update"]: row for row in rows}
+
+
+@pytest.mark.optimized
+def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(config_file):
+    flags = ("--checkpoint.interval", 512, "--run_dir")
+    assert train(config_file, *flags, "whole") == 0
+    shutil.copytree("whole", "half")
+    assert forget_last_save("half") < 600
+    assert train(config_file, *flags, "half") == 0
+    whole, progress = final_state("whole")
+    assert progress.update == whole["train['update']"] == 8
+    assert_same_bits(final_state("half")[0], whole)
+    assert rows_of("half") == rows_of("whole")
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])
+def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
+    config_file.write_text(text)
+    constant = ("--ppo.learning_rate_schedule", "constant")
+    assert train(config_file, *constant, "--run_dir", "parts", "--total_timesteps", 512) == 0
+    assert train(config_file, *constant, "--run_dir", "parts") == 0
+    assert train(config_file, *constant, "--run_dir", "whole") == 0
+    parts, progress = final_state("parts")
+    whole, _ = final_state("whole")
+    assert progress.update == 8
+    assert parts["train['update']"] == 8
+    assert_same_bits(parts, whole)
+    assert rows_of("parts", "eval") == rows_of("whole", "eval")
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_a_run_with_every_extra_resumes_exactly(config_file):
+    """Stopped after half of its updates, as progress decides what its curriculum is at."""
+    config_file.write_text(EXTRAS)
+    flags = ("--checkpoint.interval", 512, "--run_dir")
+    assert train(config_file, *flags, "whole") == 0
+    shutil.copytree("whole", "half")
+    config = load_config("half/config.yaml")
+    assert config.intrinsic.kind == "icm"
+    assert forget_last_save("half") < 600
+    assert train(config_file, *flags, "half") == 0
+    whole, progress = final_state("whole")
+    assert progress.update == 8
+    assert_same_bits(final_state("half")[0], whole)
+    rows = read_csv(Path("half/metrics.csv"))
+    assert [row["update"] for row in rows] == [
+        row["update"] for row in read_csv(Path("whole/metrics.csv"))
+    ]
+    assert all(row["intrinsic/reward"] > 0 for row in rows)
+
+
+@pytest.mark.optimized
+@pytest.mark.xdist_group("processes")
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="SIGINT"),
+        pytest.param(signal.SIGTERM, id="SIGTERM"),
+    ],
+)
+def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):
+    flags = ["--run_dir", "stopped", "--total_timesteps", "60_000", "--eval.num_episodes", "0"]
+    process = start(config_file, *flags)
+    wait_for(lambda: len(read_csv(Path("stopped/metrics.csv"))) > 2, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, (out, err)
+    assert f"{number.name}: saved at" in out
+    assert "Traceback" not in err
+    _, progress = final_state("stopped")
+    assert 0 < progress.update < 60_000 // 128
+    assert train(config_file, *flags) == 0
+    flags[1] = "whole"
+    assert train(config_file, *flags) == 0
+    assert_same_bits(final_state("stopped")[0], final_state("whole")[0])
+
+
+def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_file, caplog):
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        assert train(config_file, "--run_dir", "once", "--checkpoint.interval", 128) == 0
+    rows = read_csv(Path("once/metrics.csv"))
+    assert sum("eval/return_mean" in row for row in rows) > 2
+    lines = [r.message for r in caplog.records if "Finished XLA compilation" in r.message]
+    assert len([line for line in lines if "jit(train_chunk)" in line]) == 1
+    assert len([line for line in lines if "jit(evaluate)" in line]) == 1
+
+
+@pytest.mark.toy
+def test_the_reported_rate_is_that_of_the_schedule_times_the_adapted_factor(make_config):
+    """Two of ten updates, a warm-up of five, and a rate that has become three times as large."""
+    settings = {"learning_rate_schedule": "adaptive", "learning_rate_warmup": 0.5}
+    run = SimpleNamespace(
+        config=make_config(ppo=settings),
+        intervals=SimpleNamespace(total=10),
+        progress=SimpleNamespace(update=2),
+    )
+    row = {optimizers.RATE_FACTOR: 3.0}
+    assert TrainingLoop._learning_rate(run, 0.1, row) == pytest.approx(0.1 * 2 / 5 * 3)
+    assert TrainingLoop._learning_rate(run, 0.1, {}) == pytest.approx(0.1 * 2 / 5)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+SMALL = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, learning_rate_schedule: constant}
+eval: {num_episodes: 4}
+num_shards: 1
+total_timesteps: 1024
+"""
+
+
+class Saves:
+    """Saves of which the first few fail."""
+
+    def __init__(self, failing=0, before=None):
+        self.failing, self.steps, self.closed = failing, before, False
+
+    def save(self, state, progress, best):
+        self.failing -= 1
+        if self.failing >= 0:
+            raise FULL
+        self.steps = progress.env_steps
+
+    def wait(self):
+        pass
+
+    def finished(self):
+        return self.steps
+
+    def close(self):
+        self.closed = True
+        if self.failing > 0:
+            raise FULL
+
+
+def a_run(saves, make_config):
+    """A run of which only what surrounds the training is there."""
+    run = object.__new__(TrainingLoop)
+    env = SimpleNamespace(spec=SimpleNamespace(restorable=True), failure=None)
+    closed = []
+    run.programs = SimpleNamespace(
+        parts=SimpleNamespace(env=env), failure=None, close=lambda: closed.append("simulators")
+    )
+    run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
+    run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
+    run._sound = True
+    return run, closed
+
+
+@pytest.mark.parametrize(
+    ("saves", "done"),
+    [
+        (Saves(), "saved at 4,096 steps in runs/a"),
+        (Saves(9, before=2048), "not saved at 4,096 steps, only at 2,048 before, in runs/a"),
+        (Saves(9), "nothing could be saved in runs/a"),
+    ],
+)
+def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_config):
+    run, _ = a_run(saves, make_config)
+    with pytest.raises(Stopped) as failed, run._between_chunks("state"):
+        raise RuntimeError("events cannot\nbe written")
+    assert str(failed.value) == (
+        f"RuntimeError: events cannot be written; {done}; once that is mended, the same command "
+        f"resumes"
+    )
+
+
+def test_who_has_said_it_all_saves_nothing(make_config):
+    told = (Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
+    for error in told:
+        saves = Saves()
+        run, _ = a_run(saves, make_config)
+        with pytest.raises(type(error)) as failed, run._between_chunks("state"):
+            raise error
+        if not isinstance(error, SimulatorError):
+            assert failed.value is error
+            assert saves.steps is None
+        else:
+            assert saves.steps == 4096  # a simulator's failure saves by itself
+
+
+def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
+    run, _ = a_run(Saves(before=128), make_config)
+    run._sound = False
+    said = "not saved at 4,096 steps, only at 128 before"
+    with pytest.raises(Stopped, match=said), run._between_chunks("state"):
+        raise FULL
+
+
+def test_simulators_are_closed_whatever_else_cannot_be(make_config):
+    class Broken:
+        def close(self):
+            raise FULL
+
+    run, closed = a_run(Saves(9), make_config)
+    run.sinks = [Broken(), Broken()]
+    with pytest.raises(OSError, match="No space left"):
+        run.close()
+    assert closed == ["simulators"]
+    assert run.checkpoints.closed
+    with pytest.raises(ValueError, match="first"), closed_after_failure(run):
+        raise ValueError("first")  # and what comes of closing does not hide it
+
+
+def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
+    write, close, closed = CsvSink.write, Programs.close, []
+
+    def full(sink, row):
+        if row["update"] == 3:
+            raise FULL
+        write(sink, row)
+
+    monkeypatch.setattr(Programs, "close", lambda self: (closed.append(True), close(self)))
+    monkeypatch.setattr(CsvSink, "write", full)
+    assert train_command.main(command) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: OSError: [Errno 28] No space left on device; saved at ")
+    assert err.count("\n") == 1
+    assert closed
+    monkeypatch.setattr(CsvSink, "write", write)
+    assert train_command.main(command) == 0
+    assert [row["update"] for row in read_csv(Path("run/metrics.csv"))][:4] == [
+        1,
+        2,
+        4,
+        5,
+    ]
+
+
+def test_simulators_are_closed_if_nothing_could_be_prepared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    closed = []
+    monkeypatch.setattr(Programs, "close", lambda self: closed.append(True))
+
+    def refused(run):
+        raise ValueError("logging.wandb_project = p: no login")
+
+    monkeypatch.setattr(TrainingLoop, "open_sinks", refused)
+    assert train_command.main(["--config", "small.yaml", "--run_dir", "run"]) == 2
+    assert capsys.readouterr().err == "error: logging.wandb_project = p: no login\n"
+    assert closed
+    assert not Path("run/learning_curve.png").exists()

@@ -1,0 +1,366 @@
+"""Agents that train side by side are those that train alone, wherever they live."""
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from support.optimizations import optimized
+from support.runs import forget_last_save, refusal, train
+
+import purejaxppo.commands.evaluate as evaluate_command
+import purejaxppo.commands.train as train_command
+from purejaxppo import restore
+from purejaxppo.config.files import load_config
+from purejaxppo.config.schema import EvalConfig
+from purejaxppo.evaluation import evaluate
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.parts import init_program, shard_ids
+from purejaxppo.runs.curves import confidence, member_curves
+from purejaxppo.runs.members import keep_better, seeds_of
+from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.rows import read_csv
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 2, normalize_reward: true}
+eval: {num_episodes: 3}
+logging: {tensorboard: false}
+num_shards: 1
+total_timesteps: 1024
+"""
+
+
+def small(make_config, **overrides):
+    return make_config(
+        **{
+            "env": {"name": "gymnax/CartPole-v1", "num_envs": 8},
+            "ppo": {"rollout_length": 16, "learning_rate": 1e-3, "normalize_reward": True},
+            **overrides,
+        }
+    )
+
+
+def trained(programs, updates=4):
+    """(parameters as one vector per agent, returns of their episodes) after some updates."""
+    state = programs.init()
+    programs.compile(state)
+    agents, _ = programs.train_chunk(state, programs.hp, np.int32(updates))
+    agents = agents.agent
+    leading = len(programs.members)
+    leaves = [np.asarray(x).reshape(leading, -1) for x in jax.tree.leaves(agents.params)]
+    returns = programs.evaluate(agents, programs.eval_key(updates))[0]
+    return np.concatenate(leaves, axis=1), np.asarray(returns).reshape(leading, -1)
+
+
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
+def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
+    config = small(make_config, eval={"num_episodes": 3})
+    members = [
+        replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate))
+        for seed, rate in ((0, 1e-3), (3, 1e-3), (0, 1e-2), (1, 1e-4))
+    ]
+    programs = Programs(config, jax.devices()[:devices], members)
+    assert programs.shards.num_devices == devices
+    together, returns = trained(programs)
+    for i in (1, 2):
+        params, scores = trained(Programs(members[i], jax.devices()[:1]))
+        # Batched products add in another order, and Adam divides by small numbers.
+        np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(returns[i], scores[0])
+    assert np.abs(together[0] - together[1]).max() > 0.1
+    assert np.abs(together[0] - together[2]).max() > 1e-3
+    # Agents alone have nothing to tell each other.
+    assert collectives(programs.train_chunk.as_text()) == 0
+
+
+@pytest.mark.toy
+def test_shards_of_one_agent_talk():
+    shards = Shards(2, jax.devices()[:2])
+    total = shards.map(lambda x: shards.psum({"x": x}), (0,), None)
+    assert collectives(jax.jit(total).lower(np.ones(2)).compile().as_text()) > 0
+
+
+def collectives(hlo):
+    kinds = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+    return sum(hlo.count(kind) for kind in kinds)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("num_shards", "num_members", "devices", "across", "along"),
+    [(1, 4, 2, 2, 1), (2, 3, 2, 1, 2), (2, 2, 2, 2, 1), (1, 3, 2, 1, 1), (2, 0, 2, 1, 2)],
+)
+def test_members_are_spread_first(num_shards, num_members, devices, across, along):
+    shards = Shards(num_shards, jax.devices("cpu")[:devices], num_members)
+    assert shards.num_devices == across * along
+    if shards.mesh is not None:
+        assert dict(shards.mesh.shape) == {"seed": across, "env": along}
+
+
+def observed(make_config, name, devices):
+    """What two seeds' environments show after two updates, a row for each environment."""
+    env = {"name": name, "num_envs": 4}
+    config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
+    programs = Programs(config, jax.devices()[:devices], seeds_of(config))
+    assert programs.shards.num_devices == 1
+    state = programs.init()
+    programs.compile(state)
+    state, _ = programs.train_chunk(state, programs.hp, np.int32(2))
+    obs = np.asarray(state.rollout.obs)
+    programs.close()
+    return obs.reshape(8, -1)
+
+
+def test_seeds_of_a_simulator_on_the_host_share_one_pool_of_different_environments(make_config):
+    pytest.importorskip("envpool")
+    assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
+def test_seeds_of_a_simulator_on_the_host_share_one_pool_on_any_number_of_devices(
+    make_config, name
+):
+    pytest.importorskip(name.partition("/")[0])
+    two = observed(make_config, name, 2)
+    assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
+    np.testing.assert_array_equal(two, observed(make_config, name, 1))
+
+
+FOUR_DEVICES = """
+import sys
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 4)
+from purejaxppo import load_config
+from purejaxppo.runs.members import seeds_of
+from purejaxppo.runs.programs import Programs
+name, width = sys.argv[1], sys.argv[2]
+config = load_config(width, {"env.name": name})
+def params(count):
+    programs = Programs(config, jax.devices()[:count], seeds_of(config))
+    assert programs.shards.num_devices == count
+    if count == 4:
+        assert dict(programs.shards.mesh.shape) == {"seed": 2, "env": 2}
+    state = programs.init()
+    programs.compile(state)
+    state, metrics = programs.train_chunk(state, programs.hp, np.int32(3))
+    if programs.evaluate:
+        programs.evaluate(state.agent, programs.eval_key(3))
+    leaves = jax.tree.leaves(jax.device_get((state.agent.params, metrics)))
+    return np.concatenate([np.ravel(x).astype(float) for x in leaves])
+one, four = params(1), params(4)
+np.testing.assert_allclose(four, one, rtol=1e-3, atol=1e-4)
+print("equal", one.size)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name",
+    ["gymnax/CartPole-v1", "brax/inverted_pendulum"],
+)
+def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
+    config = tmp_path / "four.yaml"
+    text = CARTPOLE.replace("num_shards: 1", "num_shards: 2\nnum_seeds: 2")
+    if name.startswith("gymnax"):  # and Brax's agents are evaluated, too
+        text = text.replace("num_episodes: 3", "num_episodes: 0")
+    config.write_text(text)
+    run = subprocess.run(
+        [sys.executable, "-c", FOUR_DEVICES, name, str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.startswith("equal"), run.stderr
+
+
+@pytest.mark.toy
+def test_seeds_are_initialised_one_after_another(make_config):
+    # JAX's batched QR waits for itself on CPUs; see below.
+    config = small(make_config, num_seeds=4)
+    programs = Programs(config, jax.devices()[:1], seeds_of(config))
+    jaxpr = jax.make_jaxpr(init_program(programs.parts))(programs.key, shard_ids(programs.parts))
+    shapes = list(operands_of_qr(jaxpr.jaxpr))
+    assert shapes
+    assert {len(shape) for shape in shapes} == {2}
+
+
+def operands_of_qr(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("qr", "geqrf"):
+            yield equation.invars[0].aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from operands_of_qr(inner)
+
+
+HUNDRED_STARTS = """
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+from purejaxppo import load_config
+from purejaxppo.runs.members import seeds_of
+from purejaxppo.runs.programs import Programs
+from purejaxppo.parts import STATE_AXES, init_program, shard_ids
+config = load_config("cartpole.yaml", {"num_seeds": 32, "num_shards": 1, "env.num_envs": 4})
+programs = Programs(config, jax.devices(), seeds_of(config))
+out = programs.shards.shardings(STATE_AXES)
+init = jax.jit(init_program(programs.parts), out_shardings=out)
+for _ in range(100):
+    jax.block_until_ready(init(programs.key, shard_ids(programs.parts)))
+print("started")
+"""
+
+
+@pytest.mark.full
+def test_a_hundred_starts_of_many_seeds_do_not_hang():
+    # JAX's batched QR waits for itself on CPUs: with flax's own orthogonal initialiser, vmapped,
+    # this hangs at once.
+    run = subprocess.run(
+        [sys.executable, "-c", HUNDRED_STARTS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert run.stdout == "started\n", run.stderr
+
+
+@pytest.mark.toy
+def test_the_better_agent_is_kept_for_each():
+    old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
+    new = {"a": np.ones((3, 2)), "b": np.ones(3)}
+    kept = keep_better(np.array([True, False, True]), old, new)
+    np.testing.assert_array_equal(kept["a"], [[1, 1], [0, 0], [1, 1]])
+    np.testing.assert_array_equal(kept["b"], [1, 0, 1])
+
+
+@pytest.mark.toy
+def test_the_band_is_students():
+    # mean 2, sample deviation 1, t(0.975, 2 degrees of freedom) = 4.302653
+    np.testing.assert_allclose(confidence(np.array([1.0, 2.0, 3.0])), 4.302653 / 3**0.5, rtol=1e-6)
+    assert np.isnan(confidence(np.array([1.0])))
+
+
+@pytest.mark.toy
+def test_curves_have_the_points_that_all_members_have():
+    rows = [
+        {"member": m, "update": u, "global_step": 10.0 * u + m, "x": u + 10.0 * m}
+        for u in (1, 2, 3)
+        for m in (0, 1)
+        if (u, m) != (2, 1)
+    ]
+    steps, values = member_curves(rows, "x")
+    np.testing.assert_array_equal(steps, [10.5, 30.5])
+    np.testing.assert_array_equal(values, [[1, 3], [11, 13]])
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A folder with `run`, of seeds 5 and 6, which nobody changes; compiled as users' are."""
+    folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
+    (folder / "small.yaml").write_text(CARTPOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with optimized(), contextlib.redirect_stdout(out):
+            assert train("small.yaml", *SEEDS) == 0
+        Path("runs/small-s5x2").rename("run")
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
+SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging.tensorboard")
+
+
+@pytest.fixture
+def run(trained_once, tmp_path, monkeypatch):
+    """A finished run of two seeds: a copy in the current folder, with its config file."""
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return Path("run")
+
+
+def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
+    assert "2 agents of 8 environments" in Path("out").read_text()
+    rows = read_csv(run / "metrics.csv")
+    assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6)}
+    assert (run / "learning_curve.png").stat().st_size > 10_000
+    assert len(list((run / "tensorboard").iterdir())) == 2
+    agents = restore(run)
+    assert [member.seed for member in agents.members] == [5, 6]
+    together = evaluate(agents, 4)
+    assert together.returns.shape == (2, 4)
+    one = agents.member(1)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), one.state, agents.state)
+    # Batched products add in another order, and a pole that is nearly upright may fall otherwise.
+    assert (evaluate(one, 4).returns == together.returns[1]).any()
+    assert evaluate_command.main(["--run", str(run), "--episodes", "4", "--member", "1"]) == 0
+    assert str(evaluate(one, 4)) in capsys.readouterr().out
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
+    scores = {}
+    for row in read_csv(run / "metrics.csv"):
+        if "eval/return_mean" in row:
+            scores.setdefault(row["member"], []).append(row["eval/return_mean"])
+    config = load_config(run / "config.yaml")
+    programs = Programs(config, jax.devices()[:1], seeds_of(config))
+    programs.compile(programs.init())
+    best = restore(run).state
+    for member, history in scores.items():
+        assert len(history) == 8
+        update = len(history) - int(np.argmax(history[::-1]))  # the latest of equals
+        returns, _ = programs.evaluate(best, programs.eval_key(update))
+        assert returns[int(member)].mean() == pytest.approx(max(history))
+
+
+@pytest.mark.optimized
+def test_a_run_of_seeds_resumes_exactly(run):
+    shutil.copytree(run, "parts")
+    forget_last_save("parts")
+    assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0
+    for which in ("last", "best"):
+        parts, straight = (restore(name, which).state for name in ("parts", run))
+        jax.tree.map(np.testing.assert_array_equal, parts.params, straight.params)
+
+
+def test_more_seeds_than_a_run_has_are_refused(run, capsys):
+    for flags, said in (
+        (["--member", "2"], "member = 2: there is 0 to 1"),
+        (["--member", "-2"], "member = -2: there is 0 to 1"),
+        (["--render", "x.gif"], "name one with --member, 0 to 1"),
+    ):
+        assert evaluate_command.main(["--run", str(run), *flags]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.toy
+def test_seeds_that_cannot_be_are_refused(config_file, capsys):
+    for flags, said in (
+        (["--num_seeds", "0"], "num_seeds = 0 is too small; it must be at least 1"),
+        (["--num_seeds", "3", "--seed", str(2**31 - 2)], "seed = 2147483646 is too large"),
+    ):
+        assert said in refusal(["--config", "small.yaml", *flags], capsys)
+    words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]
+    assert [member.seed for member in seeds_of(train_command.parse(words))][-1] == 2**31 - 1
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("field", ["asynchronous", "env.double_buffer"])
+def test_what_only_one_agent_can_do_is_refused(make_config, field):
+    config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
+    if field == "asynchronous":
+        config = replace(config, asynchronous=True)
+    else:
+        config = replace(config, env=replace(config.env, double_buffer=True))
+    with pytest.raises(ValueError, match=f"{field} is for an agent that trains alone"):
+        Programs(config, jax.devices()[:1], seeds_of(config))

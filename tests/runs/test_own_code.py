@@ -1,0 +1,149 @@
+"""A run keeps copies of a user's own files, and every later command uses these."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+from support.runs import assert_same_bits, final_state, forget_last_save, train
+
+from purejaxppo import restore
+from purejaxppo.config import copies
+from purejaxppo.evaluation import evaluate
+from purejaxppo.runs.folder import imports
+
+MINE = """
+import jax.numpy as jnp
+
+from aside import SIGN
+from support.own_code import Dense, Doubled, Walk
+
+def objective(log_ratio, advantage, hp):
+    return SIGN * jnp.exp(log_ratio) * advantage
+"""
+CONFIG = """
+env: {name: "jax/mine.py:Walk", num_envs: 4, wrappers: ["mine.py:Doubled"]}
+network: {torso: "mine.py:Dense"}
+ppo: {objective: "mine.py:objective", rollout_length: 8, num_minibatches: 2, num_epochs: 1}
+eval: {num_episodes: 2}
+checkpoint: {interval: 64}
+logging: {tensorboard: false}
+num_shards: 1
+total_timesteps: 256
+"""
+
+
+def write(folder):
+    (folder / "mine.py").write_text(MINE)
+    (folder / "aside.py").write_text("SIGN = -1.0\n")
+    (folder / "own.yaml").write_text(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a user's files and `run`, which was trained by them."""
+    folder = tmp_path_factory.mktemp("own")
+    write(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert train("own.yaml", "--run_dir", "run") == 0
+    return folder
+
+
+@pytest.fixture
+def elsewhere(trained, tmp_path, monkeypatch):
+    """An empty current folder with a copy of the run, and without the user's files."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained / "run", "run")
+    return tmp_path
+
+
+@pytest.mark.toy
+def test_files_are_copied_with_what_they_import(trained):
+    (entry,) = copies.index(trained / "run").values()
+    copy = trained / "run/code" / entry["copy"]
+    assert copy.read_text() == MINE
+    assert (copy.parent / "aside.py").read_text() == "SIGN = -1.0\n"
+    assert entry["original"] == str((trained / "mine.py").resolve())
+    text = (trained / "run/config.yaml").read_text()
+    assert "name: jax/mine.py:Walk" in text
+    assert "objective: mine.py:objective" in text
+    assert imports(trained / "run") == [f"{trained / 'run'} runs code of {copy.resolve()}"]
+
+
+@pytest.mark.toy
+def test_restored_elsewhere_by_the_copy(elsewhere):
+    agent = restore("run")
+    assert str(elsewhere / "run/code") in agent.config.env.name.copies["mine.py"]
+    assert evaluate(agent, 2).returns.shape == (2,)
+
+
+@pytest.mark.toy
+def test_a_changed_original_is_told_and_not_used(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    shutil.copytree(trained / "run", "run")
+    index = tmp_path / "run/code/files.json"
+    index.write_text(index.read_text().replace(str(trained), str(tmp_path)))
+    assert "has changed" not in imports("run")[0]
+    (tmp_path / "aside.py").write_text("SIGN = 1 / 0\n")
+    (line,) = imports("run")
+    assert line.endswith(f", and not of {tmp_path}/mine.py, which has changed since")
+    restore("run")
+
+
+def test_resumed_elsewhere_it_goes_on_as_if_it_had_not_stopped(trained, elsewhere, capfd):
+    shutil.copy(trained / "own.yaml", "own.yaml")
+    forget_last_save("run")
+    (elsewhere / "mine.py").write_text("raise SystemError\n")
+    assert train("own.yaml", "--run_dir", "run") == 0
+    assert_same_bits(final_state("run")[0], final_state(trained / "run")[0])
+
+
+@pytest.mark.toy
+def test_damaged_copies_are_one_sentence(elsewhere, capsys):
+    Path("run/code/files.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"files.json: was changed or damaged"):
+        restore("run")
+    shutil.rmtree("run/code")
+    with pytest.raises(ValueError, match=r"env.name: mine.py: no such file in"):
+        _ = restore("run").policy
+
+
+@pytest.mark.toy
+def test_equal_names_in_two_folders_do_not_collide(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(f"x = '{name}'\n")
+    copies.add(tmp_path, {f"{name}/mine.py": tmp_path / name / "mine.py" for name in "ab"})
+    found = copies.of_run(tmp_path)
+    assert [Path(found[f"{name}/mine.py"]).read_text() for name in "ab"] == [
+        "x = 'a'\n",
+        "x = 'b'\n",
+    ]
+
+
+def test_evaluated_in_a_process_elsewhere(elsewhere):
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    command = [sys.executable, "-m", "purejaxppo.evaluate", "--run", "run", "--episodes", "2"]
+    out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
+    assert "run runs code of" in out
+    assert "2 episodes: return" in out
+
+
+def test_a_sweep_keeps_its_own_copies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    from purejaxppo.sweep.__main__ import main
+
+    words = ["--config", "own.yaml", "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept"]
+    assert main(words) == 0
+    assert Path("swept/code/files.json").is_file()
+    assert list(Path("swept").glob("rounds/*/*/batch-*/code/*/mine.py"))
+    Path("mine.py").write_text("raise SystemError\n")
+    before = Path("swept/results.csv").read_text()
+    assert main(words) == 0  # finished, and not read again
+    assert Path("swept/results.csv").read_text() == before

@@ -1,0 +1,88 @@
+"""An own environment, network and term in one run: killed, resumed, exported, swept."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+from support.runs import assert_same_bits, final_state, train
+
+import purejaxppo.export.__main__ as export
+from purejaxppo.export import player
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.sweep.__main__ import main as sweep
+
+OWN = """
+from support.own_code import Dense, Walk, next_position
+"""
+CONFIG = """
+env: {name: "jax/mine.py:Walk", num_envs: 4}
+network: {torso: "mine.py:Dense"}
+ppo: {terms: ["mine.py:next_position"], rollout_length: 8, num_minibatches: 2, num_epochs: 1}
+eval: {num_episodes: 2}
+checkpoint: {interval: 1}
+logging: {tensorboard: false}
+num_shards: 1
+total_timesteps: 2048
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def last_row(run):
+    with Path(run, "metrics.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))[-1]
+
+
+@pytest.mark.full
+def test_killed_and_resumed_by_the_copy_it_equals_a_run_that_was_not(folder):
+    assert train("own.yaml", "--run_dir", "whole") == 0
+    assert float(last_row("whole")["losses/next_position"]) > 0
+    command = [sys.executable, "-m", "purejaxppo.train", "--config", "own.yaml", "--run_dir", "cut"]
+    path = f"{ROOT}:{ROOT / 'tests'}"
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(Path("cut/checkpoints").glob("[0-9]*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (folder / "mine.py").write_text("raise SystemError\n")
+    assert train("own.yaml", "--run_dir", "cut") == 0
+    assert_same_bits(final_state("cut")[0], final_state("whole")[0])
+
+
+def test_exported_without_the_users_code(folder):
+    assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
+    (folder / "mine.py").unlink()
+    for name in ("policy.npz", "policy.onnx"):  # each is compared with the checkpoint
+        assert export.main(["--run", "run", "--to", name]) == 0
+    played = player.load("policy.npz")
+    obs = np.linspace(-1, 1, 6, dtype=np.float32)[:, None]
+    action = restore("run").controller()(None, obs)
+    np.testing.assert_array_equal(np.ravel([played(row[None])[0] for row in obs]), np.ravel(action))
+
+
+def test_a_sweep_over_the_coefficient_is_one_program(folder, capsys):
+    words = ["--config", "own.yaml", "--grid", "ppo.term_coefs=[0.0],[5.0]", "--run_dir", "swept"]
+    assert sweep([*words, "--total_timesteps", "512"]) == 0
+    assert "2 settings x 1 seeds in 1 program\n" in capsys.readouterr().out
+    (run,) = Path("swept").glob("rounds/000/group-*/batch-000")
+    with (run / "metrics.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    errors = [
+        float(row["losses/next_position"]) for row in rows if row["update"] == rows[-1]["update"]
+    ]
+    assert errors[1] < errors[0]  # the weighed one is learned

@@ -1,0 +1,413 @@
+"""Populations: who is copied, what is perturbed, and that it pays."""
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.optimizations import optimized
+from support.runs import forget_last_save
+from support.trees import assert_same, filled
+
+from purejaxppo import hyperparams, make_train, restore
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.schema import Config, IntrinsicConfig, PPOConfig
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.parts import init_program, make_parts, shard_ids
+from purejaxppo.runs.population import (
+    Population,
+    PopulationPrograms,
+    Rules,
+    evolve,
+    finite,
+    perturb,
+    select,
+    short_interval,
+)
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.sweep import __main__ as sweep_command
+from purejaxppo.sweep import search
+from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform
+from purejaxppo.types import TrainState
+
+RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=2)
+
+
+@pytest.mark.toy
+def test_the_worst_go_on_from_the_best(key):
+    score = jnp.array([5.0, 1.0, 7.0, 2.0, 6.0, 3.0, 8.0, 4.0])
+    source = np.asarray(select(key, score, 0.25))
+    np.testing.assert_array_equal(source[[0, 2, 4, 5, 6, 7]], [0, 2, 4, 5, 6, 7])
+    assert set(source[[1, 3]]) <= {2, 6}
+
+
+def test_both_of_the_best_are_drawn(key):
+    score = jnp.arange(8.0)
+    drawn = [int(select(jax.random.fold_in(key, i), score, 0.25)[0]) for i in range(200)]
+    assert 60 < drawn.count(6) < 140
+    assert drawn.count(6) + drawn.count(7) == 200
+
+
+@pytest.mark.toy
+def test_who_finished_no_episode_is_among_the_worst(key):
+    score = jnp.array([1.0, jnp.nan, 2.0, 3.0])
+    np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    "score", [[jnp.nan] * 4, [-jnp.inf, -jnp.inf, jnp.nan, -jnp.inf], [0.0] * 4, [-3.0, jnp.nan]]
+)
+def test_nobody_goes_on_from_one_that_is_not_better(score, key):
+    score = jnp.array(score)
+    expected = jnp.arange(len(score)) if len(score) == 4 else [0, 0]  # NaN is below any number
+    np.testing.assert_array_equal(select(key, score, 0.5), expected)
+
+
+@pytest.mark.toy
+def test_infinite_scores_lose(key):
+    score = jnp.array([1.0, jnp.inf, 2.0, 3.0])
+    np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
+
+
+@pytest.mark.toy
+def test_at_least_one_and_at_most_half_are_replaced(key):
+    for share, replaced in ((0.0, 1), (0.5, 2), (0.25, 1)):
+        source = np.asarray(select(key, jnp.arange(4.0), share))
+        assert (source != np.arange(4)).sum() == replaced
+
+
+@pytest.mark.toy
+def test_copied_numbers_are_perturbed_within_their_bounds(key):
+    size = 3000
+    config = Config(ppo=PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9))
+    hp = make_hyperparams(config)
+    hp = jax.tree.map(lambda x: jnp.full(size, x), hp)
+    copied = jnp.arange(size) < size // 2
+    new = perturb(key, hp, copied, RULES)
+    np.testing.assert_array_equal(new.gamma, hp.gamma)
+    np.testing.assert_array_equal(new.learning_rate[size // 2 :], hp.learning_rate[size // 2 :])
+    rates, counts = np.unique(np.asarray(new.learning_rate[: size // 2]), return_counts=True)
+    np.testing.assert_allclose(rates, [1e-3 / 1.25, 1e-3, 1e-3 * 1.25], rtol=1e-6)
+    np.testing.assert_allclose(counts, [500] * 3, atol=80)
+    coefs = np.unique(np.asarray(new.ent_coef[: size // 2]))
+    np.testing.assert_allclose(coefs, [0.072, 0.09, 0.1], rtol=1e-6)  # 0.1125 is out of bounds
+
+
+@pytest.mark.toy
+def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
+    """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
+    hp = make_hyperparams(Config(ppo=PPOConfig(gamma=0.99, gae_lambda=0.9)))
+    hp = jax.tree.map(lambda x: jnp.full(300, x), hp)
+    rules = Rules((("gamma", 0.5, 0.9999), ("gae_lambda", 0.89, 0.99)), interval=2)
+    new = perturb(key, hp, jnp.ones(300, bool), rules)
+    for values, expected in [
+        (new.gamma, [1 - 0.0125, 0.99, 1 - 0.008]),
+        (new.gae_lambda, [0.89, 0.9, 0.92]),
+    ]:
+        np.testing.assert_allclose(np.unique(np.asarray(values)), expected, rtol=1e-5)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"ppo.num_epochs": Uniform(1, 4, whole=True)}, "is part of its structure"),
+        ({"ppo.gamma": Choice((0.9, 0.99))}, "give it a uniform or log_uniform range"),
+    ],
+)
+def test_only_ranges_of_tunable_numbers_evolve(ranges, said):
+    with pytest.raises(ValueError, match=said):
+        search.rules_of(ranges, 1, 0.25, 1.25)
+    assert search.rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
+        ("gamma", 0.9, 0.99),
+    )
+
+
+def population(make_config, rates, devices):
+    config = make_config(
+        env={"name": "gymnax/CartPole-v1", "num_envs": 8},
+        ppo={"rollout_length": 64},
+        eval={"num_episodes": 0},
+        total_timesteps=100_000,
+    )
+    members = [
+        replace(config, seed=i, ppo=replace(config.ppo, learning_rate=rate))
+        for i, rate in enumerate(rates)
+    ]
+    return PopulationPrograms(config, jax.devices()[:devices], members, RULES)
+
+
+SIZE, NUM_ENVS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def told_apart(make_config):
+    """The state of four members with a memory, curiosity and PopArt: all of member i's are i."""
+    config = make_config(
+        env={"name": "dummy/vector", "num_envs": NUM_ENVS},
+        network={"rnn": "lstm", "rnn_size": 2},
+        ppo={"critic": "popart", "normalize_reward": True},
+        intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
+    )
+    parts = make_parts(config, Shards(1, None, SIZE))
+    keys = jax.vmap(jax.random.key)(jnp.arange(SIZE))
+    state = jax.eval_shape(init_program(parts), keys, shard_ids(parts))
+    state = filled(state, lambda shape: np.indices(shape)[0])
+    return state, parts.initial_carry((NUM_ENVS,))
+
+
+@jax.jit
+def selected_from(key, state, known, carry):
+    return evolve(key, state, known, RULES, carry)
+
+
+def known_of(scores, episodes):
+    hp = make_hyperparams(Config(ppo=PPOConfig(learning_rate=1e-3)))
+    hp = jax.tree.map(lambda x: jnp.full(SIZE, x), hp)
+    episodes = jnp.array(episodes, jnp.int32)
+    parents = jnp.arange(SIZE, dtype=jnp.int32)
+    none = jnp.zeros(SIZE, jnp.int32)
+    return Population(hp, jnp.array(scores) * jnp.maximum(episodes, 1), episodes, none, parents)
+
+
+def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
+    state, carry = told_apart
+    after, known = selected_from(key, state, known_of([5.0, 1.0, 2.0, 3.0], [1, 2, 3, 4]), carry)
+    np.testing.assert_array_equal(known.parent, [0, 0, 2, 3])
+    own = {f.name for f in fields(TrainState) if f.metadata["own"]}
+    assert "rollout" in own and "agent" not in own
+    for field in fields(TrainState):
+        old, new = getattr(state, field.name), getattr(after, field.name)
+        assert jax.tree.leaves(old), field.name
+        if field.name not in own:
+            old = jax.tree.map(lambda x: x[jnp.array([0, 0, 2, 3])], old)
+        elif field.name == "rollout":
+            for x in jax.tree.leaves(new.carry):
+                np.testing.assert_array_equal(x[1], 0.0)  # it was the network's that is gone
+                assert (x[0] == 0).all() and (x[2] == 2).all() and (x[3] == 3).all()
+            old, new = old.replace(carry=()), new.replace(carry=())
+        assert_same(old, new)
+
+
+def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart, key):
+    state, carry = told_apart
+    known = known_of([5.0, 0.0, 2.0, 3.0], [4, 0, 2, 1])
+    after, same = selected_from(key, state, known, carry)
+    assert_same(after, state)
+    assert_same(same, known)
+    later = same._replace(episodes=same.episodes.at[1].add(1))
+    _, selected = selected_from(key, state, later, carry)
+    np.testing.assert_array_equal(selected.parent, [0, 0, 2, 3])
+    np.testing.assert_array_equal(selected.episodes, 0)
+    np.testing.assert_array_equal(selected.return_sum, 0.0)
+
+
+def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, key):
+    """Member 0 seems the best, and has a NaN; it ends episodes or does not."""
+    state, carry = told_apart
+    params = state.agent.params
+    bias = params["critic"]["bias"].at[0].set(jnp.nan)
+    params = params | {"critic": params["critic"] | {"bias": bias}}
+    broken = state.replace(agent=state.agent.replace(params=params))
+    for episodes in ([9, 1, 1, 1], [0, 1, 1, 1]):
+        known = known_of([100.0, 1.0, 2.0, 3.0], episodes)
+        after, selected = selected_from(key, broken, known, carry)
+        np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
+        assert finite(after.agent.params).all()
+    # Its parameters may be finite and its updates' numbers not, which make its returns NaN.
+    known = known_of([np.nan, 1.0, 2.0, 3.0], [0, 1, 1, 1])
+    _, selected = selected_from(key, state, known, carry)
+    np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
+    assert np.isfinite(selected.return_sum).all()
+
+
+@pytest.mark.parametrize("finished", [10, 0])
+def test_who_breaks_the_simulator_loses_and_is_not_waited_for(finished, told_apart, key):
+    """Of member 0's episodes the long and dear ones diverge, so that the others look the best."""
+    state, carry = told_apart
+    known = known_of([-5.0, -59.0, -60.0, -61.0], [finished, 100, 100, 100])
+    known = known._replace(diverged=jnp.array([90, 0, 1, 0], jnp.int32))
+    _, selected = selected_from(key, state, known, carry)
+    np.testing.assert_array_equal(selected.parent, [1, 1, 2, 3])
+    np.testing.assert_array_equal(selected.diverged, 0)
+
+
+@pytest.mark.toy
+def test_nobody_goes_on_from_one_without_a_score_while_there_is_another(key):
+    score = jnp.array([jnp.nan, jnp.nan, jnp.nan, 5.0])
+    for i in range(20):
+        source = np.asarray(select(jax.random.fold_in(key, i), score, 0.5))
+        assert (source == 3).sum() == 3
+
+
+def test_an_interval_shorter_than_an_episode_is_named():
+    said = short_interval(RULES, rollout_length=100, limit=1000)
+    assert "an episode may last 1000 steps" in said and "every 200 steps" in said
+    assert "5 times the --population_interval" in said
+    assert not short_interval(RULES, rollout_length=500, limit=1000)
+    assert not short_interval(RULES, rollout_length=1, limit=0)
+
+
+def test_a_selection_copies_agents_inside_the_program(make_config):
+    rates = (1e-4, 1e-3, 1e-3, 1e-2)
+    programs = population(make_config, rates, 2)
+    state = programs.init()
+    programs.compile(state)
+    # The episodes so far say who is best, and these two updates do not outweigh them.
+    known = state.population._replace(
+        return_sum=jnp.array([9e9, 0.0, 5e8, 6e8]), episodes=jnp.full(4, 10**6, jnp.int32)
+    )
+    known = jax.device_put(known, programs.shards.shardings(None))
+    state, metrics = programs.train_chunk(state.replace(population=known), programs.hp, np.int32(2))
+    state = jax.device_get(state.replace(key=jax.random.key_data(state.key)))
+    kernels = state.agent.params["actor"]["kernel"]
+    np.testing.assert_array_equal(kernels[1], kernels[0])
+    assert np.abs(kernels[2] - kernels[0]).max() > 1e-4
+    np.testing.assert_array_equal(state.opt_state.mu[1], state.opt_state.mu[0])
+    assert not np.array_equal(state.key[1], state.key[0])
+    assert not np.array_equal(state.rollout.obs[1], state.rollout.obs[0])
+    np.testing.assert_array_equal(state.population.parent, [0, 0, 2, 3])
+    np.testing.assert_array_equal(state.population.episodes, 0)
+    rate = state.population.hp.learning_rate
+    np.testing.assert_allclose(rate[[0, 2, 3]], np.array(rates)[[0, 2, 3]], rtol=1e-6)
+    assert min(abs(np.log(rate[1] / rates[0]) / np.log(1.25) - k) for k in (0, 1)) < 1e-5
+    assert metrics.updates.tolist() == [2] * 4
+
+
+@pytest.mark.full
+def test_between_selections_members_train_as_they_would_alone(make_config):
+    rates = (1e-3, 1e-2)
+    programs = population(make_config, rates, 1)
+    state = programs.init()
+    programs.compile(state)
+    state, _ = programs.train_chunk(state, programs.hp, np.int32(1))
+    for i, member in enumerate(programs.members):
+        train = make_train(replace(member, total_timesteps=8 * 64, num_shards=1))
+        hp = make_hyperparams(programs.config)._replace(learning_rate=jnp.float32(rates[i]))
+        alone = jax.jit(train)(jax.random.key(i), hp).agent.params
+        ours = jax.tree.map(lambda x, i=i: x[i], state.agent.params)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), ours, alone
+        )
+
+
+def test_numbers_can_be_vmapped_in_python(make_config, key):
+    config = make_config(total_timesteps=48)
+    train = jax.jit(jax.vmap(make_train(config)))
+    keys = jnp.stack([key, key])
+    hp = hyperparams(config, learning_rate=[0.0, 1e-2], gamma=[0.9, 0.9])
+    result = train(keys, hp)
+    first = jax.jit(
+        make_train(replace(config, ppo=replace(config.ppo, learning_rate=1e-2, gamma=0.9)))
+    )
+    alone = first(key).agent.params
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x[1], y, rtol=1e-4, atol=1e-6),
+        result.agent.params,
+        alone,
+    )
+    assert not np.allclose(result.agent.params["actor"]["kernel"][0], alone["actor"]["kernel"])
+    with pytest.raises(ValueError, match="num_epochs is not a tunable float; these are: clip_eps"):
+        hyperparams(config, num_epochs=[1, 2])
+    with pytest.raises(ValueError, match="must have one shape"):
+        hyperparams(config, gamma=[0.9], ent_coef=[0.0, 0.1])
+
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [16]}
+ppo: {rollout_length: 64, num_minibatches: 4, learning_rate_schedule: constant}
+eval: {num_episodes: 0}
+logging: {tensorboard: false}
+total_timesteps: 30000
+"""
+
+
+@pytest.fixture(scope="module")
+def evolved(tmp_path_factory):
+    """A folder with `whole`, a finished population; what it said is in `out`."""
+    folder = tmp_path_factory.mktemp("population")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    (folder / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), optimized():
+        patch.chdir(folder)
+        assert sweep("--run_dir", "whole") == 0
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
+@pytest.fixture
+def folder(evolved, tmp_path, monkeypatch):
+    shutil.copytree(evolved, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FLAGS = [
+    "--config",
+    "small.yaml",
+    "--search",
+    "population",
+    "--num_trials",
+    "8",
+    "--search_space",
+    "ranges.yaml",
+]
+
+
+def sweep(*flags):
+    return sweep_command.main([*FLAGS, *flags])
+
+
+def assert_resumed_exactly():
+    whole, parts = (restore(f"{run}/population", "last").state.params for run in ("whole", "parts"))
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+
+@pytest.mark.full
+def test_a_population_leaves_useless_numbers_behind(folder):
+    assert "selected every" in Path("out").read_text()
+    rows = read_csv(Path("whole/population/metrics.csv"))
+    rates = [
+        np.median([r["population/learning_rate"] for r in rows if r["update"] == update])
+        for update in (1, max(r["update"] for r in rows))
+    ]
+    assert rates[1] > 3 * rates[0]
+    assert {r["member"] for r in rows if r["population/parent"] != r["member"]}
+    assert Path("whole/sweep.png").stat().st_size > 10_000
+    assert "ppo.learning_rate" in Path("whole/results.csv").read_text()
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_a_population_resumes_exactly(folder):
+    shutil.copytree("whole", "parts")
+    forget_last_save("parts/population")
+    assert sweep("--run_dir", "parts") == 0
+    assert_resumed_exactly()
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.xdist_group("processes")
+def test_a_population_that_is_terminated_resumes_exactly(folder):
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]
+    command += ["--checkpoint.interval", "5000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if "steps/s" in line:
+            process.terminate()
+            break
+    process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert sweep("--run_dir", "parts") == 0
+    assert_resumed_exactly()

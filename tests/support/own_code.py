@@ -1,0 +1,295 @@
+"""A user's own code, which tests name by this file: what fits, and what does not."""
+
+import random
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from purejaxppo.agents.distributions import Distribution
+from purejaxppo.agents.intrinsic import Intrinsic
+from purejaxppo.agents.terms import Term
+from purejaxppo.agents.torsos import Torso
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import Wrapper
+from purejaxppo.spaces import Box, Discrete
+
+NOTHING = None
+NO = jnp.array(False)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A position on a line, drawn from -1 to 1; action 1 moves up by `size`, 0 down; ends at 3."""
+
+    size: float = 0.5
+    observation = Box((1,))
+    action = Discrete(2)
+    max_episode_steps: int = 8
+    cheap_reset = True
+
+    def reset(self, key):
+        position = jax.random.uniform(key, (1,), minval=-1.0)
+        return position, position
+
+    def step(self, key, state, action):
+        state = state + self.size * (2.0 * action - 1.0)
+        return state, TaskStep(state, state[0], state[0] >= 3.0, NO)
+
+
+def make_walk(size=0.25):
+    return Walk(size)
+
+
+class Doubled(Wrapper):
+    """Twice the reward."""
+
+    def step(self, key, state, action):
+        state, out = self.task.step(key, state, action)
+        return state, out._replace(reward=2.0 * out.reward)
+
+
+def not_a_task(task):
+    return 3
+
+
+class Broken(Walk):
+    """What `fault` says: a task that a check finds."""
+
+    fault = ""
+
+    def reset(self, key):
+        position, obs = super().reset(key)
+        if self.fault == "shape":
+            return position, jnp.zeros(3)
+        if self.fault == "dtype":
+            return position, obs.astype(jnp.int32)
+        if self.fault == "nan":
+            return position, obs * jnp.nan
+        if self.fault == "random":
+            return position, obs + random.random()
+        if self.fault == "one":
+            return obs
+        return position, obs
+
+    def step(self, key, state, action):
+        after, out = super().step(key, state, action)
+        if self.fault == "if" and state[0] > 0:
+            return after, out
+        if self.fault == "reward":
+            return after, out._replace(reward=state)
+        if self.fault == "flags":
+            return after, out._replace(terminated=state[0])
+        if self.fault == "tuple":
+            return after, tuple(out)
+        if self.fault == "state":
+            return after[0], out
+        if self.fault == "raises":
+            raise KeyError("lost")
+        return after, out
+
+
+def broken(fault):
+    return type(f"Broken{fault}", (Broken,), {"fault": fault})()
+
+
+class Dense(nn.Module):
+    """One layer of `width`."""
+
+    width: int = 4
+
+    @nn.compact
+    def __call__(self, obs):
+        return jnp.tanh(nn.Dense(self.width)(obs))
+
+
+class Sized(nn.Module):
+    """One layer of the config's first width."""
+
+    config: object
+
+    @nn.compact
+    def __call__(self, obs):
+        return jnp.tanh(nn.Dense(self.config.hidden[0])(obs))
+
+
+class Normed(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        return nn.BatchNorm(use_running_average=True)(obs)
+
+
+class Linear:
+    """Features obs @ w in plain JAX, from ones."""
+
+    def init(self, key, obs):
+        return {"w": jnp.ones((obs.shape[-1], 3))}
+
+    def apply(self, params, obs):
+        return obs @ params["w"]
+
+
+class Flat(Linear):
+    def apply(self, params, obs):
+        return jnp.sum(obs @ params["w"])
+
+
+def shared(config):
+    return Torso(Dense(config.hidden[0]))
+
+
+def two_widths():
+    return Torso(actor=Dense(3), critic=Dense(5))
+
+
+def no_torso():
+    return 3
+
+
+def plain_gradient(log_ratio, advantage, hp):
+    """-r A, without a clip."""
+    return -jnp.exp(log_ratio) * advantage
+
+
+def two_arguments(log_ratio, advantage):
+    return log_ratio * advantage
+
+
+def gives_a_number(log_ratio, advantage, hp):
+    return jnp.mean(log_ratio * advantage)
+
+
+def gives_integers(log_ratio, advantage, hp):
+    return (log_ratio * advantage).astype(jnp.int32)
+
+
+def has_an_if(log_ratio, advantage, hp):
+    if advantage[0] > 0:
+        return log_ratio
+    return -log_ratio
+
+
+def gives_nan(log_ratio, advantage, hp):
+    return jnp.log(log_ratio - 1.0)
+
+
+def draws(log_ratio, advantage, hp):
+    return log_ratio + np.random.rand()  # noqa: NPY002 - the fault
+
+
+GENERATOR = np.random.default_rng(0)
+
+
+def draws_an_array(log_ratio, advantage, hp):
+    return log_ratio + GENERATOR.normal(size=4).astype(np.float32)
+
+
+def divides(log_ratio, advantage, hp):
+    return log_ratio * (1 / 0)
+
+
+def next_position(outputs, rows):
+    """Squared error of the mean feature as a prediction of the next observation's first number."""
+    return jnp.square(jnp.mean(outputs.features, -1) - rows.next_obs[..., 0])
+
+
+next_position.rows = ("next_obs",)
+
+
+def small_features(outputs, rows):
+    return jnp.mean(jnp.square(outputs.features), -1)
+
+
+def asks_too_late(outputs, rows):
+    return rows.reward
+
+
+def gives_a_mean(outputs, rows):
+    return jnp.mean(outputs.features)
+
+
+def asks_for_the_weather(outputs, rows):
+    return rows.value
+
+
+asks_for_the_weather.rows = ("weather",)
+
+
+def predicted_reward(params, outputs, rows):
+    return jnp.square(outputs.features @ params["w"] + params["b"] - rows.reward)
+
+
+def zero_weights(key, outputs, rows):
+    return {"w": jnp.zeros(outputs.features.shape[-1]), "b": jnp.zeros(())}
+
+
+predict_reward = Term(predicted_reward, rows=("reward",), init=zero_weights, name="reward_error")
+
+
+def one_step(transitions, reward, predictions, hp):
+    """r + gamma v' - v, without a trace."""
+    later = jnp.where(transitions.terminated, 0.0, predictions.next_value)
+    target = reward + hp.gamma * later
+    return jnp.where(transitions.valid, target - predictions.value, 0.0), target
+
+
+def advantage_alone(transitions, reward, predictions, hp):
+    return reward
+
+
+def height_bonus(config, spec):
+    """A bonus of 1 above 0, whose state counts the updates."""
+
+    def update(state, rows, key, psum):
+        return state + 1, {"intrinsic/updates": jnp.float32(state)}
+
+    return Intrinsic(
+        init=lambda key: jnp.int32(0),
+        reward=lambda state, rows: jnp.where(rows.valid & (rows.next_obs[..., 0] > 0), 1.0, 0.0),
+        update=update,
+        figures=("intrinsic/updates",),
+    )
+
+
+def silent_bonus(config, spec):
+    return height_bonus(config, spec)._replace(figures=())
+
+
+def half_gradient(config):
+    return optax.scale(0.5)
+
+
+def no_optimizer(config):
+    return 3
+
+
+def unit_normal(size):
+    """Means alone, with a standard deviation of 1."""
+
+    def log_prob(mean, action):
+        return jnp.sum(-0.5 * jnp.square(action - mean) - 0.5 * jnp.log(2 * jnp.pi), -1)
+
+    return Distribution(
+        num_params=size,
+        sample=lambda mean, key: mean + jax.random.normal(key, mean.shape),
+        mode=lambda mean: mean,
+        log_prob=log_prob,
+        entropy=lambda mean: jnp.full(mean.shape[:-1], size * 0.5 * (1 + jnp.log(2 * jnp.pi))),
+        to_env=lambda action: action,
+        from_env=lambda action: action,
+    )
+
+
+def unsummed(size):
+    return unit_normal(size)._replace(log_prob=lambda mean, action: action - mean)
+
+
+def late_start(progress):
+    return jnp.where(progress < 0.5, 0.0, 1.0)
+
+
+def two_numbers(progress):
+    return jnp.stack([progress, progress])

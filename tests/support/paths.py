@@ -1,0 +1,8 @@
+"""Folders and example files that tests of several rooms name."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE_ENVS = ROOT / "tests/support/example_envs.py"
+EXAMPLE_WORLDS = ROOT / "tests/support/example_worlds.py"
+OWN_CODE = ROOT / "tests/support/own_code.py"

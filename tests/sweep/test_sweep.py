@@ -1,0 +1,641 @@
+"""Sweeps as a user makes them: grouped, cut to memory, stopped, resumed, sent elsewhere."""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from support.runs import error_of, train
+
+with contextlib.suppress(ImportError):
+    # Its import closes all log handlers, and absl's closes the stderr that it was made with: here,
+    # and not in a test whose stderr is another one.
+    import submitit  # noqa: F401
+
+from purejaxppo import interrupts, restore
+from purejaxppo.config.files import load_config
+from purejaxppo.evaluation import evaluate
+from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.sweep import __main__ as sweep_command
+from purejaxppo.sweep import packing, pictures, report
+from purejaxppo.sweep.packing import Group, cut, group_up
+from purejaxppo.sweep.scores import Result, value
+from purejaxppo.sweep.search import Optuna
+from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform, apply
+
+CARTPOLE = """
+env: {name: gymnax/CartPole-v1, num_envs: 8}
+network: {hidden: [8]}
+ppo: {rollout_length: 16, num_minibatches: 2, num_epochs: 1, learning_rate: 3e-3}
+eval: {num_episodes: 2}
+logging: {tensorboard: false}
+num_shards: 1
+total_timesteps: 512
+"""
+RATES = "ppo.learning_rate=1e-3,1e-2"
+GRID = ("--grid", RATES, "--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2)
+SHORT = ("--total_timesteps", 128, "--eval.num_episodes", 0)
+
+
+@pytest.fixture
+def config_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    path = tmp_path / "small.yaml"
+    path.write_text(CARTPOLE)
+    return path
+
+
+def sweep(config_file, *flags):
+    return sweep_command.main(["--config", str(config_file), *map(str, flags)])
+
+
+@pytest.fixture(scope="module")
+def swept_once(tmp_path_factory):
+    """A folder with `swept`, a finished grid of four settings with two seeds, and what it said."""
+    folder = tmp_path_factory.mktemp("grid")
+    (folder / "small.yaml").write_text(CARTPOLE)
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "120")
+        assert sweep("small.yaml", *GRID, "--run_dir", "swept") == 0
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
+@pytest.fixture
+def swept(swept_once, config_file):
+    """A finished sweep of `GRID`: a copy in the current folder."""
+    shutil.copytree(swept_once / "swept", "swept")
+    shutil.copy(swept_once / "out", "out")
+    return Path("swept")
+
+
+def table(folder):
+    with (Path(folder) / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("count", "limit", "width", "sizes"),
+    [
+        (10, 100, 2, [10]),
+        (9, 100, 2, [10]),
+        (10, 4, 2, [4, 4, 2]),
+        (10, 5, 2, [4, 4, 2]),
+        (12, 5, 1, [4, 4, 4]),
+        (7, 1, 1, [1] * 7),
+        (3, 1, 2, [2, 2]),
+    ],
+)
+def test_agents_are_cut_into_few_and_equal_batches(count, limit, width, sizes):
+    assert cut(count, limit, width) == sizes
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("count", range(1, 30))
+def test_every_agent_has_a_place_and_no_batch_is_too_large(count):
+    for limit in (1, 3, 8, 100):
+        for width in (1, 2, 4):
+            sizes = cut(count, limit, width)
+            assert all(0 < size <= max(limit, width) and size % width == 0 for size in sizes)
+            assert count <= sum(sizes) < count + width
+
+
+@pytest.mark.toy
+def test_settings_are_grouped_by_structure(make_config):
+    base = make_config()
+    configs = [
+        apply(base, {"ppo.gamma": gamma, "ppo.num_epochs": epochs})
+        for gamma in (0.9, 0.99)
+        for epochs in (1, 2)
+    ]
+    groups = group_up(configs)
+    assert [[c.ppo.num_epochs for c in group] for group in groups] == [[1, 1], [2, 2]]
+    assert [[c.ppo.gamma for c in group] for group in groups] == [[0.9, 0.99]] * 2
+
+
+def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, config_file):
+    out = Path("out").read_text()
+    assert "4 settings x 2 seeds in 1 program\n" in out
+    assert "8 agents of 8 environments" in out
+    rows = table(swept)
+    assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4]
+    means = [float(row["return_mean"]) for row in rows]
+    assert means == sorted(means, reverse=True)
+    assert (swept / "sweep.png").stat().st_size > 10_000
+    row = rows[2]
+    alone = ["--ppo.learning_rate", row["ppo.learning_rate"], "--ppo.gamma", row["ppo.gamma"]]
+    alone += ["--seed", "1", "--devices", "1", "--run_dir", "alone"]
+    assert train(config_file, *alone) == 0
+    curve = read_csv(Path("alone/metrics.csv"))
+    assert float(row["returns"].split()[1]) == pytest.approx(
+        [r["eval/return_mean"] for r in curve if "eval/return_mean" in r][-1]
+    )
+    run, index = row["runs"].split()[1], int(row["indices"].split()[1])
+    agent = restore(run, "last").member(index)
+    assert agent.config.seed == 1
+    assert agent.config.ppo.gamma == float(row["ppo.gamma"])
+    for x, y in zip(
+        jax.tree.leaves(agent.state.params),
+        jax.tree.leaves(restore("alone", "last").state.params),
+        strict=True,
+    ):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture
+def small_agents(monkeypatch):
+    """Compiles no programs to measure them: an agent takes a megabyte."""
+    monkeypatch.setattr(packing, "measure", lambda members, size, devices: size * 1e6)
+
+
+@pytest.mark.full
+def test_a_small_budget_makes_more_batches_with_the_same_results(
+    swept, small_agents, config_file, capsys
+):
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.001) == 2
+    error = capsys.readouterr().err
+    assert "2 agents need 0.002 GB, and the budget is 0.001 GB: give more" in error
+    assert sweep(config_file, *GRID, "--run_dir", "none", "--memory_gb", 0.0041) == 0
+    assert json.loads(Path("none/rounds/000/group-000/batches.json").read_text()) == [4, 4]
+    assert same_results("none", swept)
+
+
+def same_results(one, other):
+    strip = ["rank", "ppo.learning_rate", "returns"]
+    return [[r[k] for k in strip] for r in table(one)] == [
+        [r[k] for k in strip] for r in table(other)
+    ]
+
+
+@pytest.mark.full
+def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
+    config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
+    flags = ("--grid", RATES, "--num_seeds", 2, *SHORT, "--run_dir")
+    assert sweep(config_file, *flags, "all") == 0
+    members = [
+        apply(
+            load_config(config_file, {"total_timesteps": 128}),
+            {"ppo.learning_rate": rate, "seed": seed},
+        )
+        for rate in (1e-3, 1e-2)
+        for seed in (0, 1)
+    ]
+    needed = packing.measure(members, 2, jax.devices())
+    assert needed < packing.measure(members, 4, jax.devices())
+    assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
+    assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2]
+    assert same_results("cut", "all")
+    capsys.readouterr()
+    assert sweep(config_file, *flags, "none", "--memory_gb", needed / 4e9) == 2
+    assert "give more with --memory_gb" in capsys.readouterr().err
+    assert sweep(config_file, *flags, "none", "--memory_gb", 1) == 0
+
+
+@pytest.mark.toy
+def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, monkeypatch):
+    monkeypatch.setattr(packing, "fitting", lambda group, *rest: int(group.memory))
+    members = tuple(make_config(seed=i) for i in range(4))
+    group = Group(str(tmp_path), members, memory=4)
+    assert [len(batch) for batch in packing.plan(group, [None])] == [4]
+    smaller = replace(group, memory=2)
+    assert [len(batch) for batch in packing.plan(smaller, [None])] == [2, 2]
+    (tmp_path / "batch-000" / "checkpoints" / "128").mkdir(parents=True)
+    assert [len(batch) for batch in packing.plan(group, [None])] == [2, 2]
+
+
+@pytest.mark.toy
+def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
+    (tmp_path / "max").write_text("3000000\n")
+    (tmp_path / "current").write_text("1000000\n")
+    whole = packing.free_memory(jax.devices())
+    assert whole > 1e8
+    monkeypatch.setattr(packing, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
+    assert packing.free_memory(jax.devices()) == 2_000_000
+    (tmp_path / "max").write_text("max\n")
+    assert packing.free_memory(jax.devices()) == pytest.approx(whole, rel=0.5)
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
+    longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
+    flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
+    command = [sys.executable, "-m", "purejaxppo.sweep", *flags, "--run_dir", "killed"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        saves = Path("killed/rounds/000/group-000/batch-000/checkpoints")
+        for _ in range(1500):
+            if saves.is_dir() and any(path.name.isdigit() for path in saves.iterdir()):
+                break
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "resuming at" in again.stdout
+    assert sweep_command.main([*flags, "--run_dir", "whole"]) == 0
+    assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
+
+
+@pytest.mark.full
+def test_a_sweep_that_is_interrupted_says_so_and_resumes(
+    swept, small_agents, config_file, capsys, monkeypatch
+):
+    after_chunk = TrainingLoop._after_chunk
+
+    def interrupting(run, *args):
+        after_chunk(run, *args)
+        interrupts._TAKERS[-1].signal = "SIGINT"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "_after_chunk", interrupting)
+        assert sweep(config_file, *GRID, "--run_dir", "parts") == 130
+    assert "the same command resumes" in capsys.readouterr().out
+    assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
+    assert "resuming at" in capsys.readouterr().out
+    assert [row["returns"] for row in table("parts")] == [row["returns"] for row in table(swept)]
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
+    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "400000"]
+    command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        if "steps/s" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, rest
+    assert "the same command resumes" in rest
+    assert "Traceback" not in rest
+    again = subprocess.run(
+        [*command, "--devices", "1"], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert "resuming at" in again.stdout
+    assert len(table("runs/small-sweep")) == 2
+
+
+def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys):
+    before = table(swept)
+    assert sweep(config_file, "--grid", "ppo.gamma=0.9,0.99", "--run_dir", "swept") == 2
+    error = error_of(capsys)
+    assert "swept was made with num_seeds = 2, not 1" in error
+    other = ("--grid", "ppo.gamma=0.9,0.99", "--num_seeds", 2, "--run_dir", "swept")
+    assert sweep(config_file, *other) == 2
+    error = error_of(capsys)
+    assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']" in error
+    assert "--clobber deletes it" in error
+    assert table(swept) == before
+
+
+@pytest.mark.full
+def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
+    swept, small_agents, config_file
+):
+    flags = ("--grid", RATES, "--grid", "network.hidden=[8],[4,4]", *SHORT, "--run_dir", "swept")
+    assert sweep(config_file, *flags, "--clobber") == 0
+    best = table(swept)[0]
+    config = load_config(swept / "best.yaml")
+    assert str(config.ppo.learning_rate) == best["ppo.learning_rate"]
+    assert " ".join(map(str, config.network.hidden)) == best["network.hidden"]
+    assert train(swept / "best.yaml", "--run_dir", "again") == 0
+
+
+RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [0.8, 0.99]}\n"
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "--grid FIELD=VALUES says what to vary, or --search random, optuna or population"),
+        (
+            ("--grid", RATES, "--search", "random", "--num_trials", 3),
+            "--grid and --search random are there",
+        ),
+        (("--search", "random", "--num_trials", 3), "name a YAML file of them with --search_space"),
+        (
+            ("--search", "random", "--num_trials", 3, "--search_space", "no.yaml"),
+            "--search_space no.yaml: no such file",
+        ),
+        (
+            ("--search", "random", "--num_trials", -3, "--search_space", "ranges.yaml"),
+            "--num_trials of at least 1, not -3",
+        ),
+        (
+            ("--grid", RATES, "--search_space", "ranges.yaml"),
+            "--search_space is for --search random, optuna or population, not for a grid",
+        ),
+        (("--grid", "ppo.num_minibatches=3"), "does not split into ppo.num_minibatches = 3"),
+        (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0 is too small"),
+        (("--grid", RATES, "--devices", 64), "devices = 64, but JAX sees"),
+        (("--grid", RATES, "--launcher", "cloud"), "none of local, ray, slurm"),
+        (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
+        (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
+        (("--grid", RATES, "--num_shards", 2), "leave num_shards at 0"),
+        (("--grid", RATES, "--logging.wandb_project", "x"), "logging.wandb_project is for train"),
+        (("--grid", RATES, "--asynchronous"), "asynchronous is for an agent that trains alone"),
+        (
+            (
+                "--search",
+                "population",
+                "--num_trials",
+                4,
+                "--search_space",
+                "ranges.yaml",
+                "--memory_gb",
+                1,
+            ),
+            "which --memory_gb cannot cut",
+        ),
+        (
+            ("--search", "population", "--num_trials", 1, "--search_space", "ranges.yaml"),
+            "--num_trials 1 is not between 2",
+        ),
+        (
+            (
+                "--search",
+                "population",
+                "--num_trials",
+                4,
+                "--search_space",
+                "ranges.yaml",
+                "--population_share",
+                0.7,
+            ),
+            "--population_share 0.7 is not between 0.0 and 0.5",
+        ),
+        (
+            ("--search", "population", "--num_trials", 4, "--search_space", "sizes.yaml"),
+            "is part of its structure",
+        ),
+        (
+            (
+                "--search",
+                "optuna",
+                "--num_trials",
+                4,
+                "--search_space",
+                "ranges.yaml",
+                "--optuna_batch",
+                0,
+            ),
+            "--optuna_batch 0 must be at least 1",
+        ),
+    ],
+)
+def test_a_wrong_sweep_is_refused_in_a_sentence(config_file, capsys, flags, said):
+    Path("ranges.yaml").write_text(RANGES)
+    Path("sizes.yaml").write_text("ppo.num_epochs: {uniform: [1, 4]}\n")
+    assert sweep(config_file, *flags) == 2
+    assert said in error_of(capsys)
+    assert not Path("runs").exists()
+
+
+def test_a_wrong_sweep_deletes_nothing(swept, config_file):
+    before = table(swept)
+    for flags in (("--grid", "ppo.gamma=2"), ("--grid", "env.name=gymnax/Nothing-v0")):
+        assert sweep(config_file, *flags, "--run_dir", "swept", "--clobber") == 2
+        assert table(swept) == before
+
+
+@pytest.mark.toy
+def test_scores_are_the_last_the_best_and_the_mean_evaluation():
+    rows = [{"eval/return_mean": x} for x in (1.0, 4.0, 3.0)] + [{"charts/episodic_return": 9.0}]
+    assert [value(rows, o) for o in ("last", "best", "mean")] == [3, 4, 8 / 3]
+    assert value(rows[3:], "last") == 9
+    assert np.isnan(value([], "last"))
+    lost = {"charts/episodic_return": -5.0, "charts/episodes": 10, "charts/diverged": 90}
+    assert np.isnan(value([lost], "last"))
+    assert value([lost | {"charts/episodes": 8910}], "last") == -5.0
+    assert value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
+
+
+def results_of(settings, scores, make_config):
+    return [
+        Result(setting, make_config(), tuple(score), (("run", i),) * len(score))
+        for i, (setting, score) in enumerate(zip(settings, scores, strict=True))
+    ]
+
+
+@pytest.mark.toy
+def test_settings_without_a_score_rank_last(make_config):
+    settings = [{"ppo.gamma": x} for x in (0.1, 0.2, 0.3)]
+    results = results_of(settings, [[1.0, 2.0], [np.nan, 5.0], [4.0, 4.0]], make_config)
+    ranked = report.rank(results)
+    assert [r.setting["ppo.gamma"] for r in ranked] == [0.3, 0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [{"ppo.learning_rate": x} for x in (1e-4, 1e-2, 1e-3)],
+        [{"network.activation": x} for x in ("tanh", "relu")],
+        [{"ppo.gamma": x, "network.hidden": y} for x in (0.9, 0.99) for y in ((8,), (4, 4))],
+        [{"ppo.gamma": x, "ppo.gae_lambda": 1 - x, "ppo.num_epochs": 3} for x in (0.1, 0.5, 0.7)],
+    ],
+)
+def test_every_kind_of_sweep_has_its_picture(tmp_path, make_config, settings):
+    scores = [[1.0 * i, np.nan if i == 1 else 2.0 * i] for i in range(len(settings))]
+    results = results_of(settings, scores, make_config)
+    pictures.plot(tmp_path / "x.png", results, list(settings[0]), "title")
+    assert (tmp_path / "x.png").stat().st_size > 8_000
+
+
+optuna = pytest.mark.skipif(not importlib.util.find_spec("optuna"), reason="needs optuna")
+
+
+@optuna
+def test_optuna_finds_what_is_better_and_asks_the_same_again():
+    ranges = {
+        "ppo.learning_rate": LogUniform(1e-5, 1e-1),
+        "ppo.num_epochs": Uniform(1, 10, whole=True),
+        "network.hidden": Choice(((8,), (16, 16))),
+    }
+
+    def worth(setting):
+        return -abs(np.log10(setting["ppo.learning_rate"]) + 3) + (len(setting["network.hidden"]))
+
+    def study(known=None):
+        search, scored, rounds = Optuna(ranges, 40, 10, seed=0), [], []
+        while tried := search.next(scored, known.pop(0) if known else None):
+            assert all(isinstance(s["ppo.num_epochs"], int) for s in tried)
+            rounds.append(tried)
+            scored += [(s, worth(s)) for s in tried]
+        return rounds, [score for _, score in scored]
+
+    rounds, scores = study()
+    assert [len(tried) for tried in rounds] == [10] * 4
+    assert np.mean(scores[-10:]) > np.mean(scores[:10]) + 0.3
+    for count in (1, 2):  # rounds that were recorded before the sweep stopped
+        again, _ = study(known=json.loads(json.dumps(rounds[:count])))
+        assert again == rounds
+
+
+@optuna
+def test_optuna_asks_again_where_a_setting_makes_no_sense():
+    def check(setting):
+        if setting["ppo.num_epochs"] != 3:
+            raise ValueError("only 3 will do")
+
+    ranges = {"ppo.num_epochs": Uniform(1, 4, whole=True)}
+    search = Optuna(ranges, 5, 5, 0, check)
+    assert search.next([], None) == [{"ppo.num_epochs": 3}] * 5
+    never = Optuna({"ppo.num_epochs": Uniform(4, 9, whole=True)}, 5, 5, 0, check)
+    with pytest.raises(ValueError, match="only 3 will do"):
+        never.next([], None)
+
+
+@optuna
+def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsys):
+    config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
+    Path("ranges.yaml").write_text(RANGES)
+    flags = (
+        "--search",
+        "optuna",
+        "--num_trials",
+        4,
+        "--optuna_batch",
+        2,
+        "--search_space",
+        "ranges.yaml",
+        *SHORT,
+    )
+    assert sweep(config_file, *flags, "--run_dir", "whole") == 0
+    shutil.copytree("whole", "parts")
+    second = Path("parts/rounds/001")
+    (second / "group-000" / "batch-000" / "config.yaml").unlink()  # as if killed before it began
+    shutil.rmtree(second / "group-000")
+    capsys.readouterr()
+    assert sweep(config_file, *flags, "--run_dir", "parts") == 0
+    assert "batch-000 is trained" in capsys.readouterr().out
+    assert [r["returns"] for r in table("parts")] == [r["returns"] for r in table("whole")]
+    assert len(table("whole")) == 4
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
+    from purejaxppo.sweep import launchers
+
+    config = load_config(config_file)
+    marker = tmp_path / "died"
+    monkeypatch.setenv("DIES_ONCE", str(marker))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports this file
+    monkeypatch.setattr(launchers, "train_group", dies_once)
+    groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
+    options = {"cluster": "local", "timeout_min": 5}
+    assert launchers.on_slurm(groups, tmp_path, options) == [0, 0]
+    assert marker.exists()
+    assert evaluate(restore(tmp_path / "g1" / "batch-000").member(0), 1).returns.shape == (1,)
+
+
+def dies_once(group):
+    """Trains a group, but kills its process the first time that anybody calls it."""
+    marker = Path(os.environ["DIES_ONCE"])
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return packing.train_group(group)
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
+    from purejaxppo.sweep import launchers
+
+    config = load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
+    group = Group(str(tmp_path / "g"), (config,))
+    with pytest.raises(ValueError, match="Nothing-v0") as error:
+        launchers.on_slurm([group], tmp_path, {"cluster": "local", "timeout_min": 5})
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="--launcher_options"):
+        launchers.on_slurm([group], tmp_path, {"cluster": "local", "gpus_pernode": 5})
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
+def test_slurm_is_asked_for_where_there_is_none(config_file, capsys):
+    assert sweep(config_file, "--grid", RATES, "--launcher", "slurm") == 2
+    error = capsys.readouterr().err
+    assert "--launcher slurm" in error
+    assert "Traceback" not in error
+
+
+TWO_NODES = """
+import sys, threading, time
+from dataclasses import replace
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from purejaxppo.config.files import load_config
+from purejaxppo.sweep import launchers
+from purejaxppo.sweep.packing import Group
+folder = Path(sys.argv[1])
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+second = cluster.add_node(num_cpus=1)
+ray.init(address=cluster.address)
+assert len(ray.nodes()) == 2
+config = load_config(folder / "small.yaml", {"total_timesteps": 400_000, "devices": 1})
+groups = [Group(str(folder / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
+def saved():
+    return all(
+        any(p.name.isdigit() for p in (folder / f"g{i}/batch-000/checkpoints").glob("*"))
+        for i in range(2)
+    )
+def kill():
+    for _ in range(1500):
+        if saved():
+            break
+        time.sleep(0.1)
+    cluster.remove_node(second, allow_graceful=False)
+    print("a node is gone", flush=True)
+killer = threading.Thread(target=kill)
+killer.start()
+codes = launchers.on_ray(groups, folder, {"num_cpus": 1})
+killer.join()
+print("codes", codes, flush=True)
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
+def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", TWO_NODES, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    assert "a node is gone" in run.stdout, run.stderr[-3000:]
+    assert "codes [0, 0]" in run.stdout, run.stderr[-3000:]
+    assert "resuming at" in run.stdout + run.stderr
+    for i in range(2):
+        agent = restore(tmp_path / f"g{i}" / "batch-000", "last").member(0)
+        assert agent.env_steps > 390_000

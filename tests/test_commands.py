@@ -1,0 +1,156 @@
+"""The command `purejaxppo`, `python -m`, and the public names beside modules of the same name."""
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from support.paths import ROOT
+
+from purejaxppo import __main__ as command
+from purejaxppo.runs.command_line import command_line
+
+toy = pytest.mark.toy
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def python(*words):
+    """A process's exit code, stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+ORDERS = [
+    "import purejaxppo.evaluate; from purejaxppo import evaluate",
+    "from purejaxppo import evaluate; import purejaxppo.evaluate",
+    "import purejaxppo.commands.evaluate, purejaxppo.train, importlib; "
+    "importlib.import_module('purejaxppo.evaluate'); from purejaxppo import evaluate",
+]
+
+
+@toy
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_public_name_is_the_function_whatever_was_imported_before(order):
+    check = (
+        "import inspect, purejaxppo; assert inspect.isfunction(evaluate), evaluate; "
+        "assert evaluate.__module__ == 'purejaxppo.evaluation'; "
+        "assert purejaxppo.evaluate is evaluate"
+    )
+    assert python("-c", f"{order}; {check}") == (0, "", "")
+
+
+@toy
+def test_a_submodule_that_is_no_public_name_is_an_attribute_as_usual():
+    code = "import purejaxppo.spaces, types; assert isinstance(purejaxppo.spaces, types.ModuleType)"
+    assert python("-c", code) == (0, "", "")
+
+
+@toy
+def test_help_is_printed_without_jax():
+    code = (
+        "import sys; from purejaxppo.__main__ import main; assert main(['--help']) == 0; "
+        "assert main(['trian']) == 2; assert main([]) == 2; assert main(['init', '--help']) == 0; "
+        "assert 'jax' not in sys.modules"
+    )
+    code, said, _ = python("-c", code)
+    assert code == 0 and said.startswith("usage: purejaxppo COMMAND")
+    assert all(f"\n  {name} " in said for name in command.COMMANDS)
+
+
+def test_every_command_can_be_started_in_both_ways():
+    for name in ("train", "evaluate", "sweep", "export"):
+        long, short = (
+            python("-m", *words, "--help")
+            for words in ([f"purejaxppo.{name}"], ["purejaxppo", name])
+        )
+        assert long == short and long[0] == 0 and long[1].startswith(f"usage: purejaxppo {name}")
+
+
+@toy
+def test_the_script_is_the_module():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"purejaxppo": "purejaxppo.__main__:main"}
+
+
+@toy
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "purejaxppo trian: no such command; did you mean 'train'?"),
+        (["x"], "no such command; there are train, evaluate, sweep, export, list, init"),
+        (["--config", "a.yaml"], "a command comes first, as in purejaxppo train --config a.yaml"),
+        (["--run", "runs/a"], "a command comes first, as in purejaxppo evaluate --run runs/a"),
+        (["list"], "needs the name of a list: there are envs and configs"),
+        (["list", "env"], "no such list; did you mean 'envs'?"),
+        (["list", "envs", "dumy/*"], "no environment fits; did you mean 'dummy'?"),
+        (["list", "envs", "dummy/x*"], "list envs dummy/x*: no environment fits"),
+        (["list", "configs", "hoper.yaml"], "no config fits; did you mean 'hopper.yaml'?"),
+        (["list", "configs", "a", "b"], "takes one pattern, but 'b' follows it"),
+        (["init"], "needs a kind and a file, as in purejaxppo init env walk.py"),
+        (["init", "envs", "walk.py"], "no such kind; did you mean 'env'?"),
+        (["init", "env"], "takes one file, and none is there: try purejaxppo init env walk.py"),
+        (["init", "env", "a.py", "b.py"], "takes one file, and not 2"),
+        (["init", "env", "walk"], "walk: the name of a Python module is needed"),
+        (["init", "env", "my-walk.py"], "my-walk.py: the name of a Python module is needed"),
+        (["init", "env", "class.py"], "class.py: the name of a Python module is needed"),
+        (["init", "env", "no/walk.py"], "no/walk.py: the folder no does not exist"),
+    ],
+)
+def test_wrong_words_get_one_sentence(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and said in err, err
+    assert not list(tmp_path.iterdir())
+
+
+@toy
+def test_without_a_command_usage_is_a_few_lines(capsys):
+    assert command.main([]) == 2
+    assert len(capsys.readouterr().err.splitlines()) <= 12
+    assert command.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("purejaxppo ")
+
+
+@toy
+def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
+    assert command.main(["list", "envs", "dummy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "dummy/vector",
+        "dummy/pixels",
+        "dummy/constant",
+        "dummy/choices",
+    ]
+    assert command.main(["list", "envs", "DUMMY/c*"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert command.main(["list", "configs", "*pole*"]) == 0
+    found = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert "cartpole.yaml" in found and "hopper.yaml" not in found
+
+
+@toy
+def test_a_printed_command_names_the_script_or_this_interpreter(tmp_path, monkeypatch):
+    script = tmp_path / ".venv" / "bin" / "purejaxppo"
+    script.parent.mkdir(parents=True)
+    script.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", str(script.with_name("python")))
+    words = ("evaluate", "--run", "runs/my run")
+    monkeypatch.setenv("PATH", "/nowhere")
+    there = ".venv/bin/python -m purejaxppo.evaluate --run 'runs/my run'"
+    assert command_line(*words) == there
+    monkeypatch.setenv("PATH", str(script.parent))  # found, but another environment's
+    assert command_line(*words) == there
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(script.parent))
+    assert command_line(*words) == "purejaxppo evaluate --run 'runs/my run'"
+    script.unlink()
+    script.with_name("python").touch(mode=0o755)
+    assert command_line(*words) == "python -m purejaxppo.evaluate --run 'runs/my run'"
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command_line("train") == f"{script.with_name('python')} -m purejaxppo.train"

@@ -1,0 +1,337 @@
+"""Runs from Python: train, continue, load, act; callbacks that add columns, stop and fail."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.own_code import Walk
+from support.paths import ROOT
+from support.runs import assert_same_bits, final_state
+
+from purejaxppo import Agent, Callback, Config, load, load_config, train
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.runs.callbacks import CallbackError, Moment, call, make_callbacks
+from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.sinks import CsvSink
+from purejaxppo.spaces import Box, Discrete
+
+full = pytest.mark.full
+SMALL = {
+    "env.num_envs": 4,
+    "ppo.rollout_length": 8,
+    "ppo.num_minibatches": 2,
+    "ppo.num_epochs": 1,
+    "network.hidden": [8],
+    "eval.num_episodes": 2,
+    "checkpoint.interval": 64,
+    "logging.tensorboard": False,
+    "num_shards": 1,
+    "ppo.learning_rate_schedule": "constant",
+    "total_timesteps": 128,
+}
+
+
+@dataclass(frozen=True)
+class Still:
+    """One number that stays; an action of 1 pays 1."""
+
+    start: float = 0.5
+    observation = Box((1,))
+    action = Discrete(2)
+    max_episode_steps = 4
+    cheap_reset = True
+
+    def reset(self, key):
+        state = jnp.full(1, self.start)
+        return state, state
+
+    def step(self, key, state, action):
+        return state, TaskStep(state, action * 1.0, jnp.array(False), jnp.array(False))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def small(callbacks=(), **changes):
+    """A small run of the environment in the folder `run`, silent."""
+    env = changes.pop("env", Still)
+    return train(env=env, run_dir="run", callbacks=callbacks, quiet=True, **{**SMALL, **changes})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of an instance, which nobody changes."""
+    folder = tmp_path_factory.mktemp("library")
+    return train(env=Still(0.25), run_dir=folder / "run", quiet=True, **SMALL)
+
+
+def test_an_instance_trains_into_a_run_with_metrics_and_agents(trained):
+    assert trained.config.env.name.startswith("jax/object of ")
+    assert trained.config.env.name.endswith("test_library:Still")
+    metrics = trained.metrics
+    np.testing.assert_array_equal(metrics["update"], [1, 2, 3, 4])
+    # Rows 4, 9, 14, ... reset all four environments: 1, 2, 1 and 2 of the 8 rows of a rollout.
+    np.testing.assert_array_equal(metrics["global_step"], [28, 52, 80, 104])
+    assert metrics["eval/return_mean"].dtype == np.float64
+    assert trained.best.act(np.array([0.25])) in (0, 1)
+    assert trained.last.act(np.full((3, 1), 0.25)).shape == (3,)
+    assert trained.last.env_steps == 104
+    assert trained.agent(52).env_steps == 52
+    with pytest.raises(ValueError, match="77"):
+        trained.agent(77)
+
+
+def test_an_instance_is_handed_over_again_to_load(trained):
+    again = load(trained.run_dir, env=Still(0.25))
+    obs = np.linspace(-1, 1, 5)[:, None]
+    np.testing.assert_array_equal(again.best.act(obs), trained.best.act(obs))
+    with pytest.raises(ValueError, match=r"handed over as an object.* hand it over again"):
+        _ = load(trained.run_dir).best.policy
+    with pytest.raises(ValueError, match="nothing: not a run folder"):
+        load("nothing")
+
+
+@full
+def test_loaded_in_a_fresh_process_with_its_environment(trained):
+    code = (
+        "import sys; from support.own_code import Walk; from purejaxppo import load\n"
+        "print(load(sys.argv[1], env=Walk()).best.act([0.25]))"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+    command = [sys.executable, "-c", code, str(trained.run_dir)]
+    out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
+    assert int(out) == trained.best.act([0.25])
+
+
+def test_a_run_continues_as_if_it_had_not_stopped(capfd):
+    run = small(env=Walk, total_timesteps=64)
+    assert list(run.metrics["update"]) == [1, 2]
+    run = small(env=Walk)
+    assert list(run.metrics["update"]) == [1, 2, 3, 4]
+    whole = train(env=Walk, run_dir="whole", quiet=True, **SMALL)
+    assert_same_bits(final_state(run.run_dir)[0], final_state(whole.run_dir)[0])
+    assert capfd.readouterr() == ("", "")  # quiet
+    with pytest.raises(ValueError, match=r"run was trained with network\.hidden = "):
+        small(env=Walk, **{"network.hidden": [4]})
+    assert list(small(env=Walk, total_timesteps=32).metrics["update"]) == [1, 2, 3, 4]  # finished
+
+
+class Columns(Callback):
+    """Adds a column from the first row on, and another one from the third on."""
+
+    def on_log(self, moment):
+        found = {"mine/steps": moment.env_steps}
+        return found | ({"mine/late": jnp.float32(7.0)} if moment.update > 2 else {})
+
+    def on_evaluation(self, moment):
+        return {"mine/evaluated": moment.rows[0]["eval/return_mean"]}
+
+
+def test_a_callback_adds_columns_also_later_and_a_resumed_run_keeps_them():
+    run = small([Columns])
+    metrics = run.metrics
+    np.testing.assert_array_equal(metrics["mine/steps"], metrics["global_step"])
+    np.testing.assert_array_equal(metrics["mine/late"], [np.nan, np.nan, 7.0, 7.0])
+    np.testing.assert_array_equal(metrics["mine/evaluated"], metrics["eval/return_mean"])
+    metrics = small([Columns], total_timesteps=160).metrics
+    np.testing.assert_array_equal(metrics["mine/late"], [np.nan, np.nan, 7.0, 7.0, 7.0])
+    metrics = small(total_timesteps=192).metrics  # without the callback its columns stay
+    np.testing.assert_array_equal(metrics["mine/late"], [np.nan] * 2 + [7.0] * 3 + [np.nan])
+
+
+@pytest.mark.toy
+def test_a_csv_file_gets_a_column_when_it_appears_and_keeps_it(folder):
+    path = folder / "metrics.csv"
+    columns = ("update", "global_step", "a/b")
+    sink = CsvSink(path, 0, columns)
+    sink.write({"update": 1, "global_step": 8, "a/b": 0.5})
+    sink.write({"update": 2, "global_step": 16, "a/b": 1.5, "c/d": 4.5})
+    sink.write({"update": 3, "global_step": 24, "a/b": 2.5})
+    sink.close()
+    header, *lines = path.read_text().splitlines()
+    assert header == "update,global_step,a/b,c/d"
+    assert lines == ["1,8,0.5,", "2,16,1.5,4.5", "3,24,2.5,"]
+    sink = CsvSink(path, 2, columns)  # resumed at 2
+    sink.write({"update": 3, "global_step": 24, "a/b": 3.5, "c/d": 5.5})
+    sink.close()
+    assert path.read_text().splitlines() == [header, *lines[:2], "3,24,3.5,5.5"]
+
+
+def test_a_callback_stops_a_run_which_goes_on_without_it():
+    seen = []
+
+    class Stop(Callback):
+        def on_start(self, moment):
+            seen.append(("start", moment.update))
+
+        def on_log(self, moment):
+            if moment.update == 2:
+                moment.stop("enough")
+
+        def on_save(self, moment):
+            seen.append(("save", moment.update))
+
+        def on_end(self, moment):
+            seen.append(("end", moment.update, moment.agent.act([0.5]) in (0, 1)))
+
+    run = small([Stop()])
+    assert list(run.metrics["update"]) == [1, 2] and run.last.env_steps == 52
+    assert seen == [("start", 0), ("save", 2), ("end", 2, True)]
+    assert list(small().metrics["update"]) == [1, 2, 3, 4]
+
+
+def fails_on_log(moment):
+    raise KeyError("lost")
+
+
+class FailsOnSave:
+    def on_save(self, moment):
+        return 1 / 0
+
+
+class FailsAtTheEnd:
+    def on_end(self, moment):
+        return 1 / 0
+
+
+FAILING = [fails_on_log, *(pytest.param(x, marks=full) for x in (FailsOnSave, FailsAtTheEnd))]
+
+
+@pytest.mark.parametrize("callback", FAILING)
+def test_a_callback_that_raises_is_one_sentence_after_a_save(callback):
+    with pytest.raises(Stopped) as caught:
+        small([callback])
+    text = str(caught.value)
+    method = {fails_on_log: "on_log", FailsOnSave: "on_save", FailsAtTheEnd: "on_end"}[callback]
+    function = getattr(callback, method, callback)
+    assert re.fullmatch(
+        rf"CallbackError: callback {callback.__name__}.{method}: line "
+        rf"{function.__code__.co_firstlineno + 1} of \S*/test_library.py raises (KeyError: 'lost'|"
+        r"ZeroDivisionError: division by zero); saved at \d+ steps in run; once that is mended, "
+        r"the same command resumes",
+        text,
+    ), text
+    assert "\n" not in text
+    run = small()
+    assert list(run.metrics["update"]) == [1, 2, 3, 4]
+
+
+def called(returned, agents=1, event="on_log"):
+    """The metrics of a callback that returns this, in a run of some agents."""
+    members = [Config()] * agents
+    rows = [{"charts/SPS": 1.0}] * agents
+    moment = Moment(Config(), None, 1, 64, None, members, rows)
+    made = make_callbacks(Config(callbacks=(lambda moment: returned,)))
+    return call(made, event, moment)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("returned", "expected"),
+    [
+        (None, [{}, {}]),
+        ({}, [{}, {}]),
+        ({"mine/a": 2}, [{"mine/a": 2.0}, {"mine/a": 2.0}]),
+        ({"mine/a": [1, 2.5]}, [{"mine/a": 1.0}, {"mine/a": 2.5}]),
+        ({"mine/a": np.array([1, 2])}, [{"mine/a": 1.0}, {"mine/a": 2.0}]),
+        ({"mine/a": jnp.float32(3.0)}, [{"mine/a": 3.0}, {"mine/a": 3.0}]),
+    ],
+)
+def test_a_callback_gives_a_number_for_all_agents_or_one_for_each(returned, expected):
+    assert called(returned, agents=2) == expected
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (3, "returned 3, which is no mapping of names to numbers"),
+        ("many", "returned 'many', which is no mapping"),
+        ({"mine/a": "many"}, "'many'.*, which is no mapping of names to numbers"),
+        ({"mine/a": None}, "None.*, which is no mapping of names to numbers"),
+        ({"mine/a": np.zeros((2, 2))}, "which is no mapping of names to numbers"),
+        ({"mine": 1.0}, "returned 'mine', which has no slash, as in mine/entropy"),
+        ({"charts/SPS": 1.0}, "returned 'charts/SPS', which is a metric already"),
+        ({"mine/a": [1.0, 2.0, 3.0]}, "returned 3 numbers 'mine/a', and there are 2 agents"),
+    ],
+)
+def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
+    with pytest.raises(CallbackError, match=said) as caught:
+        called(returned, agents=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [
+        (3, "callbacks: .* is a int, and neither a function of a Moment nor an object with one of"),
+        ("mine.py:Gone", "callbacks: mine.py: no such file in "),
+        ("nonsense", "callbacks"),
+    ],
+)
+def test_what_is_no_callback_is_one_sentence(callback, said):
+    with pytest.raises(ValueError, match=said):
+        make_callbacks(Config(callbacks=(callback,)))
+
+
+def test_a_callback_of_many_agents_gives_each_its_own_number():
+    def each(moment):
+        assert [member.seed for member in moment.members] == [3, 4]
+        assert moment.agent.member(1).act([0.5]) in (0, 1)
+        return {"mine/seed": [member.seed for member in moment.members], "mine/one": 1.0}
+
+    run = small([each], num_seeds=2, seed=3)
+    np.testing.assert_array_equal(run.metrics["mine/seed"], [3, 4] * 4)
+    np.testing.assert_array_equal(run.metrics["seed"], run.metrics["mine/seed"])
+    np.testing.assert_array_equal(run.metrics["mine/one"], 1.0)
+    assert run.best.member(1).act([0.5]) in (0, 1)
+    with pytest.raises(ValueError, match="act is for one agent"):
+        run.best.act([0.5])
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ppo.gama": 0.9}, r"ppo.gama: unknown key; did you mean 'ppo.gamma'|'gamma'"),
+        ({"gamma": 0.9}, "gamma: unknown key; .*ppo.gamma"),
+        ({"ppo.gamma": 2.0}, r"ppo.gamma = 2.0"),
+        ({"ppo.num_epochs": 1.5}, "ppo.num_epochs"),
+        ({"ppo.gamma": "high"}, "ppo.gamma"),
+        ({"ppo": 3}, "ppo"),
+        ({"ppo.num_minibatches": 7}, "num_minibatches = 7"),
+    ],
+)
+def test_a_config_replaced_by_nonsense_is_one_sentence(changes, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        load_config("cartpole.yaml").replace(**changes)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=said):
+        train("cartpole.yaml", run_dir="never", **changes)
+    assert not Path("never").exists()
+
+
+@pytest.mark.toy
+def test_a_config_replaced_is_another_one_and_the_first_stays():
+    first = load_config("cartpole.yaml")
+    second = first.replace(seed=3, **{"ppo.gamma": 0.9, "network.hidden": [8]})
+    assert (second.seed, second.ppo.gamma, second.network.hidden) == (3, 0.9, (8,))
+    assert (first.seed, first.ppo.gamma) == (0, 0.99)
+    assert second.replace(seed=0, **{"ppo.gamma": 0.99, "network.hidden": [64, 64]}) == first
+
+
+@pytest.mark.toy
+def test_an_agent_is_shown_in_a_line(make_config):
+    agent = Agent(make_config(), None, 1234)
+    assert repr(agent) == "<dummy/constant after 1,234 steps>"
+    assert repr(replace(agent, members=(agent.config,) * 3)).startswith("<3 agents of dummy")

@@ -1,0 +1,140 @@
+"""The tutorials, followed as a reader would: every command and program, in an empty folder."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+from purejaxppo.__main__ import main
+from purejaxppo.commands import train
+
+ENVIRONMENT = "docs/tutorial_own_environment.md"
+NETWORK = "docs/tutorial_own_network_and_loss.md"
+ROBOT = "docs/tutorial_robot_to_onnx.md"
+PAGES = ("README.md", "docs/index.md", ENVIRONMENT, NETWORK, ROBOT)
+
+
+def blocks(page):
+    """(language, text) of the fenced code of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
+
+
+class Reader:
+    """Runs blocks in a folder, with the commands `purejaxppo` and `python` of this repository."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        commands = folder / ".commands"
+        commands.mkdir()
+        for name, words in (("python", ""), ("purejaxppo", "-m purejaxppo")):
+            path = commands / name
+            path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+            path.chmod(0o755)
+        self.environment = {
+            **os.environ,
+            "PATH": f"{commands}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "MUJOCO_GL": "off",
+        }
+
+    def follow(self, page, **changes):
+        """Runs a page's blocks, with words replaced; returns what each printed."""
+        return [self.run(*block, changes) for block in blocks(page) if block[0] != "text"]
+
+    def run(self, language, text, changes):
+        for old, new in changes.items():
+            text = re.sub(old, new, text)
+        if named := re.match(r"# (\w+\.py)\n", text):
+            (self.folder / named[1]).write_text(text)
+            return ""
+        words = ["sh", "-e", "-c", text] if language == "bash" else ["python", "-c", text]
+        done = subprocess.run(
+            words,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def reader(tmp_path):
+    return Reader(tmp_path)
+
+
+def number(text, pattern):
+    """The number after a pattern in a text."""
+    return float(re.search(rf"{pattern} (-?[\d.]+)", text)[1])
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.timeout(900)
+def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
+    *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT)[:7]
+    assert "an environment in JAX" in printed[0]
+    assert number(evaluated + drawn, "episodes: return") > 85
+    assert (reader.folder / "walk.gif").stat().st_size > 1000
+    assert number(used, "distance from the goal") < 0.3
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.timeout(900)
+def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
+    printed = "".join(reader.follow(NETWORK))
+    assert number(printed, "at first,") < number(printed, "error of the prediction:")
+    assert (reader.folder / "runs/net128/code").is_dir()
+    assert (reader.folder / "policy.npz").is_file()
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.timeout(900)
+def test_a_robots_policy_plays_in_onnxruntime(reader):
+    pytest.importorskip("brax")
+    pytest.importorskip("onnxruntime")
+    # A smaller robot, and less training; the rest as it is on the page.
+    changes = {
+        "pip install .*": "true",
+        r"\bant\b": "inverted_pendulum",
+        "purejaxppo train": "purejaxppo train --total_timesteps 100_000",
+    }
+    printed = "".join(reader.follow(ROBOT, **changes))
+    assert number(printed, "\\nreturn") > 50
+    assert (reader.folder / "robot.gif").stat().st_size > 1000
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+@pytest.mark.timeout(900)
+def test_the_python_of_the_readme_runs(reader):
+    for language, text in blocks("README.md"):
+        if language == "python":
+            reader.run(language, text, {"100_000": "20_000", "200_000": "20_000"})
+    assert (reader.folder / "runs/mine/config.yaml").is_file()
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_train_are_understood(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind, file in (("env", "walk.py"), ("network", "net.py"), ("loss", "mine.py")):
+        assert main(["init", kind, file]) == 0
+    lines = [line for _, text in blocks(page) for line in text.splitlines()]
+    commands = [
+        shlex.split(line, comments=True)[2:] for line in lines if "purejaxppo train" in line
+    ]
+    commands = [words for words in commands if words and "--help" not in words]
+    commands = [words for words in commands if words[0].startswith("--")]
+    assert commands
+    for words in commands:
+        assert train.parse(words).env.name
