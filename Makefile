@@ -13,14 +13,16 @@ FILM ?= film.mp4
 ARGS ?=
 WORKERS ?= 2
 EXTRAS ?= brax,gymnax,render
-LOCKED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev,docs
+JAX_WORLD = craftax,jaxmarl,jumanji,pgx,xminigrid
+TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,$(JAX_WORLD),dev
+LOCKED = $(TESTED),docs
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 comma := ,
 for_train := $(VENV)/.installed-$(EXTRAS)
-for_test := $(VENV)/.installed-brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,dev
+for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
 .PHONY: train evaluate film sweep check test test-all mpirun lint format types layers docs lock clean
