@@ -23,6 +23,7 @@ class Curves(NamedTuple):
     episodic_length: Array  # [P] likewise
     explained_variance: Array  # [P] NaN where the value targets did not vary
     losses: Losses  # [P] each
+    extras: dict[str, Array]  # [P] each, by column of metrics.csv: terms, bonuses and the like
 
 
 class TrainResult(NamedTuple):
@@ -151,4 +152,5 @@ def curves(metrics: Metrics) -> Curves:
         episodic_length=per_episode(episodes.length_sum),
         explained_variance=metrics.explained_variance / metrics.explained,
         losses=jax.tree.map(lambda x: x / updates, metrics.losses),
+        extras={name: x / updates for name, x in metrics.extras.items()},
     )

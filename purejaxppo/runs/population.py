@@ -81,14 +81,30 @@ def select(key, score, share: float):
 
 def perturb(key, hp: Hyperparams, copied, rules: Rules) -> Hyperparams:
     """Perturbs the numbers of members that were `copied` (bool [M]) within their bounds."""
-    fields = {}
     for i, (name, low, high) in enumerate(rules.bounds):
-        old = getattr(hp, name)
+        old = number(hp, name)
         steps = jax.random.randint(jax.random.fold_in(key, i), old.shape, -1, 2)
         factors = rules.factor ** steps.astype(old.dtype)
         new = 1.0 - (1.0 - old) * factors if name in COMPLEMENTS else old * factors
-        fields[name] = jnp.where(copied, jnp.clip(new, low, high), old)
-    return hp._replace(**fields)
+        hp = with_number(hp, name, jnp.where(copied, jnp.clip(new, low, high), old))
+    return hp
+
+
+def number(hp: Hyperparams, name: str):
+    """One of the hyperparameters by name; term_coefs.0 is the first coefficient."""
+    field, _, place = name.partition(".")
+    value = getattr(hp, field)
+    return value[int(place)] if place else value
+
+
+def with_number(hp: Hyperparams, name: str, value) -> Hyperparams:
+    """The same with another value of one of them."""
+    field, _, place = name.partition(".")
+    if place:
+        listed = list(getattr(hp, field))
+        listed[int(place)] = value
+        value = tuple(listed)
+    return hp._replace(**{field: value})
 
 
 def evolve(
@@ -259,7 +275,7 @@ class PopulationLoop(TrainingLoop):
         population, names = self._population, self._varying()
         return [
             row
-            | {f"population/{name}": float(getattr(population.hp, name)[i]) for name in names}
+            | {f"population/{name}": float(number(population.hp, name)[i]) for name in names}
             | {"population/parent": int(population.parent[i])}
             | {"charts/finite": int(self._alive[i])}  # now: it may be a copy
             for i, row in enumerate(super()._rows(metrics))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.config.files import apply_overrides, from_dict, to_yaml, write_whole
+from purejaxppo.config.files import to_yaml, write_whole
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.curves import confidence
 from purejaxppo.runs.population import Rules, final_numbers
 from purejaxppo.sweep.pictures import plot, plot_population
 from purejaxppo.sweep.scores import Result, read_members, value
-from purejaxppo.sweep.search_space import exact, show
+from purejaxppo.sweep.search_space import apply, exact, show
 
 SHOWN = 20
 """Settings in the table on the terminal."""
@@ -43,7 +43,7 @@ def report_population(
     results = []
     for index, member in enumerate(members):
         numbers = final_numbers(curves[index], rules)
-        config = from_dict(apply_overrides(dataclasses.asdict(member), numbers), "population")
+        config = apply(member, numbers)
         results.append(Result(numbers, config, (value(curves[index], objective),), ((run, index),)))
     ranked = rank(results)
     keys = list(results[0].setting)

@@ -7,7 +7,14 @@ from typing import Any, Protocol
 
 from purejaxppo.config.schema import TUNABLE
 from purejaxppo.runs.population import Rules
-from purejaxppo.sweep.search_space import Choice, LogUniform, Range, Setting, Uniform
+from purejaxppo.sweep.search_space import (
+    Choice,
+    LogUniform,
+    Range,
+    Setting,
+    Uniform,
+    entry_of,
+)
 
 TRIES = 100
 """Invalid settings in succession after which a search fails."""
@@ -152,7 +159,7 @@ def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: f
     """
     bounds = []
     for key, values in ranges.items():
-        if key not in TUNABLE:
+        if key not in TUNABLE and entry_of(key) is None:
             raise ValueError(
                 f"a population changes numbers inside one program, and {key} is part of its "
                 f"structure; what may vary is {', '.join(sorted(TUNABLE))}"

@@ -27,6 +27,9 @@ NOT_SWEPT = frozenset(
 )
 """Fields that a sweep cannot vary: seeds, and fields of running, evaluating and saving."""
 
+ENTRY = "ppo.term_coefs."
+"""What comes before the number of one coefficient, as in ppo.term_coefs.0."""
+
 
 class Range(Protocol):
     """Values that one field may take."""
@@ -170,7 +173,7 @@ def check_key(key: str, where: str) -> str:
         ValueError: there is none of this name, or a sweep may not vary it.
     """
     known = flatten(Config())
-    if key not in known:
+    if key not in known and entry_of(key) is None:
         by_leaf = {dotted.rpartition(".")[2]: dotted for dotted in known}
         close = nearest(key, known) or by_leaf.get(nearest(key, by_leaf) or "")
         hint = f"did you mean {close!r}?" if close else "docs/config.md lists what there is"
@@ -188,13 +191,38 @@ def check_value(key: str, value: Any, where: str, base: Config) -> Any:
         ValueError: it does not fit.
     """
     try:
-        config = from_dict(apply_overrides(dataclasses.asdict(base), {key: value}))
+        config = from_dict(apply_overrides(dataclasses.asdict(base), whole({key: value}, base)))
     except ValueError as error:
         message = str(error).removeprefix("config: ")
         if message.startswith(key):
             raise ValueError(f"{where}: {message}") from error
         return value  # does not fit the defaults' sizes: checked with the config of the sweep
-    return flatten(config)[key]
+    place = entry_of(key)
+    return flatten(config)[key] if place is None else config.ppo.coefs[place]
+
+
+def entry_of(key: str) -> int | None:
+    """The number of a coefficient in ppo.term_coefs, as 0 in ppo.term_coefs.0; else None."""
+    place = key.removeprefix(ENTRY)
+    return int(place) if place != key and place.isdecimal() else None
+
+
+def whole(setting: Mapping[str, Any], config: Config) -> Setting:
+    """A setting with single coefficients put into the list of a config's.
+
+    Raises:
+        ValueError: the config has fewer terms.
+    """
+    plain = {key: value for key, value in setting.items() if entry_of(key) is None}
+    coefs = list(plain.get(ENTRY[:-1], config.ppo.coefs))
+    for key, value in setting.items():
+        place = entry_of(key)
+        if place is None:
+            continue
+        if place >= len(coefs):
+            raise ValueError(f"{key}: there are {len(coefs)} ppo.terms, counted from 0")
+        coefs[place] = value
+    return plain if plain == dict(setting) else plain | {ENTRY[:-1]: coefs}
 
 
 def apply(config: Config, setting: Setting) -> Config:
@@ -203,7 +231,7 @@ def apply(config: Config, setting: Setting) -> Config:
     Raises:
         ValueError: its fields do not go together.
     """
-    plain = apply_overrides(dataclasses.asdict(config), setting)
+    plain = apply_overrides(dataclasses.asdict(config), whole(setting, config))
     named = ", ".join(f"{key} = {value}" for key, value in setting.items())
     return from_dict(plain, where=f"setting {named}" if named else "config")
 

@@ -135,6 +135,9 @@ def test_coefficients_vary_in_one_program():
             both.agent.params,
             alone(jax.random.key(0)).agent.params,
         )
+    errors = both.curves.extras["losses/small_features"]
+    assert errors.shape == both.curves.env_steps.shape
+    assert errors[1, -1] < errors[0, -1]  # the weighed one is learned
     with pytest.raises(ValueError, match=r"ppo.terms has 1: give an array for each"):
         hyperparams(config, term_coefs=[jnp.zeros(2), jnp.zeros(2)])
 

@@ -102,6 +102,15 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
 
 
 @pytest.mark.toy
+def test_one_coefficient_of_several_terms_is_perturbed(key):
+    hp = make_hyperparams(Config())._replace(term_coefs=(jnp.full(300, 2.0), jnp.full(300, 4.0)))
+    rules = Rules((("term_coefs.1", 0.1, 4.5),), interval=2)
+    first, second = perturb(key, hp, jnp.ones(300, bool), rules).term_coefs
+    np.testing.assert_array_equal(first, 2.0)
+    np.testing.assert_allclose(np.unique(np.asarray(second)), [3.2, 4.0, 4.5], rtol=1e-6)
+
+
+@pytest.mark.toy
 def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
     """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
     hp = make_hyperparams(Config(ppo=PPOConfig(gamma=0.99, gae_lambda=0.9)))

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from support.paths import OWN_CODE as FILE
 
 from purejaxppo.config.schema import Config
+from purejaxppo.sweep.search import rules_of
 from purejaxppo.sweep.search_space import (
     Choice,
     LogUniform,
@@ -51,6 +53,22 @@ def test_an_impossible_grid_is_refused_in_a_sentence(texts, said):
         parse_grid(texts)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_single_coefficients_of_terms_vary(tmp_path):
+    terms = [f"{FILE}:small_features", f"{FILE}:next_position"]
+    base = Config().replace(**{"ppo.terms": terms})
+    (tmp_path / "ranges.yaml").write_text("ppo.term_coefs.1: {log_uniform: [0.1, 10.0]}\n")
+    ranges = load_ranges(tmp_path / "ranges.yaml", base)
+    assert ranges == {"ppo.term_coefs.1": LogUniform(0.1, 10.0)}
+    assert apply(base, {"ppo.term_coefs.1": 0.5}).ppo.term_coefs == (1.0, 0.5)
+    grid = parse_grid(["ppo.term_coefs.0=0,2"], base)
+    (first, second) = (apply(base, setting) for setting in grid_settings(grid))
+    assert (first.ppo.term_coefs, second.ppo.term_coefs) == ((0.0, 1.0), (2.0, 1.0))
+    assert structure(first) == structure(second)
+    assert rules_of(ranges, 1, 0.25, 1.25).bounds == (("term_coefs.1", 0.1, 10.0),)
+    with pytest.raises(ValueError, match=r"--grid ppo.term_coefs.2: .*there are 2 ppo.terms"):
+        parse_grid(["ppo.term_coefs.2=0,2"], base)
 
 
 def test_a_setting_must_fit_the_config():
