@@ -14,6 +14,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "benchmarks" / "results"
 TARGET = ROOT / "docs" / "results.md"
@@ -626,6 +628,8 @@ def costs(rows: Rows) -> list[str]:
 
 def document() -> str:
     """The whole page."""
+    import learning_curves
+
     learned, speeds = read("learning.jsonl"), read("throughput.jsonl")
     versions = (learned or speeds or [{"versions": {}}])[-1]["versions"]
     parts = [
@@ -657,7 +661,14 @@ def document() -> str:
         "and a best evaluation above the last one. A ± over one agent's episodes says nothing of "
         "other seeds.",
         "",
+        "![Evaluations of every seed over steps; published returns dashed](pictures/learning.png)",
+        "",
+        "Evaluations of every seed (`python docs/learning_curves.py`), their mean thick, published "
+        "returns dashed.",
+        "",
         *learning(learned),
+        "",
+        *learning_curves.suites(learned),
         "",
         "### Hopper, the first minute",
         "",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from purejaxppo.runs.checkpoint import restore
     from purejaxppo.trained_agent import Agent
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "Agent": "trained_agent",

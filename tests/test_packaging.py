@@ -6,7 +6,10 @@ import sys
 import zipfile
 
 import pytest
+import yaml
 from support.paths import ROOT
+
+import purejaxppo
 
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 
@@ -66,3 +69,10 @@ def test_lock_file_has_gymnax_with_terminated_apart_from_truncated():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     (gymnax,) = [line for line in lines if line.startswith("gymnax==")]
     assert gymnax.startswith("gymnax==1.")
+
+
+@pytest.mark.toy
+def test_the_citation_and_the_changelog_have_the_packages_version():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    released = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert cited == released[0] == purejaxppo.__version__

@@ -2,16 +2,16 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
+from scipy import stats
 from support.paths import ROOT
 
 pytestmark = pytest.mark.toy
 
-SCRIPT = ROOT / "docs" / "make_results.py"
 
-
-def load_script():
-    spec = importlib.util.spec_from_file_location("make_results", SCRIPT)
+def load_script(name="make_results"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -264,5 +264,30 @@ def test_blocks_of_a_page_are_written_anew(tmp_path, monkeypatch):
 
 
 def test_results_page_is_up_to_date(monkeypatch):
-    monkeypatch.setattr("sys.argv", [str(SCRIPT), "--check"])
+    monkeypatch.setattr("sys.argv", ["make_results.py", "--check"])
     assert load_script().main() == 0, "run: python docs/make_results.py"
+
+
+def test_interquartile_means_and_their_intervals():
+    """Against numbers by hand, and scipy's own bootstrap of two tasks."""
+    curves = load_script("learning_curves")
+    assert curves.iqm(np.array([100.0, 1.0, 3.0, 2.0, 4.0])) == 3.0
+    one, other = np.array([1.0, 2.0, 3.0, 4.0, 9.0]), np.array([0.0, 5.0, 6.0, 7.0, 8.0])
+    middle, low, high = curves.interval([one, other])
+    assert middle == pytest.approx(np.mean([2, 3, 4, 5, 6, 7]))
+    reference = stats.bootstrap(
+        (one, other),
+        lambda x, y, axis: stats.trim_mean(np.concatenate([x, y], axis), 0.25, axis),
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    assert (low, high) == pytest.approx(tuple(reference), abs=0.25)
+    assert low < middle < high
+
+
+def test_returns_are_normalised_between_random_actions_and_what_others_publish():
+    curves = load_script("learning_curves")
+    rows = [learning_row("hopper_v5.yaml", seed, last, last) for seed, last in ((0, 0), (1, 2383))]
+    found = curves.normalised(rows, {"hopper_v5.yaml": 383.0})
+    np.testing.assert_allclose(found, [-0.1915, 1.0], atol=1e-4)

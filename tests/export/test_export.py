@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 import purejaxppo.commands.train as train_command
-from purejaxppo import restore, spaces
+from purejaxppo import __version__, restore, spaces
 from purejaxppo.agents import convolutions
 from purejaxppo.agents.encoders import ACTIVATIONS
 from purejaxppo.agents.policy import Policy
@@ -531,7 +531,7 @@ def test_metadata_names_environment_and_steps(runs, tmp_path):
     assert about.custom_metadata_map == {
         "env": "gymnax/Pendulum-v1",
         "training_steps": "256",
-        "version": "0.1.0",
+        "version": __version__,
     }
     assert about.producer_name == "purejaxppo"
 
