@@ -169,6 +169,7 @@ class Report(gymnasium.Env):
 
     def step(self, action):
         if self.hang:
+            os.write(1, b"hangs\n")  # at once: both workers share the pipe
             time.sleep(60)
         print("chatter")
         return self.obs(), 0.0, False, False, {}

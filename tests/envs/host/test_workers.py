@@ -479,12 +479,14 @@ def start_parent(*, hang=False, in_thread=False, wait=True):
     )
 
 
-def kill_parents(count, **options):
+def kill_parents(count, *, hang=False, in_thread=False):
     """Starts processes with pools, kills them, and returns workers that still live."""
     left = set(os.listdir("/dev/shm"))
-    parents = [start_parent(**options) for _ in range(count)]
+    parents = [start_parent(hang=hang, in_thread=in_thread) for _ in range(count)]
     pids = [int(pid) for parent in parents for pid in parent.stdout.readline().split()]
     assert len(pids) == 2 * count
+    for parent in parents if hang else []:  # an idle worker would end with its pipe
+        assert [parent.stderr.readline() for _ in range(2)] == ["hangs\n"] * 2
     assert all(map(lives, pids))
     for parent in parents:
         parent.kill()
