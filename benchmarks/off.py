@@ -16,7 +16,6 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import machine
 
@@ -78,14 +77,14 @@ class Version:
 
     Args:
         checkout: where its package is.
-        config: a YAML file of this version.
+        config: path of a YAML file.
         seeds: agents in the program, 0 for one.
     """
 
     def __init__(self, checkout: Path, config: str, seeds: int) -> None:
         """Starts the process."""
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(ROOT / "configs" / config), str(seeds)],
+            [sys.executable, "-c", PROGRAM, config, str(seeds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -114,32 +113,39 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     args = parser.parse_args()
     for task in args.tasks:
-        row = {"task": task, **compare(args.before.resolve(), *TASKS[task], args)}
+        config, seeds = str(ROOT / "configs" / TASKS[task][0]), TASKS[task][1]
+        versions = {
+            "before": Version(args.before.resolve(), config, seeds),
+            "now": Version(ROOT, config, seeds),
+        }
+        row = {"task": task, **compare(task, versions, args.rounds, args.seconds)}
         rows = [r for r in machine.read_rows(PATH) if r["task"] != task]
         machine.write_rows(
             PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
         )
 
 
-def compare(before: Path, config: str, seeds: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Steps per second of each round, of both versions."""
-    versions = {"before": Version(before, config, seeds), "now": Version(ROOT, config, seeds)}
+def compare(
+    task: str, versions: dict[str, Version], rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Steps per second of each round, of two versions, which are closed."""
     try:
         for version in versions.values():  # compile, and warm up
             version.train(1)
         each = [version.train(2)[1] / 2 for version in versions.values()]
-        updates = max(1, round(args.seconds / min(each)))
-        speeds: dict[str, list[float]] = {"before": [], "now": []}
-        for i in range(args.rounds):
+        updates = max(1, round(seconds / min(each)))
+        speeds: dict[str, list[float]] = {name: [] for name in versions}
+        for i in range(rounds):
             for name in list(versions)[:: 1 if i % 2 else -1]:
-                steps, seconds = versions[name].train(updates)
-                speeds[name].append(steps / seconds)
-        ratios = [now / old for old, now in zip(*speeds.values(), strict=True)]
+                steps, spent = versions[name].train(updates)
+                speeds[name].append(steps / spent)
+        (first, old), (second, new) = speeds.items()
+        ratios = [b / a for a, b in zip(old, new, strict=True)]
         quartiles = statistics.quantiles(ratios, n=4)
         print(
-            f"{config} x {seeds or 1}: before {statistics.median(speeds['before']):,.0f}, now "
-            f"{statistics.median(speeds['now']):,.0f} steps/s; ratio of a round {quartiles[1]:.3f} "
-            f"(quartiles {quartiles[0]:.3f} and {quartiles[2]:.3f})",
+            f"{task}: {first} {statistics.median(old):,.0f}, "
+            f"{second} {statistics.median(new):,.0f} steps/s; ratio of a round "
+            f"{quartiles[1]:.3f} (quartiles {quartiles[0]:.3f} and {quartiles[2]:.3f})",
             flush=True,
         )
         return speeds

@@ -103,23 +103,27 @@ def work(task: str, name: str, seconds: float) -> None:
         ours.train(TASKS[task] | {"shuffle": shuffle}, seconds)
 
 
-def work_brax(task: dict[str, Any], seconds: float) -> None:
-    """Brax's PPO as it is; between two of its reports it waits for its turn."""
-    import functools
-
+def repair_brax() -> None:
+    """Gives JAX back a function that Brax 0.14.2 still calls, and that JAX 0.10 has dropped."""
     import jax
     import jax.numpy as jnp
 
-    # Brax 0.14.2 still calls this; JAX 0.10 has dropped it.
     if not hasattr(jax, "device_put_replicated"):
         mesh = jax.sharding.Mesh(jax.local_devices(), "device")
         each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
         jax.device_put_replicated = lambda tree, devices: jax.tree.map(
             lambda x: jax.device_put(jnp.stack([x] * len(devices)), each), tree
         )
+
+
+def work_brax(task: dict[str, Any], seconds: float) -> None:
+    """Brax's PPO as it is; between two of its reports it waits for its turn."""
+    import functools
+
     from brax import envs
     from brax.training.agents.ppo import networks, train
 
+    repair_brax()
     factory = functools.partial(
         networks.make_ppo_networks,
         policy_hidden_layer_sizes=task["hidden"],

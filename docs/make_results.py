@@ -1,6 +1,6 @@
 """Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
 
-In docs/scaling.md and docs/policies.md it writes what stands between `<!-- NAME -->` and
+In docs/scaling.md, docs/policies.md and docs/own_code.md it writes what stands between `<!-- NAME -->` and
 `<!-- end -->`, and in the configs that were measured the first comment.
 
 python docs/make_results.py
@@ -21,6 +21,7 @@ ROWS = ROOT / "benchmarks" / "results"
 TARGET = ROOT / "docs" / "results.md"
 SCALING = ROOT / "docs" / "scaling.md"
 POLICIES = ROOT / "docs" / "policies.md"
+OWN_CODE = ROOT / "docs" / "own_code.md"
 CONFIGS = ROOT / "configs"
 Rows = list[dict[str, Any]]
 CLEANRL = "CleanRL: {}; training return of the stochastic policy at the end, over 3 seeds"
@@ -715,6 +716,7 @@ def filled(page: str) -> str:
         "matrix": matrix(read("policies.jsonl")),
         "ablations": ablations(read("ablations.jsonl")),
         "off": off(read("off.jsonl")),
+        "own": own(read("own.jsonl")),
     }
     for name, lines in blocks.items():
         inside = ["", *lines, ""] if lines else []
@@ -805,6 +807,23 @@ def off(rows: Rows) -> list[str]:
     return table
 
 
+def own(rows: Rows) -> list[str]:
+    """Speed of a user's own environment beside the same one built in."""
+    if not rows:
+        return []
+    built_in, mine = rows[-1]["built in"], rows[-1]["own"]
+    low, middle, high = statistics.quantiles(
+        [b / a for a, b in zip(built_in, mine, strict=True)], n=4
+    )
+    return [
+        f"CartPole, written like this and trained with cartpole.yaml, makes "
+        f"{statistics.median(mine) / 1e3:,.0f} k steps/s, and gymnax's "
+        f"{statistics.median(built_in) / 1e3:,.0f} k: {middle:.3f} times as many in the median of "
+        f"{len(mine)} rounds in turns (quartiles {low:.3f} and {high:.3f}; "
+        f"`python benchmarks/own.py`)."
+    ]
+
+
 def picture(name: str, about: str) -> list[str]:
     """The picture of a benchmark, if it has rows."""
     return [f"![{about}](pictures/{name}.png)"] if read(f"{name}.jsonl") else []
@@ -813,7 +832,7 @@ def picture(name: str, about: str) -> list[str]:
 def main() -> int:
     """Writes the pages, or with --check says whether they are up to date."""
     pages = {TARGET: document()}
-    pages |= {path: filled(path.read_text(encoding="utf-8")) for path in (SCALING, POLICIES)}
+    pages |= {path: filled(path.read_text(encoding="utf-8")) for path in (SCALING, POLICIES, OWN_CODE)}
     pages |= commented(read("learning.jsonl"))
     for path, text in pages.items():
         old = path.read_text(encoding="utf-8") if path.is_file() else ""

@@ -14,7 +14,7 @@ import numpy as np
 from purejaxppo.config import tracing
 from purejaxppo.config.references import is_reference, load, located
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 NEEDED = ("observation", "action", "reset", "step")
@@ -82,23 +82,18 @@ def check_once(task: Any, where: str, config: EnvConfig) -> None:
     texts = (config.name, *config.wrappers)
     known = where, repr(texts), [located(text) for text in texts], repr(config.options)
     objects = [getattr(text, "target", None) for text in texts]
-    if not hasattr(task, "agents") and _CHECKED.get(repr(known)) != objects:
+    if _CHECKED.get(repr(known)) != objects:
         check(task, where)
         _CHECKED[repr(known)] = objects
 
 
 def check(task: Any, where: str) -> None:
-    """Checks a task of one agent: its spaces, and the shapes and dtypes of reset and step.
+    """Checks a task: its spaces, and the shapes and dtypes of reset and step.
 
     Raises:
         ValueError: one sentence about the first thing that does not fit.
     """
-    for name in ("observation", "action"):
-        space = getattr(task, name)
-        if not isinstance(space, Box | Discrete | MultiDiscrete | Dict):
-            raise ValueError(
-                f"{where}: {name} is a {type(space).__name__}, and not a space of purejaxppo.spaces"
-            )
+    check_spaces(task, where)
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
@@ -107,18 +102,50 @@ def check(task: Any, where: str) -> None:
     after, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
     )
-    if not isinstance(out, TaskStep):
-        raise ValueError(f"{step} gives (state, {type(out).__name__}) and not (state, TaskStep)")
+    agents = getattr(task, "agents", None)
+    kind, each = (TaskStep, ()) if agents is None else (MultiStep, (len(agents),))
+    if not isinstance(out, kind):
+        raise ValueError(
+            f"{step} gives (state, {type(out).__name__}) and not (state, {kind.__name__})"
+        )
     check_obs(out.obs, task.observation, step)
-    for name, kind in (("reward", np.number), ("terminated", np.bool_), ("truncated", np.bool_)):
+    for name, dtype, shape in (
+        ("reward", np.number, each),
+        ("terminated", np.bool_, each),
+        ("truncated", np.bool_, ()),
+    ):
         value = getattr(out, name)
-        if np.shape(value) or not np.issubdtype(np.result_type(value), kind):
-            wanted = "a number" if kind is np.number else "bool"
-            raise ValueError(f"{step}: {name} is {tracing.shapes_of(value)} and not {wanted} []")
+        if np.shape(value) != shape or not np.issubdtype(np.result_type(value), dtype):
+            wanted = "a number" if dtype is np.number else "bool"
+            raise ValueError(
+                f"{step}: {name} is {tracing.shapes_of(value)} and not {wanted} {list(shape)}"
+            )
+    if hasattr(task, "state_space"):
+        whole = f"{where}: global_state"
+        check_obs(
+            tracing.check(task.global_state, whole, "(state)", state), task.state_space, whole
+        )
     before, then = tracing.shapes_of(state), tracing.shapes_of(after)
     if before != then:
         raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
+
+
+def check_spaces(task: Any, where: str) -> None:
+    """Raises ValueError unless observation and action are spaces, of several agents one of each."""
+    agents = getattr(task, "agents", None)
+    for name in ("observation", "action"):
+        space = getattr(task, name)
+        if agents is not None and (type(space) is not tuple or len(space) != len(agents)):
+            raise ValueError(
+                f"{where}: {name} is no tuple of {len(agents)} spaces, one for each of its agents"
+            )
+        for one in (space,) if agents is None else space:
+            if not isinstance(one, Box | Discrete | MultiDiscrete | Dict):
+                raise ValueError(
+                    f"{where}: {name} is a {type(one).__name__}, and not a space of "
+                    f"purejaxppo.spaces"
+                )
 
 
 def pair(found: Any, where: str) -> Sequence[Any]:
@@ -132,7 +159,7 @@ def pair(found: Any, where: str) -> Sequence[Any]:
     return found
 
 
-def check_obs(obs: Any, space: Space, where: str) -> None:
+def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
     """Raises ValueError unless an observation is of its space."""
     if tracing.shapes_of(obs) != tracing.shapes_of(abstract(space)):
         raise ValueError(
@@ -141,8 +168,10 @@ def check_obs(obs: Any, space: Space, where: str) -> None:
         )
 
 
-def abstract(space: Space) -> Any:
-    """The shapes of a space's values, with dtypes as the space has them."""
+def abstract(space: Space | tuple[Space, ...]) -> Any:
+    """The shapes of a space's values, with dtypes as the space has them; of several, a tuple."""
+    if type(space) is tuple:
+        return tuple(map(abstract, space))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), example(space))
 
 

@@ -10,6 +10,7 @@ from support.paths import ROOT
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.spaces import Box, Discrete
 
 FILE = ROOT / "tests/support/own_code.py"
 
@@ -128,6 +129,17 @@ WRONG = [
     (examples.broken("state"), {}, r"a state float32 \[\], and that of reset is float32 \[1\]"),
     (examples.broken("raises"), {}, r"step: line \d+ of .*own_code.py raises KeyError: 'lost'"),
     (f"gymnax/{FILE}:Walk", {}, "not gymnax's interface: it lacks reset_env"),
+    (examples.broken_pair("", action=Discrete(2)), {}, "action is no tuple of 2 spaces, one for"),
+    (examples.broken_pair("", observation=(Box((2,)), 1)), {}, "observation is a int, and not a s"),
+    (
+        examples.broken_pair("shape"),
+        {},
+        r"reset gives an observation {0: float32 \[2\], 1: float32",
+    ),
+    (examples.broken_pair("reward"), {}, r"reward is float32 \[\] and not a number \[2\]"),
+    (examples.broken_pair("flags"), {}, r"terminated is bool \[1\] and not bool \[2\]"),
+    (examples.broken_pair("tuple"), {}, r"\(state, tuple\) and not \(state, MultiStep\)"),
+    (examples.broken_pair("global"), {}, r"global_state gives an observation float32 \[\], and"),
 ]
 
 
@@ -138,6 +150,17 @@ def test_what_is_no_task_gets_one_sentence(name, options, message, tmp_path, mon
     with pytest.raises(ValueError, match=message) as caught:
         make(name, options=options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_world_of_ones_own_by_reference():
+    """Rows take turns: `up` is paid what it does, `down`, which has one action less, minus that."""
+    env = registry.make(EnvConfig(name=f"jax/{FILE}:Pair"), 4)
+    state, obs = env.reset(jax.random.key(0))
+    np.testing.assert_array_equal(obs["obs"][::2, 1], -obs["obs"][::2, 0])
+    np.testing.assert_array_equal(obs["action_mask"], [[1, 1, 1], [1, 1, 0]] * 2)
+    action = jnp.array([2, 1, 0, 1])
+    _, out = env.step(state, action)
+    np.testing.assert_array_equal(out.reward, [2, -1, 0, -1])
 
 
 @pytest.mark.toy

@@ -13,7 +13,7 @@ from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.intrinsic import Intrinsic
 from purejaxppo.agents.terms import Term
 from purejaxppo.agents.torsos import Torso
-from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.wrappers import Wrapper
 from purejaxppo.spaces import Box, Discrete
 
@@ -94,6 +94,41 @@ class Broken(Walk):
 
 def broken(fault):
     return type(f"Broken{fault}", (Broken,), {"fault": fault})()
+
+
+class Pair:
+    """Two agents with different spaces: `up` is paid its action, `down` minus its own."""
+
+    agents = ("up", "down")
+    observation = (Box((2,)), Box((1,)))
+    action = (Discrete(3), Discrete(2))
+    state_space = Box((1,))
+    max_episode_steps = 6
+    cheap_reset = True
+    fault = ""
+
+    def reset(self, key):
+        state = jax.random.uniform(key, (1,))
+        return state, self.observe(state)
+
+    def observe(self, state):
+        both = jnp.concatenate([state, -state])
+        return (both, both) if self.fault == "shape" else (both, state)
+
+    def global_state(self, state):
+        return state[0] if self.fault == "global" else state
+
+    def step(self, key, state, action):
+        up, down = (jnp.float32(one) for one in action)
+        state = state + 0.1 * (up - down)
+        reward = up - down if self.fault == "reward" else jnp.stack([up, -down])
+        gone = jnp.zeros(1 if self.fault == "flags" else 2, bool)
+        out = MultiStep(self.observe(state), reward, gone, jnp.array(False))
+        return state, (tuple(out) if self.fault == "tuple" else out)
+
+
+def broken_pair(fault, **changes):
+    return type(f"BrokenPair{fault}", (Pair,), {"fault": fault, **changes})()
 
 
 class Dense(nn.Module):
