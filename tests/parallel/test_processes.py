@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.paths import OWN_CODE
 from support.ports import free_port
 
 import purejaxppo.commands.train as train_command
@@ -136,6 +137,22 @@ def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks()
     assert rows("two") == rows("one")  # bit for bit: a sum of two numbers has no order
     assert Path("two/learning_curve.png").is_file()
     assert evaluate(restore("two"), 3).returns.shape == (3,)
+
+
+@pytest.mark.full
+@pytest.mark.optimized
+def test_two_processes_train_an_environment_network_and_term_of_ones_own(folder):
+    shutil.copy(OWN_CODE, folder / "mine.py")
+    own = ["--env.name", "jax/mine.py:Walk", "--network.torso", "mine.py:Dense"]
+    own += ["--ppo.terms", "mine.py:next_position", "--total_timesteps", "1024", "--run_dir"]
+    (code, out, err), other = ends(both(*own, "two"))
+    assert (code, err) == (0, "")
+    assert other == (0, "", "")
+    (copy,) = Path("two/code").rglob("mine.py")
+    assert copy.read_bytes() == OWN_CODE.read_bytes()
+    alone(*own, "one")
+    assert rows("two") == rows("one")
+    assert rows("one")[-1]["losses/next_position"] > 0
 
 
 @pytest.mark.full
