@@ -118,11 +118,18 @@ def main() -> None:
             "before": Version(args.before.resolve(), config, seeds),
             "now": Version(ROOT, config, seeds),
         }
-        row = {"task": task, **compare(task, versions, args.rounds, args.seconds)}
-        rows = [r for r in machine.read_rows(PATH) if r["task"] != task]
+        row = {"task": task, "revision": revision_of(args.before)}
+        rows = [r for r in machine.read_rows(PATH) if any(r[key] != row[key] for key in row)]
+        row |= compare(task, versions, args.rounds, args.seconds)
         machine.write_rows(
             PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
         )
+
+
+def revision_of(checkout: Path) -> str:
+    """The commit of a checkout, shortened."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def compare(

@@ -1,7 +1,7 @@
 """Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
 
-In docs/scaling.md, docs/policies.md and docs/own_code.md it writes what stands between `<!-- NAME -->` and
-`<!-- end -->`, and in the configs that were measured the first comment.
+In docs/scaling.md, docs/policies.md and docs/own_code.md it writes what stands between
+`<!-- NAME -->` and `<!-- end -->`, and in the configs that were measured the first comment.
 
 python docs/make_results.py
 """
@@ -789,19 +789,19 @@ def saturated(rows: Rows) -> bool:
 
 
 def off(rows: Rows) -> list[str]:
-    """Speed beside the version before the extras."""
+    """Speed beside earlier versions."""
     if not rows:
         return []
     table = [
-        "| task | before, steps/s | with all extras, off | ratio of a round: median (quartiles) |",
-        "| --- | --- | --- | --- |",
+        "| before | task | before, steps/s | now, extras off | ratio, median (quartiles) |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         before, now = statistics.median(row["before"]), statistics.median(row["now"])
         ratios = [b / a for a, b in zip(row["before"], row["now"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         table.append(
-            f"| {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
+            f"| {row['revision']} | {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
             f"{middle:.3f} ({low:.3f} to {high:.3f}) |"
         )
     return table
@@ -832,7 +832,8 @@ def picture(name: str, about: str) -> list[str]:
 def main() -> int:
     """Writes the pages, or with --check says whether they are up to date."""
     pages = {TARGET: document()}
-    pages |= {path: filled(path.read_text(encoding="utf-8")) for path in (SCALING, POLICIES, OWN_CODE)}
+    for path in (SCALING, POLICIES, OWN_CODE):
+        pages[path] = filled(path.read_text(encoding="utf-8"))
     pages |= commented(read("learning.jsonl"))
     for path, text in pages.items():
         old = path.read_text(encoding="utf-8") if path.is_file() else ""
