@@ -318,6 +318,32 @@ def throughput(rows: Rows) -> list[str]:
     return lines
 
 
+def jax_world(rows: Rows) -> list[str]:
+    """Simulators in JAX, through our protocol and by their own auto-reset."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### Resets in JAX",
+        "",
+        "`python benchmarks/jax_world.py`: random actions on one device, through this library's "
+        "protocol and by the simulator's own auto-reset, which computes a reset at every step.",
+        "",
+        "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
+        "| --- " * 7 + "|",
+    ]
+    for (env, count, _), runs in group(rows, "env", "num_envs", "device").items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        ranges = {
+            run["contender"]: f"{min(run['rounds']):,} to {max(run['rounds']):,}" for run in runs
+        }
+        lines.append(
+            f"| {env} | {count:,} | {speed['ours']:,.0f} | {ranges['ours']} "
+            f"| {speed['own']:,.0f} | {ranges['own']} | {speed['ours'] / speed['own']:.2f} |"
+        )
+    return lines
+
+
 def host(rows: Rows) -> list[str]:
     """Simulators on the host: a table per task, with ratios to the simulator and to peers."""
     lines = ["", "### Simulators on the host", "", HOST] if rows else []
@@ -670,6 +696,7 @@ def document() -> str:
         "contender in the same run, one at a time, round after round. The random policy is the "
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
+        *jax_world(read("jax_world.jsonl")),
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),
