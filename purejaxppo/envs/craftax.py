@@ -20,6 +20,8 @@ from purejaxppo.spaces import Box, Discrete
 FILM_SIZE = 16
 """Pixels of a block's side in films, as in the simulator's own pictures of blocks."""
 NEVER = 2**31 - 1
+FITTING: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
+"""What may replace a parameter of some type."""
 
 
 def task_names() -> list[str]:
@@ -42,7 +44,7 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
     known = {
         option: type(value)
         for option, value in vars(params).items()
-        if type(value) in (bool, int, float) and option != "max_timesteps"
+        if type(value) in FITTING and option != "max_timesteps"
     }
     for option, value in config.options.items():
         if option not in known:
@@ -50,9 +52,9 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
                 f"env.options.{option}: craftax/{name} has no such parameter; it has "
                 f"{', '.join(sorted(known))}"
             )
-        kind, fitting = known[option], {float: (int, float)}.get(known[option], known[option])
-        if not isinstance(value, fitting) or (isinstance(value, bool) and kind is not bool):
-            raise ValueError(f"env.options.{option} = {value!r} must be of type {kind.__name__}")
+        if type(value) not in FITTING[known[option]]:
+            kind = known[option].__name__
+            raise ValueError(f"env.options.{option} = {value!r} must be of type {kind}")
     # The limit would be one of the causes of `done`.
     params = params.replace(**config.options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)

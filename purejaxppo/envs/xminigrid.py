@@ -38,7 +38,8 @@ def make(name: str, config: EnvConfig) -> "GridTask":
         pocket: True adds what it carries, which it does not see otherwise.
         rules: True adds XLand's goal and rules.
         benchmark: XLand's file of rulesets, a pickle as the package writes it: open what you trust.
-        ruleset: which of them, from 0; without it, each episode draws one.
+        ruleset: which of them, from 0; without it, each episode draws one, and all of them become
+            part of the compiled program.
 
     Raises:
         ValueError: an unknown option, a wrong value, or rulesets that cannot be read.
@@ -160,8 +161,8 @@ class GridTask:
         del key
         timestep = self.env.step(self.params, state, action)
         terminated = timestep.discount == 0
-        out = TaskStep(self.see(timestep), timestep.reward, terminated, timestep.last())
-        return timestep, out
+        truncated = timestep.last() & ~terminated
+        return timestep, TaskStep(self.see(timestep), timestep.reward, terminated, truncated)
 
     def draw(self, states, *, height, width):
         """Frames by the simulator's own renderer."""
