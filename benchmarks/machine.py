@@ -14,6 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     *("jax", "jaxlib", "flax", "optax"),
     *("brax", "gymnax", "playground", "mujoco-mjx", "mujoco", "envpool", "gymnasium"),
+    *("craftax", "jaxmarl", "jumanji", "pgx", "xminigrid"),
     *("torch", "stable_baselines3", "sbx-rl"),
 )
 

@@ -1,6 +1,6 @@
 """Every kind of policy with every kind of action and every family of simulators, for real.
 
-    python benchmarks/policies.py
+    python benchmarks/policies.py [--families xminigrid craftax]
 
 Each cell is a learner: two updates without a learning rate, in which every probability ratio has to
 be 1; updates whose losses have to be finite; and the same from a state that went through the host's
@@ -16,7 +16,7 @@ from typing import Any
 
 import machine
 
-CELLS = ("none", "gru", "lstm", "mingru")
+MEMORIES = ("none", "gru", "lstm", "mingru")
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
 CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("dummy", "discrete"): CHOICES,
@@ -38,6 +38,11 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
         "env.options": {"num_neurons": 20, "history": 10, "warmup": 10},
     },
     ("particles", "discrete"): {"env.name": "particles/spread", "env.num_envs": 12},
+    ("craftax", "discrete"): {"env.name": "craftax/Craftax-Classic-Symbolic-v1"},
+    ("xminigrid", "discrete"): {
+        "env.name": "xminigrid/MiniGrid-DoorKey-5x5",
+        "env.options": {"direction": True, "pocket": True},
+    },
     ("envpool", "discrete"): {"env.name": "envpool/CartPole-v1"},
     ("envpool", "gaussian"): {"env.name": "envpool/Pendulum-v1"},
     ("envpool", "beta"): {"env.name": "envpool/Pendulum-v1"},
@@ -63,7 +68,9 @@ SMALL = {
 
 def main() -> None:
     """Runs every cell whose simulator is installed."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--families", nargs="+", help="some of them; all by default")
+    chosen = parser.parse_args().families
     import jax
 
     from purejaxppo.envs.registry import FAMILIES
@@ -72,13 +79,15 @@ def main() -> None:
     for (family, action), settings in CELLS.items():
         if importlib.util.find_spec(FAMILIES[family].requires) is None:
             continue
-        for memory in CELLS:
+        if chosen and family not in chosen:
+            continue
+        for memory in MEMORIES:
             found = run_cell(settings, memory, action)
-            row = {"family": family, "action": action, "rnn": memory, **found}
+            row = {"family": family, "action": action, "memory": memory, **found}
             print(row, flush=True)
             rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
             jax.clear_caches()
-    machine.write_rows(machine.RESULTS / "policies.jsonl", rows)
+    machine.replace_rows(machine.RESULTS / "policies.jsonl", rows, "family", "action", "memory")
 
 
 def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bool | None]:

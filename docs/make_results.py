@@ -39,6 +39,9 @@ PUBLISHED = {
         "-130": BLINES.format("1 M steps"),
     },
     "mountain_car.yaml": {"-110 ± 19": ZOO.format("1 M steps")},
+    "minigrid_doorkey.yaml": {
+        "0.96": "rejax's PPO in NAVIX, where the goal pays 1 at any step: 1.05 M steps, 5 seeds"
+    },
     "minatar_breakout.yaml": {"28": BLINES.format("10 M steps")},
     "minatar_asterix.yaml": {"15": BLINES.format("10 M steps")},
     "minatar_freeway.yaml": {"58": BLINES.format("10 M steps")},
@@ -148,8 +151,8 @@ def learning(rows: Rows) -> list[str]:
     ]
     lines += [
         f"| {label(own)} | {len(own)} | {mean_and_spread(lasts(own))} "
-        f"| {min(lasts(own)):.1f}, {max(lasts(own)):.1f} | {mean_and_spread(bests(own))} "
-        f"| {published(own[0]['config'])} | {cost(own)} |"
+        f"| {mean_and_spread([min(lasts(own))])}, {mean_and_spread([max(lasts(own))])} "
+        f"| {mean_and_spread(bests(own))} | {published(own[0]['config'])} | {cost(own)} |"
         for own in several
     ]
     lines += [
@@ -210,7 +213,8 @@ def published(config: str) -> str:
 
 def reached(runs: Rows) -> str:
     """What a config's first comment says: "return 2,002 ± 323 over 5 seeds after 8.0 M steps"."""
-    digits = 0 if abs(statistics.mean(lasts(runs))) >= 100 else 1
+    mean = abs(statistics.mean(lasts(runs)))
+    digits = 0 if mean >= 100 else 1 if mean >= 2 else 2
 
     def figure(values: list[float]) -> str:
         spread = f" ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else ""
@@ -318,6 +322,32 @@ def throughput(rows: Rows) -> list[str]:
                 f"| {run['about']} | {value:,.0f} "
                 f"| {min(run['rounds']):,} to {max(run['rounds']):,} | {cells[0]} | {cells[1]} |"
             )
+    return lines
+
+
+def jax_world(rows: Rows) -> list[str]:
+    """Simulators in JAX, through our protocol and by their own auto-reset."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### Resets in JAX",
+        "",
+        "`python benchmarks/jax_world.py`: random actions on one device, through this library's "
+        "protocol and by the simulator's own auto-reset, which computes a reset at every step.",
+        "",
+        "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
+        "| --- " * 7 + "|",
+    ]
+    for (env, count, _), runs in group(rows, "env", "num_envs", "device").items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        ranges = {
+            run["contender"]: f"{min(run['rounds']):,} to {max(run['rounds']):,}" for run in runs
+        }
+        lines.append(
+            f"| {env} | {count:,} | {speed['ours']:,.0f} | {ranges['ours']} "
+            f"| {speed['own']:,.0f} | {ranges['own']} | {speed['ours'] / speed['own']:.2f} |"
+        )
     return lines
 
 
@@ -585,8 +615,9 @@ def mean_and_spread(values: list[float]) -> str:
     """12.3 ± 4.5; without the second where there is one value, nothing where there is none."""
     if not values:
         return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    digits = 1 if abs(statistics.mean(values)) >= 2 else 2
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def communication(rows: Rows) -> list[str]:
@@ -682,6 +713,7 @@ def document() -> str:
         "contender in the same run, one at a time, round after round. The random policy is the "
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
+        *jax_world(read("jax_world.jsonl")),
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),

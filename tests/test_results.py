@@ -55,6 +55,16 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
     assert "| about pool | 8 x 4 | 1,000 | 1,000 to 1,000 | 0.83 | 3.33 |" in lines
 
 
+def test_jax_table_divides_our_speed_by_that_of_the_simulators_own_reset():
+    common = {"env": "craftax/C", "num_envs": 256, "device": "CPU"}
+    rows = [
+        {**common, "contender": "ours", "steps_per_second": 300.4, "rounds": [290, 310]},
+        {**common, "contender": "own", "steps_per_second": 200.0, "rounds": [200]},
+    ]
+    row = "| craftax/C | 256 | 300 | 290 to 310 | 200 | 200 to 200 | 1.50 |"
+    assert row in load_script().jax_world(rows)
+
+
 def learning_row(config, seed, last, best, **more):
     return {
         "config": config,

@@ -173,6 +173,8 @@ class Encoder(nn.Module):
                 )
             case spaces.Discrete(n):
                 return jax.nn.one_hot(obs, n)
+            case spaces.MultiDiscrete(nvec) if len(set(nvec)) == 1:  # of hundreds of ids, too
+                return jax.nn.one_hot(obs, nvec[0]).reshape((*obs.shape[:-1], -1))
             case spaces.MultiDiscrete(nvec):
                 return jnp.concatenate(
                     [jax.nn.one_hot(obs[..., i], n) for i, n in enumerate(nvec)], axis=-1

@@ -36,6 +36,7 @@ FAMILIES = {
         "brax",
         "robots; --env.backend spring, positional, generalized or mjx",
     ),
+    "craftax": Family("purejaxppo.envs.craftax", "craftax", "craftax", "open worlds to survive in"),
     "dummy": Family("purejaxppo.envs.dummy", "jax", "", "no simulation, to measure the rest"),
     "envpool": Family(
         "purejaxppo.envs.host.envpool",
@@ -70,6 +71,9 @@ FAMILIES = {
     ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
+    ),
+    "xminigrid": Family(
+        "purejaxppo.envs.xminigrid", "xminigrid", "xminigrid", "grid worlds: MiniGrid, XLand"
     ),
 }
 

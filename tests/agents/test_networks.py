@@ -174,6 +174,14 @@ def test_every_part_of_a_dict_observation_is_read(key):
         assert not np.allclose(value, changed), name
 
 
+def test_choices_of_equal_size_are_one_hot_vectors_one_after_the_other():
+    encoder = encoders.Encoder(spaces.MultiDiscrete((3, 3)), NetworkConfig())
+    expected = [[0, 1, 0, 0, 0, 1], [1, 0, 0, 0, 1, 0]]
+    np.testing.assert_array_equal(encoder.apply({}, jnp.array([[1, 2], [0, 1]])), expected)
+    unequal = encoders.Encoder(spaces.MultiDiscrete((2, 3)), NetworkConfig())
+    np.testing.assert_array_equal(unequal.apply({}, jnp.array([1, 2])), [0, 1, 0, 0, 1])
+
+
 def test_leading_axes_are_free(key):
     network = make(IMAGE)
     params = network.init(key)

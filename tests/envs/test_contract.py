@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import rulesets
 
 from purejaxppo import spaces
 from purejaxppo.agents.advantages import gae
@@ -77,6 +78,28 @@ ENVPOOL = (
     "FrozenLake-v1",
     "FetchReach-v4",
 )
+CRAFTAX = tuple(
+    f"{game}-{kind}-v1"
+    for game in ("Craftax-Classic", "Craftax")
+    for kind in ("Symbolic", "Pixels")
+)
+MINIGRID = (
+    "MiniGrid-BlockedUnlockPickUp",
+    *(f"MiniGrid-DoorKey-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
+    *(f"MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
+    *(f"MiniGrid-EmptyRandom-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
+    "MiniGrid-FourRooms",
+    "MiniGrid-LockedRoom",
+    *(f"MiniGrid-Memory{size}" for size in ("S8", "S16", "S32", "S64", "S128")),
+    "MiniGrid-Playground",
+    "MiniGrid-Unlock",
+    "MiniGrid-UnlockPickUp",
+    *(f"XLand-MiniGrid-R1-{n}x{n}" for n in (9, 11, 13, 15, 17)),
+    *(f"XLand-MiniGrid-R2-{n}x{n}" for n in (9, 11, 13, 15, 17)),
+    *(f"XLand-MiniGrid-R4-{n}x{n}" for n in (9, 11, 13, 15, 17)),
+    *(f"XLand-MiniGrid-R6-{n}x{n}" for n in (13, 17, 19)),
+    *(f"XLand-MiniGrid-R9-{n}x{n}" for n in (16, 19, 25)),
+)
 PETTINGZOO = ("mpe2.simple_spread_v3", "mpe2.simple_tag_v3")
 GYMNASIUM = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "FrozenLake-v1")
 ONE_OF_EACH_KIND = {
@@ -99,8 +122,11 @@ ONE_OF_EACH_KIND = {
     "particles/tag": "agents that leave",
     "pettingzoo/mpe2.simple_tag_v3": "agents on the host",
     "playground/CartpoleBalance": "MJX",
+    "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
 """What `make test` records, and why; `make test-all` records all."""
+DEAR = {"craftax"}
+"""Families of which `make test` records nothing: a world takes half a minute to compile."""
 
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
@@ -114,6 +140,8 @@ ALL = [
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
     *(("particles/" + name, "") for name in ("spread", "tag")),
     *(("pettingzoo/" + name, "") for name in PETTINGZOO),
+    *(("craftax/" + name, "") for name in CRAFTAX),
+    *(("xminigrid/" + name, "") for name in MINIGRID),
 ]
 OPTIONS = {
     "particles/tag": {"num_hunters": 1, "num_prey": 2},
@@ -135,6 +163,7 @@ ONE_START = {
     "gymnax/Seaquest-MinAtar",
     "gymnax/SimpleBandit-bsuite",
     "gymnax/SpaceInvaders-MinAtar",
+    *(f"xminigrid/MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
 }
 """Tasks whose first observation is always the same."""
 
@@ -203,6 +232,14 @@ def make(name, backend="", limit=LIMIT):
         options=OPTIONS.get(name, {}),
     )
     return registry.make(config, NUM_ENVS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def xland_rulesets(tmp_path_factory):
+    """XLand's tasks need a file."""
+    if importlib.util.find_spec("xminigrid"):
+        path = rulesets.write(tmp_path_factory.mktemp("xland"))
+        OPTIONS.update({f"xminigrid/{n}": {"benchmark": path} for n in MINIGRID if "XLand" in n})
 
 
 class Recording:
@@ -411,12 +448,14 @@ def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(record
 
 
 def test_the_lists_above_are_complete():
-    for family, names in [("gymnax", GYMNAX), ("brax", BRAX)]:
+    lists = {"gymnax": GYMNAX, "brax": BRAX, "craftax": CRAFTAX, "xminigrid": MINIGRID}
+    for family, names in lists.items():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
-    for names in (ONE_OF_EACH_KIND, [name for name, _ in ALL]):
-        assert set(registry.FAMILIES) == {name.partition("/")[0] for name in names}
+    recorded = {name.partition("/")[0] for name, _ in ALL}
+    assert recorded == set(registry.FAMILIES)
+    assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
 
 
 def cartpole_step(state, action):

@@ -1,0 +1,204 @@
+"""`xminigrid/`: MiniGrid's tasks and XLand's worlds, https://github.com/dunnolab/xland-minigrid.
+
+The agent sees the square before it as pairs of ids, of a tile and of its colour. They are names,
+not magnitudes: a `MultiDiscrete`, which networks read as one-hot vectors. The goal's reward depends
+on the time limit, and a memory lasts for one episode, as everywhere.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
+
+PARTS = ("direction", "pocket", "rules")
+"""What an observation can hold besides the tiles."""
+BENCHMARKS = "https://huggingface.co/datasets/Howuhh/xland_minigrid"
+
+
+def task_names() -> list[str]:
+    """The tasks of this family; XLand's need a file of rulesets."""
+    import xminigrid
+
+    return sorted(xminigrid.registered_environments())
+
+
+def make(name: str, config: EnvConfig) -> "GridTask":
+    """The task called `name`.
+
+    Options:
+        view_size: side of the square that the agent sees, odd; the task's own by default.
+        direction: True adds where the agent looks.
+        pocket: True adds what it carries, which it does not see otherwise.
+        rules: True adds XLand's goal and rules.
+        benchmark: XLand's file of rulesets, a pickle as the package writes it: open what you trust.
+        ruleset: which of them, from 0; without it, each episode draws one, and all of them become
+            part of the compiled program.
+
+    Raises:
+        ValueError: an unknown option, a wrong value, or rulesets that cannot be read.
+    """
+    import xminigrid
+
+    options, is_xland = dict(config.options), name.startswith("XLand")
+    known = ["view_size", *PARTS[: 3 if is_xland else 2]]
+    known += ["benchmark", "ruleset"] if is_xland else []
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"env.options.{option}: xminigrid/{name} has no such option; it has "
+                f"{', '.join(sorted(known))}"
+            )
+    settings = {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    if "view_size" in options:
+        settings["view_size"] = _odd("view_size", options["view_size"])
+    env, params = xminigrid.make(name, **settings)
+    parts = tuple(part for part in PARTS if _flag(part, options.get(part, False)))
+    if not is_xland:
+        return GridTask(env, params, parts)
+    return RuledTask(env, params, parts, _rulesets(name, options))
+
+
+def _odd(option: str, value: Any) -> int:
+    if not isinstance(value, int) or value < 3 or value % 2 == 0:
+        raise ValueError(f"env.options.{option} = {value!r} must be 3, 5, 7, ...")
+    return value
+
+
+def _flag(option: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"env.options.{option} = {value!r} must be true or false")
+    return value
+
+
+def _rulesets(name: str, options: dict[str, Any]) -> Any:
+    """The rulesets that the options name, a pytree of arrays [R, ...].
+
+    Raises:
+        ValueError: no file is named, it cannot be read, or has no such ruleset.
+    """
+    from xminigrid.benchmarks import load_benchmark_from_path
+    from xminigrid.types import RuleSet
+
+    path, number = options.get("benchmark"), options.get("ruleset")
+    if not isinstance(path, str):
+        raise ValueError(
+            f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
+            f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
+        )
+    if not Path(path).is_file():
+        raise ValueError(f"env.options.benchmark = {path!r}: there is no such file")
+    try:
+        found = load_benchmark_from_path(path)
+        count = found.num_rulesets()
+    except (OSError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError) as error:
+        raise ValueError(
+            f"env.options.benchmark = {path!r} is no file of XLand-MiniGrid's rulesets"
+        ) from error
+    chosen = slice(None)
+    if number is not None:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+            raise ValueError(
+                f"env.options.ruleset = {number!r}: the rulesets of {path} are 0 to {count - 1}"
+            )
+        chosen = slice(number, number + 1)
+    arrays = (found.goals, found.rules, found.init_tiles)
+    return RuleSet(*(jnp.asarray(np.asarray(x)[chosen]) for x in arrays))
+
+
+class GridTask:
+    """One grid world; its state is the simulator's `TimeStep`."""
+
+    cheap_reset = True
+
+    def __init__(self, env: Any, params: Any, parts: tuple[str, ...]) -> None:
+        """Adapts an environment, whose observations also hold `parts`."""
+        from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+        self.env, self.params, self.parts = env, params, parts
+        self.max_episode_steps = int(params.max_steps)
+        self.action = Discrete(int(env.num_actions(params)))
+        ids = max(NUM_TILES, NUM_COLORS)  # one number for all: one comparison in the encoder
+        spaces: dict[str, Space] = {"tiles": MultiDiscrete((ids,) * (2 * params.view_size**2))}
+        if "direction" in parts:
+            spaces["direction"] = Discrete(4)
+        if "pocket" in parts:
+            spaces["pocket"] = MultiDiscrete((ids, ids))
+        if "rules" in parts:
+            spaces["rules"] = self.rules_space()
+        self.observation: Space = Dict.of(spaces) if parts else spaces["tiles"]
+
+    def rules_space(self) -> MultiDiscrete:
+        """The space of the goal and rules of a world that has them."""
+        raise NotImplementedError
+
+    def see(self, timestep):
+        """The observation of a `TimeStep`."""
+        state = timestep.state
+        whole = {
+            "tiles": timestep.observation,
+            "direction": state.agent.direction,
+            "pocket": state.agent.pocket,
+            "rules": jnp.concatenate([state.goal_encoding, state.rule_encoding.ravel()]),
+        }
+        seen = {name: whole[name].astype(jnp.int32) for name in ("tiles", *self.parts)}
+        seen["tiles"] = seen["tiles"].ravel()
+        return seen if self.parts else seen["tiles"]
+
+    def reset(self, key):
+        """A key -> (TimeStep, obs)."""
+        timestep = self.env.reset(self.params, key)
+        return timestep, self.see(timestep)
+
+    def step(self, key, state, action):
+        """One step. The reward at the goal is 1 - 0.9 t / limit, so the limit is a parameter."""
+        del key
+        timestep = self.env.step(self.params, state, action)
+        terminated = timestep.discount == 0
+        truncated = timestep.last() & ~terminated
+        return timestep, TaskStep(self.see(timestep), timestep.reward, terminated, truncated)
+
+    def draw(self, states, *, height, width):
+        """Frames by the simulator's own renderer."""
+        from xminigrid.rendering.rgb_render import render
+
+        from purejaxppo.pictures import charts
+
+        sides = states[0].state.grid.shape[:2]
+        tile = max(4, min((height - 40) // sides[0], (width - 24) // sides[1]))
+        view = self.params.view_size
+        for timestep in states:
+            state = timestep.state
+            image = render(np.asarray(state.grid), state.agent, view, tile)
+            yield from charts.grids(image[None], height=height, width=width)
+
+
+class RuledTask(GridTask):
+    """A world of XLand, each episode by one of the rulesets."""
+
+    def __init__(self, env: Any, params: Any, parts: tuple[str, ...], rulesets: Any) -> None:
+        """Adapts a world; `rulesets` is a pytree of arrays [R, ...]."""
+        self.rulesets, self.count = rulesets, len(rulesets.goal)
+        super().__init__(env, params, parts)
+
+    def rules_space(self) -> MultiDiscrete:
+        """Ids of kinds of goals and rules, of tiles and colours, and coordinates, all together."""
+        from xminigrid.core.goals import NUM_GOALS
+
+        sizes = (NUM_GOALS, self.params.height, self.params.width)
+        numbers = self.rulesets.goal[0].size + self.rulesets.rules[0].size
+        return MultiDiscrete((max(sizes),) * numbers)
+
+    def reset(self, key):
+        """A key -> (TimeStep, obs): draws a ruleset, then a world."""
+        key, rule_key = jax.random.split(key)
+        number = jax.random.randint(rule_key, (), 0, self.count)
+        ruleset = jax.tree.map(lambda x: x[number], self.rulesets)
+        timestep = self.env.reset(self.params.replace(ruleset=ruleset), key)
+        return timestep, self.see(timestep)

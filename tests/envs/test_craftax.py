@@ -1,0 +1,125 @@
+"""Craftax: what ends an episode, what a reset costs, options and pictures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.pictures import video
+from purejaxppo.spaces import Box, Discrete
+
+pytest.importorskip("craftax")
+
+CLASSIC, PIXELS = "craftax/Craftax-Classic-Symbolic-v1", "craftax/Craftax-Classic-Pixels-v1"
+NOOP = 0
+FULL = pytest.mark.full  # what compiles a world
+
+
+@pytest.mark.parametrize(
+    ("name", "observation", "actions", "limit"),
+    [
+        (CLASSIC, Box((1345,)), 17, 10_000),
+        (PIXELS, Box((63, 63, 3), 0.0, 255.0, "uint8"), 17, 10_000),
+        ("craftax/Craftax-Symbolic-v1", Box((8268,)), 43, 100_000),
+        pytest.param(
+            "craftax/Craftax-Pixels-v1",
+            Box((130, 110, 3), 0.0, 255.0, "uint8"), 43, 100_000, marks=FULL,
+        ),
+    ],
+)  # fmt: skip
+def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit):
+    task = registry.make_task(EnvConfig(name))
+    assert (task.observation, task.action) == (observation, Discrete(actions))
+    assert task.max_episode_steps == limit
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mobs": 3}, "has no such parameter; it has always_diamond, cow_health, day_length"),
+        ({"max_timesteps": 10}, "has no such parameter"),
+        ({"day_length": "long"}, "day_length = 'long' must be of type int"),
+        ({"always_diamond": 1}, "always_diamond = 1 must be of type bool"),
+        ({"zombie_health": True}, "zombie_health = True must be of type int"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(options, said):
+    with pytest.raises(ValueError, match=said) as error:
+        registry.make_task(EnvConfig(CLASSIC, options=options))
+    assert "\n" not in str(error.value)
+
+
+def flops(env, key):
+    """Of a step before XLA's optimisations, each scan's body counted once."""
+    state, _ = jax.eval_shape(env.reset, key)
+    action = jax.ShapeDtypeStruct((env.spec.num_envs,), jnp.int32)
+    return jax.jit(env.step).lower(state, action).cost_analysis()["flops"]
+
+
+@FULL
+def test_no_world_is_made_inside_a_step(key):
+    each, rare = (
+        flops(registry.make(EnvConfig(CLASSIC, reset=reset), 4), key)
+        for reset in ("every_step", "auto")
+    )
+    state = jax.eval_shape(registry.make(EnvConfig(CLASSIC), 4).reset, key)
+    assert state[0].fresh
+    assert rare < 0.7 * each
+
+
+@pytest.fixture(scope="module")
+def world():
+    """(task, its compiled step, a state at a start) with 3 steps an episode"""
+    task = registry.make_task(EnvConfig(CLASSIC, max_episode_steps=3))
+    return task, jax.jit(task.step), jax.jit(task.reset)(jax.random.key(0))[0]
+
+
+@FULL
+def test_the_limit_truncates_and_a_death_terminates(world, key):
+    _, step, start = world
+    state, ends = start, []
+    for _ in range(3):
+        state, out = step(key, state, jnp.int32(NOOP))
+        ends.append((bool(out.terminated), bool(out.truncated)))
+    assert ends == [(False, False), (False, False), (False, True)]
+    inner, steps = start
+    _, out = step(key, (inner.replace(player_health=jnp.int32(0)), steps), jnp.int32(NOOP))
+    assert out.terminated and not out.truncated
+    # Beyond the simulator's own limit life goes on.
+    old = (inner.replace(timestep=jnp.int32(20_000)), steps)
+    assert not step(key, old, jnp.int32(NOOP))[1].terminated
+
+
+@FULL
+def test_an_achievement_pays_one_and_lost_health_a_tenth(world, key):
+    _, step, (inner, steps) = world
+    # A sapling in hand, grass to the right.
+    row, column = inner.player_position
+    ready = inner.replace(
+        map=inner.map.at[row, column + 1].set(2),
+        inventory=inner.inventory.replace(sapling=jnp.int32(1)),
+        player_direction=jnp.int32(2),
+    )
+    assert step(key, (ready, steps), jnp.int32(10))[1].reward == 1
+    starving = inner.replace(
+        player_food=jnp.int32(0), player_recover=jnp.float32(-14.9), player_health=jnp.int32(5)
+    )
+    assert step(key, (starving, steps), jnp.int32(NOOP))[1].reward == pytest.approx(-0.1)
+
+
+@FULL
+def test_films_and_pixels_are_the_simulators_pictures(world):
+    pytest.importorskip("PIL")
+    task, _, start = world
+    (frame,) = video.frames(task, jax.device_get([start]), height=240, width=320)
+    assert frame.shape == (240, 320, 3) and frame.dtype == np.uint8
+    pixels = registry.make_task(EnvConfig(PIXELS)).task.task
+    seen = jax.jit(pixels.see)(None, start[0])
+    assert seen.shape == (63, 63, 3) and seen.dtype == jnp.uint8
+    from craftax.craftax_classic import renderer
+
+    assert renderer.load_all_textures.__module__ == "craftax.craftax_classic.constants"
+    # The player stands in the middle, upon something that is neither black nor one colour.
+    assert len(np.unique(seen[21:28, 28:35].reshape(-1, 3), axis=0)) > 3
