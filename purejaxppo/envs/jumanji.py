@@ -61,7 +61,7 @@ DEAR_RESETS = {
     "RubiksCube-v0": 0.25,
     "SlidingTilePuzzle-v0": 0.25,
 }
-"""Tasks of which a reset takes as long as 2 to 50 steps, with the `fresh_fraction`: a quarter of the
+"""Tasks of which a reset takes as long as 2 to 50 steps, with `fresh_fraction`: a quarter of the
 dearest starts, whose episodes are longer, is drawn before each rollout."""
 PICTURES = ("board", "grid", "puzzle")
 """Parts of observations that are seen from above: [height, width, planes]."""
