@@ -1,6 +1,7 @@
 """Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -11,10 +12,10 @@ from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs, Scalar
-from purejaxppo.config.schema import Config, EvalConfig
+from purejaxppo.config.schema import Config, EnvConfig, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.base import Env
+from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
@@ -139,6 +140,22 @@ def first_steps(
     )
 
 
+def evaluated(config: Config) -> EnvConfig:
+    """The environment of a run's evaluations: the run's own, with `eval.options`."""
+    return replace(config.env, options={**config.env.options, **config.eval.options})
+
+
+def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
+    """Raises ValueError if a policy does not fit the environment of its evaluations."""
+    for what in ("observation", "action"):
+        here, learned = getattr(spec, what), getattr(policy, what)
+        if here != learned:
+            raise ValueError(
+                f"eval.options: with these the task's {what} space is {here}, and the policy's is "
+                f"{learned}: evaluations need the same spaces as training"
+            )
+
+
 class Evaluator:
     """Runs whole episodes.
 
@@ -170,6 +187,8 @@ class Evaluator:
         self.episodes = episodes
         self.shards = shards or Shards(1)
         self.env = self._make(seed)
+        if config.eval.options:
+            _check_spaces(self.env.spec, policy)
         size = self.env.spec.num_agents
         self.per_shard = self.env.spec.num_envs // size  # environments, or worlds of many agents
         self.count = -(-episodes // size)  # over all shards, without those cut off
@@ -181,7 +200,7 @@ class Evaluator:
 
     def _make(self, seed: int) -> Env | Apart:
         """The environments of a shard."""
-        config, shards = self.config.env, self.shards.num_shards
+        config, shards = evaluated(self.config), self.shards.num_shards
         if registry.on_host(config):
             local = -(-self.episodes // shards)
             first = processes.index() * local

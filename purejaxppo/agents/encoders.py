@@ -135,9 +135,11 @@ class Convolutions(nn.Module):
 def image_shape(space: spaces.Box, channels: str) -> tuple[int, int, int, bool]:
     """(height, width, channels, channels first) of an image space.
 
-    `channels` is auto, first or last; auto takes the first axis if it is smaller than the last.
+    `channels` is auto, first or last; auto takes the first axis if it is smaller than both others,
+    so that a small board of many planes, [4, 4, 31], has its channels last.
     """
-    first = channels == "first" or (channels == "auto" and space.shape[0] < space.shape[-1])
+    smallest_first = space.shape[0] < min(space.shape[1:])
+    first = channels == "first" or (channels == "auto" and smallest_first)
     if first:
         return space.shape[1], space.shape[2], space.shape[0], True
     return space.shape[0], space.shape[1], space.shape[2], False

@@ -176,7 +176,7 @@ class NetworkConfig(Section):
     network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
     channels as in MinAtar. auto: by size, cnn_nature, cnn_small or mlp, which flattens them."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Axis of an image's channels. auto: first if that axis is smaller than the last one."""
+    """Axis of an image's channels. auto: first if that axis is smaller than both others."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
     the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
@@ -353,6 +353,9 @@ class EvalConfig:
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+    options: dict[str, Scalar] = field(default_factory=dict)
+    """Options of the task in evaluations and films alone, beside and before env.options, as name
+    value pairs: `opponent random` for a game that is learned by playing against itself."""
     max_steps: int = setting(1_000, low=1)
     """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
     count with what they have paid so far."""

@@ -56,6 +56,9 @@ FAMILIES = {
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
     "jax": Family("purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name"),
+    "jumanji": Family(
+        "purejaxppo.envs.jumanji", "jumanji", "jumanji", "puzzles, packing, routing; with masks"
+    ),
     "oscillator": Family(
         "purejaxppo.envs.oscillator.adapter", "jax", "", "ensembles of neurons to desynchronise"
     ),
@@ -68,6 +71,9 @@ FAMILIES = {
         "pettingzoo",
         "several agents: any module, package:Class or file.py:function, in worker processes",
         True,
+    ),
+    "pgx": Family(
+        "purejaxppo.envs.pgx", "pgx", "pgx", "MinAtar, 2048, board games against oneself"
     ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"

@@ -92,9 +92,8 @@ class Programs:
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
         started = time.perf_counter()
-        self.compile_training(state)
         episodes = self.config.eval.num_episodes
-        if episodes:
+        if episodes:  # made first, since it may refuse its options
             self.evaluator = Evaluator(
                 self.config,
                 self.parts.policy,
@@ -104,6 +103,8 @@ class Programs:
                 ),
                 seed=self.config.seed,
             )
+        self.compile_training(state)
+        if episodes:
             out = self.read_by_all(self.evaluator.shards)
             evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
             self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()

@@ -11,6 +11,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
+from purejaxppo.evaluation import evaluated
 from purejaxppo.pictures import video
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
@@ -40,7 +41,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     Returns:
         (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
-    env = registry.make(agent.config.env, 1, seed=seed, evaluation=True, film=True)
+    env = registry.make(evaluated(agent.config), 1, seed=seed, evaluation=True, film=True)
     policy = agent.policy
     act = how_to_act(agent.config, policy, deterministic)
     episode = act, policy.network.initial_carry, agent.state, seed, agent.config.eval.max_steps

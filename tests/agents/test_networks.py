@@ -85,6 +85,7 @@ def test_channels_first_equals_channels_last(key):
     [
         ((4, 84, 80), "auto", (84, 80, 4, True)),
         ((84, 80, 4), "auto", (84, 80, 4, False)),
+        ((4, 4, 31), "auto", (4, 4, 31, False)),
         ((5, 7, 6), "last", (5, 7, 6, False)),
         ((9, 7, 6), "first", (7, 6, 9, True)),
     ],

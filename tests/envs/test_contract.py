@@ -64,6 +64,51 @@ BRAX = (
     "reacher",
     "walker2d",
 )
+JUMANJI = (
+    "BinPack-v2",
+    "CVRP-v1",
+    "Cleaner-v0",
+    "Connector-v3",
+    "FlatPack-v0",
+    "Game2048-v1",
+    "GraphColoring-v1",
+    "JobShop-v0",
+    "Knapsack-v1",
+    "LevelBasedForaging-v0",
+    "MMST-v0",
+    "Maze-v0",
+    "Minesweeper-v0",
+    "MultiCVRP-v0",
+    "PacMan-v1",
+    "RobotWarehouse-v0",
+    "RubiksCube-partly-scrambled-v0",
+    "RubiksCube-v0",
+    "SearchAndRescue-v0",
+    "SlidingTilePuzzle-v0",
+    "Snake-v1",
+    "Sudoku-v0",
+    "Sudoku-very-easy-v0",
+    "TSP-v1",
+    "Tetris-v0",
+)
+MINATAR = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+GAMES_OF_TWO = (
+    "animal_shogi",
+    "backgammon",
+    "chess",
+    "connect_four",
+    "gardner_chess",
+    "go_19x19",
+    "go_9x9",
+    "hex",
+    "kuhn_poker",
+    "leduc_holdem",
+    "othello",
+    "shogi",
+    "tic_tac_toe",
+)
+"""Against a random player here: three rows are no whole worlds of two."""
+PGX = (*(f"minatar-{name}" for name in MINATAR), *GAMES_OF_TWO, "2048", "sparrow_mahjong")
 ENVPOOL = (
     "CartPole-v1",
     "Pendulum-v1",
@@ -119,8 +164,13 @@ ONE_OF_EACH_KIND = {
     "gymnax/Pendulum-v1": "a Box of actions, time limits alone",
     "jax/support.own_code:Walk": "a user's own",
     "oscillator/bvdp": "windows",
+    "jumanji/Connector-v3": "choices with a mask each, rewards to be summed",
+    "jumanji/Snake-v1": "a board, a mask",
     "particles/tag": "agents that leave",
     "pettingzoo/mpe2.simple_tag_v3": "agents on the host",
+    "pgx/minatar-breakout": "a board, a ball that is lost",
+    "pgx/sparrow_mahjong": "agents in turns",
+    "pgx/tic_tac_toe": "an opponent",
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
@@ -138,12 +188,15 @@ ALL = [
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
     ("jax/support.own_code:Walk", ""),
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
+    *(("jumanji/" + name, "") for name in JUMANJI),
     *(("particles/" + name, "") for name in ("spread", "tag")),
+    *(("pgx/" + name, "") for name in PGX),
     *(("pettingzoo/" + name, "") for name in PETTINGZOO),
     *(("craftax/" + name, "") for name in CRAFTAX),
     *(("xminigrid/" + name, "") for name in MINIGRID),
 ]
 OPTIONS = {
+    **{f"pgx/{name}": {"opponent": "random"} for name in GAMES_OF_TWO},
     "particles/tag": {"num_hunters": 1, "num_prey": 2},
     "pettingzoo/mpe2.simple_tag_v3": {"num_adversaries": 2, "num_good": 1},
 }
@@ -179,11 +232,19 @@ def parameter(name, backend):
 def random_action(space, key, num_envs):
     if isinstance(space, spaces.Discrete):
         return jax.random.randint(key, (num_envs,), 0, space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return jax.random.randint(key, (num_envs, len(space.nvec)), 0, jnp.array(space.nvec))
     return 1.5 * jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0)
 
 
 def another_action(space, action):
-    return (action + 1) % space.n if isinstance(space, spaces.Discrete) else 0.3 - action
+    if isinstance(space, spaces.Box):
+        return 0.3 - action
+    return (action + 1) % jnp.array(size(space))
+
+
+def size(space):
+    return space.n if isinstance(space, spaces.Discrete) else space.nvec
 
 
 class Disturbed:
@@ -327,6 +388,8 @@ def test_observations_are_as_their_space_says(recording):
         assert x.dtype == dtype
         if np.issubdtype(x.dtype, np.floating):
             assert np.all(np.isfinite(x))
+        if not isinstance(space, spaces.Box):
+            assert np.all((x >= 0) & (x < np.array(size(space))))
 
 
 def test_windows_slide(recording):
@@ -448,7 +511,14 @@ def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(record
 
 
 def test_the_lists_above_are_complete():
-    lists = {"gymnax": GYMNAX, "brax": BRAX, "craftax": CRAFTAX, "xminigrid": MINIGRID}
+    lists = {
+        "brax": BRAX,
+        "craftax": CRAFTAX,
+        "gymnax": GYMNAX,
+        "jumanji": JUMANJI,
+        "pgx": PGX,
+        "xminigrid": MINIGRID,
+    }
     for family, names in lists.items():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}

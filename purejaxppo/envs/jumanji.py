@@ -1,0 +1,302 @@
+"""`jumanji/`: puzzles, packing, routing and games, https://github.com/instadeepai/jumanji.
+
+Sokoban is left out, since it downloads its levels.
+"""
+
+import contextlib
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import Key
+from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import FlatActions
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
+
+TIME_LIMITS = {
+    "BinPack-v2": 100,
+    "CVRP-v1": 100,
+    "Cleaner-v0": 0,
+    "Connector-v3": 0,
+    "FlatPack-v0": 100,
+    "Game2048-v1": 5_000,
+    "GraphColoring-v1": 100,
+    "JobShop-v0": 500,
+    "Knapsack-v1": 100,
+    "LevelBasedForaging-v0": 0,
+    "MMST-v0": 0,
+    "Maze-v0": 0,
+    "Minesweeper-v0": 100,
+    "MultiCVRP-v0": 200,
+    "PacMan-v1": 0,
+    "RobotWarehouse-v0": 0,
+    "RubiksCube-partly-scrambled-v0": 0,
+    "RubiksCube-v0": 0,
+    "SearchAndRescue-v0": 0,
+    "SlidingTilePuzzle-v0": 0,
+    "Snake-v1": 0,
+    "Sudoku-v0": 100,
+    "Sudoku-very-easy-v0": 100,
+    "TSP-v1": 100,
+    "Tetris-v0": 0,
+}
+"""Of tasks that have none themselves, longer than their episodes last; 0: the simulator's own."""
+DEAR_RESETS = {
+    "CVRP-v1": 1.0,
+    "Cleaner-v0": 0.25,
+    "Connector-v3": 0.25,
+    "JobShop-v0": 1.0,
+    "Knapsack-v1": 1.0,
+    "MMST-v0": 0.25,
+    "Maze-v0": 0.25,
+    "Minesweeper-v0": 1.0,
+    "RubiksCube-partly-scrambled-v0": 1.0,
+    "RubiksCube-v0": 0.25,
+    "SlidingTilePuzzle-v0": 0.25,
+}
+"""Tasks of which a reset takes as long as 2 to 50 steps, with `fresh_fraction`: a quarter of the
+dearest starts, whose episodes are longer, is drawn before each rollout."""
+PICTURES = ("board", "grid", "puzzle")
+"""Parts of observations that are seen from above: [height, width, planes]."""
+MOST_KINDS = 40
+"""Integers of at most so many values are told apart; others are numbers in [0, 1]."""
+
+
+def _jumanji():
+    import jumanji
+
+    return jumanji
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without warnings of what JAX will refuse some day, as of BinPack's scatters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def task_names() -> list[str]:
+    """The tasks of this family that run without downloading anything."""
+    return list(TIME_LIMITS)
+
+
+def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
+    """The jumanji task called `name`; `config.options` are plain arguments of its class.
+
+    Raises:
+        ValueError: an option that its class does not take, or an invalid value.
+    """
+    kind = type(_made(name, {}))
+    _check(name, kind, config.options)
+    env = _made(name, config.options)
+    limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
+    if not TIME_LIMITS[name]:
+        # The simulator calls its limit a termination, so that ours has to come first.
+        env = _made(name, {**config.options, "time_limit": limit + 1})
+    task = JumanjiTask(env, limit, DEAR_RESETS.get(name, 0.0))
+    return FlatActions(task) if isinstance(task.action, Box) else task
+
+
+def _made(name: str, options: Mapping[str, Any]) -> Any:
+    try:
+        return _jumanji().make(name, **options)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"env.options for jumanji/{name}: {error}") from error
+
+
+def _check(name: str, kind: type, options: Mapping[str, Scalar]) -> None:
+    arguments = inspect.signature(kind).parameters.values()
+    known = {
+        argument.name: argument.default
+        for argument in arguments
+        if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
+    }
+    for option, value in options.items():
+        if option not in known:
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"env.options.{option}: jumanji/{name} has no such option; {there}")
+        default = known[option]
+        number = isinstance(default, float) and type(value) is int
+        if type(value) is not type(default) and not number:
+            raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+
+
+class Part(NamedTuple):
+    """One array of an observation in our form."""
+
+    space: Space
+    path: tuple[str, ...]
+    """Fields of the simulator's observation that lead to it."""
+    read: Callable[[jax.Array], jax.Array]
+
+
+def parts(spec: Any, path: tuple[str, ...] = ()) -> dict[str, Part]:
+    """The arrays of an observation by name, `player_locations_x` for nested ones, without mask.
+
+    The count of steps is left out where it is that of a time limit, which is no business of a
+    policy's: episodes are truncated.
+    """
+    found = {}
+    for name, inner in spec._specs.items():
+        if hasattr(inner, "_specs") and not hasattr(inner, "shape"):
+            found |= parts(inner, (*path, name))
+        elif name not in (MASK, "step_count"):
+            found["_".join((*path, name))] = _part(inner, (*path, name))
+    return found
+
+
+def _part(spec: Any, path: tuple[str, ...]) -> Part:
+    """An array's space, by its bounds, and how it is brought there."""
+    picture = path[-1] in PICTURES and len(spec.shape) > 1
+    shape = spec.shape if picture else (math.prod(spec.shape),)
+    low, high = _bounds(spec, path[-1])
+    if picture and len(shape) == 2:
+        shape = (*shape, 1)
+    if jnp.issubdtype(spec.dtype, jnp.floating):
+        return Part(Box(shape, low, high), path, lambda x: x.reshape(shape).astype(jnp.float32))
+    if not np.isfinite(high):
+        return Part(Box(shape), path, lambda x: x.reshape(shape).astype(jnp.float32))
+    count = int(high - low) + 1
+    if count > MOST_KINDS:
+        return Part(
+            Box(shape, 0.0, 1.0),
+            path,
+            lambda x: ((x - low) / (high - low)).reshape(shape).astype(jnp.float32),
+        )
+    if count == 2:
+        return Part(Box(shape, 0.0, 1.0, "bool"), path, lambda x: x.reshape(shape) > low)
+    if picture:
+        planes = (*shape[:2], count)
+        kinds = jnp.arange(count) + int(low)
+        return Part(Box(planes, 0.0, 1.0, "bool"), path, lambda x: x[..., None] == kinds)
+    if spec.shape == ():
+        return Part(Discrete(count), path, lambda x: (x - int(low)).astype(jnp.int32))
+    many = MultiDiscrete((count,) * shape[0])
+    return Part(many, path, lambda x: (x - int(low)).astype(jnp.int32).ravel())
+
+
+def _bounds(spec: Any, name: str) -> tuple[float, float]:
+    """The smallest and the largest value of an array; infinite where nobody says."""
+    if spec.dtype == bool:
+        return 0.0, 1.0
+    if hasattr(spec, "minimum"):
+        nowhere = name == "position"  # -1 before a tour's first city, which TSP's bounds leave out
+        return float(np.min(spec.minimum)) - nowhere, float(np.max(spec.maximum))
+    if name == "board":  # of 2048: exponents, of which no tile's is larger than there are tiles
+        return 0.0, float(math.prod(spec.shape) + 1)
+    return -math.inf, math.inf
+
+
+def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..., jax.Array]]:
+    """Our space of a task's actions, and how one becomes the simulator's.
+
+    Several choices with one mask of all their combinations, or none, are one choice of a
+    combination. With a mask for each, [choices, n], they are a `MultiDiscrete`.
+    """
+    if jnp.issubdtype(spec.dtype, jnp.floating):
+        low, high = (np.broadcast_to(x, spec.shape) for x in (spec.minimum, spec.maximum))
+        return Box.between(low, high, "float32"), lambda action: action
+    if spec.shape == ():
+        return Discrete(int(spec.num_values)), lambda action: action.astype(spec.dtype)
+    choices = tuple(int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape))
+    if mask in (None, choices):
+
+        def combination(action):
+            return jnp.stack(jnp.unravel_index(action, choices)).astype(spec.dtype)
+
+        return Discrete(math.prod(choices)), combination
+    assert mask is not None
+    return MultiDiscrete(mask[-1:] * mask[0]), lambda action: action.astype(spec.dtype)
+
+
+class JumanjiTask:
+    """One jumanji environment, inside of its time limit.
+
+    Rewards of several agents under one policy are summed. Their game ends when it does for all.
+    """
+
+    frame_rate = 8.0
+
+    def __init__(self, env: Any, max_episode_steps: int, fresh_fraction: float) -> None:
+        """Adapts a jumanji environment.
+
+        Args:
+            env: the environment, whose own limit is never reached.
+            max_episode_steps: the time limit.
+            fresh_fraction: 0 if a reset is cheap; else see `VectorEnv`.
+        """
+        self.env = env
+        self.max_episode_steps = max_episode_steps
+        self.cheap_reset = not fresh_fraction
+        self.fresh_fraction = fresh_fraction or 1.0
+        spec = env.observation_spec
+        mask = getattr(spec, MASK, None)
+        self.parts = parts(spec)
+        self.action, self._to_jumanji = actions(env.action_spec, mask and tuple(mask.shape))
+        spaces = {name: part.space for name, part in self.parts.items()}
+        if mask is not None:
+            spaces[MASK] = Box((math.prod(mask.shape),), 0.0, 1.0, "uint8")
+        self.observation = Dict.of(spaces)
+
+    def _obs(self, seen: Any) -> dict[str, jax.Array]:
+        out = {}
+        for name, part in self.parts.items():
+            value = seen
+            for field in part.path:
+                value = getattr(value, field)
+            out[name] = part.read(jnp.asarray(value))
+        if MASK in dict(self.observation.spaces):
+            out[MASK] = self._mask(seen.action_mask)
+        return out
+
+    def _mask(self, mask):
+        """The mask, flat; of a choice of which nothing is allowed, as of FlatPack's end, all is."""
+        each = mask if isinstance(self.action, MultiDiscrete) else mask.ravel()
+        nothing = ~jnp.any(each, axis=-1, keepdims=True)
+        return (each | nothing).ravel().astype(jnp.uint8)
+
+    def reset(self, key: Key):
+        """A key -> (jumanji state, obs)."""
+        with _quietly():
+            state, first = self.env.reset(key)
+        return state, self._obs(first.observation)
+
+    def step(self, key: Key, state, action):
+        """One step; an end without discount is the task's own."""
+        del key
+        copy = jax.tree.map(lambda x: x, state)  # some write into the state that they are given
+        with _quietly():
+            state, out = self.env.step(copy, self._to_jumanji(action))
+        over = jnp.all(out.discount == 0)
+        reward = jnp.sum(out.reward).astype(jnp.float32)
+        return state, TaskStep(
+            self._obs(out.observation), reward, out.last() & over, out.last() & ~over
+        )
+
+    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+        """Frames by the simulator's own viewer, without a screen."""
+        import matplotlib.pyplot as plt
+        from PIL import Image
+
+        names = ("_viewer", "_env_viewer", "viewer")
+        viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
+        viewer._display = viewer._display_rgb_array
+        viewer.figure_size = (width / 100, height / 100)
+        before = plt.get_backend()
+        plt.switch_backend("agg")
+        try:
+            with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
+                for state in states:
+                    frame = np.array(self.env.render(state))[..., :3]
+                    yield np.asarray(Image.fromarray(frame).resize((width, height)))
+        finally:
+            self.env.close()
+            plt.switch_backend(before)

@@ -1,0 +1,309 @@
+"""`pgx/`: MinAtar, 2048, and games that players take turns in, https://github.com/sotetsuk/pgx.
+
+A game of several players is a world of agents, of which one moves at each step; those who wait
+have one allowed action, which nothing looks at. All agents share one policy unless
+`network.policies` says otherwise, so that it learns from playing against itself. With the option
+`opponent` the environment has one agent, in a seat drawn anew for each episode, and the others move
+at random or as a user's function says, such as a saved agent.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import Key
+from purejaxppo.config import tracing
+from purejaxppo.config.references import is_reference, load
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.teams import Team
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
+
+OPPONENT = "opponent"
+"""The option that seats one agent among other players."""
+RANDOM = "random"
+TIME_LIMITS = {
+    "2048": 5_000,
+    "minatar-asterix": 2_500,
+    "minatar-breakout": 2_500,
+    "minatar-freeway": 2_500,
+    "minatar-seaquest": 2_500,
+    "minatar-space_invaders": 2_500,
+}
+"""Of single players. The simulator has one for freeway only, which it reports as a termination."""
+LONGEST = {
+    "animal_shogi": 256,
+    "backgammon": 5_000,
+    "chess": 512,
+    "connect_four": 42,
+    "gardner_chess": 256,
+    "go_19x19": 722,
+    "go_9x9": 162,
+    "hex": 122,
+    "kuhn_poker": 3,
+    "leduc_holdem": 8,
+    "othello": 128,
+    "shogi": 512,
+    "sparrow_mahjong": 30,
+    "tic_tac_toe": 9,
+}
+"""The most moves of a game by its own rules, those of all players counted. Those of backgammon have
+no such number: it has a time limit."""
+MINATAR_OPTIONS = {"use_minimal_action_set": True, "sticky_action_prob": 0.1}
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return sorted(TIME_LIMITS | LONGEST)
+
+
+def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
+    """The game called `name`.
+
+    `config.options` are `use_minimal_action_set` and `sticky_action_prob` of MinAtar, and of games
+    for several players `opponent`: `random`, or a reference to a function (key, obs [N, ...]) ->
+    action [N], as `Agent.controller()` gives, of observations as a row has them.
+
+    Raises:
+        ValueError: an unknown option or an invalid value.
+    """
+    _check(name, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pgx
+
+        env = pgx.make(name)  # type: ignore[arg-type]
+    if name in TIME_LIMITS:
+        env = type(env)(**config.options) if config.options else env
+        return SinglePlayer(env, TIME_LIMITS[name])
+    game = Game(env, LONGEST[name])
+    if OPPONENT not in config.options:
+        return game
+    chosen = str(config.options[OPPONENT])
+    if chosen == RANDOM:
+        return Against(game)
+    where = f"env.options.{OPPONENT}"
+    return Against(game, load(config.options[OPPONENT], where), f"{where} = {chosen}")
+
+
+def _check(name: str, config: EnvConfig) -> None:
+    known: dict[str, Any] = {}
+    if name.startswith("minatar-"):
+        known = MINATAR_OPTIONS
+    elif name in LONGEST:
+        known = {OPPONENT: RANDOM}
+    for option, value in config.options.items():
+        if option not in known:
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"env.options.{option}: pgx/{name} has no such option; {there}")
+        if option == OPPONENT and value != RANDOM and not is_reference(str(value)):
+            raise ValueError(
+                f"env.options.{option} = {value!r} is neither random nor a function of yours as "
+                f"file.py:name"
+            )
+        if option == "use_minimal_action_set" and not isinstance(value, bool):
+            raise ValueError(f"env.options.{option} = {value!r} is neither true nor false")
+        if option == "sticky_action_prob" and (
+            isinstance(value, bool | str) or not 0 <= value <= 1
+        ):
+            raise ValueError(f"env.options.{option} = {value!r} is no probability, from 0 to 1")
+
+
+def _kind(env: Any) -> Any:
+    """Shapes and dtypes of a game's state."""
+    return jax.eval_shape(env.init, jax.random.key(0))
+
+
+def _board(env: Any) -> Box:
+    """Space of what a player sees of the board."""
+    seen = _kind(env).observation
+    bounds = (0.0, 1.0) if seen.dtype == bool else (-np.inf, np.inf)
+    return Box(tuple(seen.shape), *bounds, str(seen.dtype))
+
+
+class SinglePlayer:
+    """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
+
+    cheap_reset = True
+    frame_rate = 10.0
+
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        """Adapts a pgx environment of one player."""
+        self.env = env
+        self.max_episode_steps = max_episode_steps
+        self.masked = not env.id.startswith("minatar-")
+        self.action = Discrete(int(env.num_actions))
+        self.observation: Space = _board(env)
+        if self.masked:
+            mask = Box((self.action.n,), 0.0, 1.0, "uint8")
+            self.observation = Dict.of({"obs": self.observation, MASK: mask})
+
+    def _obs(self, state):
+        if not self.masked:
+            return state.observation
+        return {"obs": state.observation, MASK: state.legal_action_mask.astype(jnp.uint8)}
+
+    def reset(self, key: Key):
+        """A key -> (pgx state, obs)."""
+        state = self.env.init(key)
+        return state, self._obs(state)
+
+    def step(self, key: Key, state, action):
+        """One move; freeway's end is a time limit, and all others are the game's own."""
+        state = self.env.step(state, action, key)
+        timed = jnp.asarray(self.env.id == "minatar-freeway")
+        return state, TaskStep(
+            self._obs(state), state.rewards[0], state.terminated & ~timed, state.terminated & timed
+        )
+
+    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+        """Frames: the planes of the observation in colours."""
+        from purejaxppo.pictures import charts
+
+        return charts.film([state.observation for state in states], height=height, width=width)
+
+
+class Game:
+    """A game of A players as a world of A agents; see the module.
+
+    An agent observes the board as its player sees it, and whether it is its turn. The reward is
+    paid to all agents at the move that ends the game. A draw by the number of moves, as in chess,
+    is an end by the game's rules: a termination, and players see the count.
+    """
+
+    cheap_reset = True
+    frame_rate = 2.0
+
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
+        """Adapts a pgx environment of several players."""
+        self.env = env
+        self.max_episode_steps = max_episode_steps
+        self.size = int(env.num_players)
+        self.agents = tuple(f"player_{i}" for i in range(self.size))
+        moves = Discrete(int(env.num_actions))
+        own: dict[str, Space] = {
+            "board": _board(env),
+            "turn": Discrete(2),
+            MASK: Box((moves.n,), 0.0, 1.0, "uint8"),
+        }
+        self.action = (moves,) * self.size
+        self.observation = (Dict.of(own),) * self.size
+
+    def observe(self, state, player) -> dict[str, Any]:
+        """What a player sees of a pgx state, and its mask."""
+        turn = state.current_player == player
+        only_first = jnp.zeros_like(state.legal_action_mask).at[0].set(True)
+        return {
+            "board": self.env._observe(state, player),
+            "turn": turn.astype(jnp.int32),
+            MASK: jnp.where(turn, state.legal_action_mask, only_first).astype(jnp.uint8),
+        }
+
+    def reset(self, key: Key):
+        """A key -> (pgx state, A observations)."""
+        state = self.env.init(key)
+        return state, tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
+
+    def move(self, key: Key, state, action):
+        """The pgx state after the move of the player whose turn it is."""
+        return self.env.step(state, action, key)
+
+    def step(self, key: Key, state, action: tuple) -> tuple[Any, MultiStep]:
+        """One move, by the agent whose turn it is; the others' actions are not looked at."""
+        state = self.move(key, state, jnp.stack(action)[state.current_player])
+        obs = tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
+        over = jnp.broadcast_to(state.terminated, (self.size,))
+        return state, MultiStep(obs, state.rewards, over, jnp.zeros((), bool))
+
+    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+        """Frames: the board's planes as the first player sees them, in colours."""
+        from purejaxppo.pictures import charts
+
+        observe = jax.jit(lambda state: self.env._observe(state, jnp.int32(0)))
+        boards = [jax.device_get(observe(state)) for state in states]
+        return charts.film(boards, height=height, width=width)
+
+
+class Seated(NamedTuple):
+    """A game with one agent in it."""
+
+    game: Any  # the pgx state
+    seat: jax.Array  # [] int32 the agent's player
+
+
+class Against:
+    """A game of which the agent is one player, and another policy or chance is all others.
+
+    One step is one move of anybody, and observations are those of a row of the world, so that a
+    policy plays here as it does against itself.
+    """
+
+    cheap_reset = True
+    frame_rate = Game.frame_rate
+
+    def __init__(self, game: Game, opponent: Any = None, where: str = "") -> None:
+        """Seats an agent in a game.
+
+        Args:
+            game: the world.
+            opponent: (key, obs [1, ...]) -> action [1]; None: allowed moves at random.
+            where: the option that names the opponent, for errors.
+
+        Raises:
+            ValueError: the opponent is no such function.
+        """
+        self.game = game
+        self.opponent = opponent
+        self.max_episode_steps = game.max_episode_steps
+        team = Team(
+            game.agents,
+            tuple(Dict(tuple(x for x in own.spaces if x[0] != MASK)) for own in game.observation),
+            game.action,
+            masked=True,
+        )
+        self.observation = team.row
+        self.action = team.action
+        if opponent is not None:
+            row = jax.tree.map(lambda x: x[None], example(self.observation))
+            gives = jax.ShapeDtypeStruct((1,), jnp.int32)
+            key = jax.random.key(0)
+            tracing.check(opponent, where, "(key, obs [1, ...])", key, row, gives=gives)
+
+    def _row(self, game: Any, player: jax.Array) -> dict[str, Any]:
+        """A player's observation as a row of the world has it."""
+        seen = self.game.observe(game, player)
+        return {"agent": player, MASK: seen.pop(MASK), "obs": seen}
+
+    def _others(self, key: Key, game: Any) -> jax.Array:
+        """The move of the player whose turn it is, who is not the agent."""
+        if self.opponent is None:
+            return jax.random.categorical(key, jnp.where(game.legal_action_mask, 0.0, -jnp.inf))
+        row = self._row(game, game.current_player)
+        return self.opponent(key, jax.tree.map(lambda x: x[None], row))[0]
+
+    def reset(self, key: Key) -> tuple[Seated, dict[str, Any]]:
+        """A key -> (state, obs), in a seat drawn at random."""
+        game_key, seat_key = jax.random.split(key)
+        seat = jax.random.randint(seat_key, (), 0, self.game.size)
+        game = self.game.env.init(game_key)
+        return Seated(game, seat), self._row(game, seat)
+
+    def step(self, key: Key, state: Seated, action) -> tuple[Seated, TaskStep]:
+        """One move: the agent's, or another player's."""
+        move_key, others_key = jax.random.split(key)
+        game, seat = state
+        others = self._others(others_key, game)
+        game = self.game.move(
+            move_key, game, jnp.where(game.current_player == seat, action, others)
+        )
+        return Seated(game, seat), TaskStep(
+            self._row(game, seat), game.rewards[seat], game.terminated, jnp.zeros((), bool)
+        )
+
+    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+        """Frames of the game."""
+        return self.game.draw([state.game for state in states], height=height, width=width)

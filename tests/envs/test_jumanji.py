@@ -1,0 +1,199 @@
+"""Tasks of jumanji: ends, masks, and what becomes of their observations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.parts import make_parts
+from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
+
+jumanji = pytest.importorskip("jumanji")
+
+FULL = pytest.mark.full
+NAMES = registry.adapter("jumanji").task_names()
+
+
+def make(name, limit=0, **options):
+    """The adapter's task, without wrappers."""
+    config = EnvConfig(f"jumanji/{name}", max_episode_steps=limit, options=options)
+    return registry.adapter("jumanji").make(name, config)
+
+
+def walk(name, actions, limit=0):
+    """Ends (terminated, truncated) at each step of the whole task."""
+    task = registry.make_task(EnvConfig(f"jumanji/{name}", max_episode_steps=limit))
+    state, _ = jax.jit(task.reset)(jax.random.key(0))
+    step, ends = jax.jit(task.step), []
+    for action in actions:
+        state, out = step(jax.random.key(0), state, jnp.asarray(action, jnp.int32))
+        ends.append((bool(out.terminated), bool(out.truncated)))
+    return ends
+
+
+def test_the_limit_truncates_and_a_wall_terminates():
+    on, cut, dead = (False, False), (False, True), (True, False)
+    row = int(make("Snake-v1").reset(jax.random.key(0))[0].head_position.row)
+    assert row > 0
+    assert walk("Snake-v1", [0] * (row + 1)) == [on] * row + [dead]
+    assert walk("Snake-v1", [0] * row, limit=row) == [on] * (row - 1) + [cut]
+    # The wall at the very step of the limit: the end is the task's own.
+    assert walk("Snake-v1", [0] * (row + 1), limit=row + 1)[-1][0]
+
+
+@pytest.mark.parametrize("name", ["Snake-v1", "Cleaner-v0"])
+def test_the_simulator_itself_calls_its_limit_a_termination(name):
+    # What the adapter is for: its own limit lies one step behind ours.
+    env = jumanji.make(name, time_limit=1)
+    state, first = jax.jit(env.reset)(jax.random.key(0))
+    action = jnp.argmax(first.observation.action_mask, axis=-1).astype(jnp.int32)
+    _, out = jax.jit(env.step)(state, action)
+    assert out.last() and out.discount == 0
+    assert walk(name, [action], limit=1) == [(False, True)]
+    assert make(name, limit=7).env.time_limit == 8
+
+
+def test_a_choice_of_a_combination_has_a_mask_for_each():
+    task = make("Tetris-v0")
+    assert task.action == Discrete(40)
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    np.testing.assert_array_equal(task._to_jumanji(jnp.int32(23)), [2, 3])
+    np.testing.assert_array_equal(obs["action_mask"].reshape(4, 10), state.action_mask)
+    assert obs["action_mask"].min() == 0
+
+
+def test_choices_with_a_mask_each_are_several():
+    task = make("Connector-v3")
+    assert task.action == MultiDiscrete((5,) * 10)
+    _, obs = jax.jit(task.reset)(jax.random.key(0))
+    _, raw = jax.jit(task.env.reset)(jax.random.key(0))
+    np.testing.assert_array_equal(obs["action_mask"].reshape(10, 5), raw.observation.action_mask)
+
+
+def test_where_nothing_is_allowed_everything_is():
+    task = make("Tetris-v0")
+    assert np.all(task._mask(jnp.zeros((4, 10), bool)) == 1)
+    some = jnp.zeros((4, 10), bool).at[1, 2].set(True)
+    np.testing.assert_array_equal(np.flatnonzero(task._mask(some)), [12])
+    several = make("Cleaner-v0")
+    np.testing.assert_array_equal(
+        several._mask(jnp.array([[1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]], bool)),
+        [1, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0],
+    )
+
+
+def test_boards_are_planes_of_what_can_lie_there():
+    task = make("Game2048-v1")
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    assert obs["board"].shape == (4, 4, 18) and obs["board"].dtype == bool
+    np.testing.assert_array_equal(np.argmax(obs["board"], axis=-1), state.board)
+    np.testing.assert_array_equal(np.sum(obs["board"], axis=-1), 1)
+
+
+def test_numbers_keep_their_size_and_kinds_are_told_apart():
+    spaces = dict(make("MultiCVRP-v0").observation.spaces)
+    assert spaces["nodes_demands"] == Box((21,), 0.0, 1.0)  # of 0 to 60
+    spaces = dict(make("Maze-v0").observation.spaces)
+    assert spaces["agent_position_row"] == Discrete(10)
+    assert spaces["walls"] == Box((100,), 0.0, 1.0, "bool")
+    assert "step_count" not in spaces
+    task = make("TSP-v1")
+    assert task.observation["position"] == Discrete(21)
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    assert state.position == -1 and obs["position"] == 0
+
+
+def test_rewards_of_several_agents_are_summed():
+    task = make("LevelBasedForaging-v0")
+    state, _ = task.reset(jax.random.key(0))
+    env = task.env
+
+    class Paid:
+        """Pays 1 and 2, and ends for the first agent only."""
+
+        def step(self, state, action):
+            state, out = env.step(state, action)
+            return state, out.replace(reward=jnp.array([1.0, 2.0]), discount=jnp.array([0.0, 1.0]))
+
+    task.env = Paid()
+    _, out = task.step(jax.random.key(0), state, jnp.zeros(2, jnp.int32))
+    assert out.reward == 3 and not out.terminated and not out.truncated
+
+
+@pytest.mark.parametrize("name", ["Minesweeper-v0", "Cleaner-v0"])
+def test_sampled_actions_are_allowed_ones(name, make_config):
+    config = make_config(
+        env={"name": f"jumanji/{name}", "num_envs": 64}, network={"encoder": "mlp"}
+    )
+    parts = make_parts(config)
+    policy, env = parts.policy, parts.env
+
+    @jax.jit
+    def run(key):
+        agent = policy.init(key)
+        state = init_rollout(env, policy.network.initial_carry, key)
+        return collect(env, lambda *now: policy.act(agent, *now), state, key, 100).transitions
+
+    rows = jax.device_get(run(jax.random.key(0)))
+    n = 100 if isinstance(env.spec.action, Discrete) else 4
+    mask = rows.obs["action_mask"].reshape(100, 64, -1, n)
+    taken = rows.action.reshape(100, 64, -1, 1)
+    assert np.all(np.take_along_axis(mask, taken, -1) == 1) and not np.all(mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("Snake-v1", {"time_limit": 5}, "has no such option; it has num_rows, num_cols"),
+        ("Maze-v0", {"generator": "mine"}, "has no such option; it has none"),
+        ("Snake-v1", {"num_rows": 5.5}, "5.5 should be like 12"),
+        ("LevelBasedForaging-v0", {"penalty": "high"}, "'high' should be like 0.0"),
+    ],
+)
+@pytest.mark.toy
+def test_wrong_options_are_answered_in_one_sentence(name, options, said):
+    with pytest.raises(ValueError, match=said):
+        make(name, **options)
+
+
+@pytest.mark.toy
+def test_options_are_arguments_of_the_class():
+    task = make("Snake-v1", num_rows=6, num_cols=7)
+    assert task.observation["grid"] == Box((6, 7, 5), 0.0, 1.0)
+    assert isinstance(make("Game2048-v1", board_size=3).observation, Dict)
+    assert make("Game2048-v1", board_size=3).observation["board"].shape == (3, 3, 11)
+
+
+@pytest.mark.toy
+def test_the_names_are_those_of_the_package_without_what_downloads():
+    assert set(NAMES) == jumanji.registered_environments() - {"Sokoban-v0"}
+
+
+@pytest.mark.toy
+def test_dear_resets_are_not_computed_at_every_step():
+    dear, cheap = make("Maze-v0"), make("Snake-v1")
+    assert not dear.cheap_reset and dear.fresh_fraction == 0.25
+    assert cheap.cheap_reset
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "Snake-v1" else FULL) for n in NAMES]
+)
+def test_films_are_drawn_by_the_simulator_without_a_screen(name):
+    task = make(name)
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    if isinstance(task.action, MultiDiscrete):
+        mask = obs["action_mask"].reshape(len(task.action.nvec), -1)
+        action = jnp.argmax(mask, -1)
+    elif isinstance(task.action, Box):
+        action = jnp.ones(task.action.shape)
+    else:
+        action = jnp.argmax(obs["action_mask"]) if "action_mask" in obs else jnp.int32(0)
+    after, _ = jax.jit(task.step)(jax.random.key(0), state, action)
+    inner = [jax.device_get(x) for x in (state, after)]
+    frames = list(task.draw(inner, height=240, width=320))
+    assert [frame.shape for frame in frames] == [(240, 320, 3)] * 2
+    assert all(frame.dtype == np.uint8 and frame.std() > 1 for frame in frames)

@@ -1,0 +1,319 @@
+"""Games of pgx, played by hand: who moves, who is paid, and how they end."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.evaluation import Evaluator, evaluated
+from purejaxppo.parts import make_parts
+from purejaxppo.rollout import collect, init_rollout
+
+pgx = pytest.importorskip("pgx")
+
+FULL = pytest.mark.full
+GAMES = 32
+
+
+def make(name, rows=2, **options):
+    return registry.make(EnvConfig(name, num_envs=rows, options=options), rows)
+
+
+@pytest.fixture(scope="module")
+def tic_tac_toe():
+    """(reset, step) of one game of two rows."""
+    env = make("pgx/tic_tac_toe")
+    return jax.jit(env.reset), jax.jit(env.step)
+
+
+def play(game, moves, key):
+    """(player who begins, the last step) of a game of so many moves; both rows name the move."""
+    reset, step = game
+    state, obs = reset(key)
+    begins = int(jnp.argmax(obs["obs"]["turn"]))
+    out = None
+    for i, move in enumerate(moves):
+        if out is not None:
+            assert not np.any(out.reward) and not np.any(out.terminated)
+            obs = out.obs
+        mover = (begins + i) % 2
+        np.testing.assert_array_equal(obs["obs"]["turn"], np.arange(2) == mover)
+        np.testing.assert_array_equal(obs["action_mask"][1 - mover], np.arange(9) == 0)
+        assert obs["action_mask"][mover, move] == 1
+        # What the player who waits says is not looked at, even if it is a forbidden move.
+        said = np.where(np.arange(2) == mover, move, moves[0])
+        state, out = step(state, jnp.asarray(said, jnp.int32))
+        assert np.all(out.valid)
+    _, reset_row = step(state, jnp.zeros(2, jnp.int32))
+    assert not np.any(reset_row.valid) and not np.any(reset_row.obs["obs"]["board"])
+    return begins, out
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_who_has_three_in_a_row_is_paid_1_and_the_other_minus_1(tic_tac_toe, seed):
+    begins, out = play(tic_tac_toe, [0, 3, 1, 4, 2], jax.random.key(seed))
+    np.testing.assert_array_equal(out.reward, np.where(np.arange(2) == begins, 1, -1))
+    assert np.all(out.terminated) and not np.any(out.truncated)
+    own, others = out.obs["obs"]["board"][begins].reshape(9, 2).T
+    np.testing.assert_array_equal(np.flatnonzero(own), [0, 1, 2])
+    np.testing.assert_array_equal(np.flatnonzero(others), [3, 4])
+
+
+def test_the_second_player_may_win_too_and_each_sees_its_own_side(tic_tac_toe):
+    begins, out = play(tic_tac_toe, [0, 3, 1, 4, 8, 5], jax.random.key(0))
+    np.testing.assert_array_equal(out.reward, np.where(np.arange(2) == begins, -1, 1))
+    boards = out.obs["obs"]["board"]
+    np.testing.assert_array_equal(boards[0], boards[1][..., ::-1])
+
+
+def test_a_full_board_is_a_draw_which_is_no_time_limit(tic_tac_toe):
+    _, out = play(tic_tac_toe, [0, 1, 2, 4, 3, 5, 7, 6, 8], jax.random.key(0))
+    assert not np.any(out.reward)
+    assert np.all(out.terminated) and not np.any(out.truncated)
+
+
+def test_either_agent_begins(tic_tac_toe):
+    first = [tic_tac_toe[0](jax.random.key(i))[1] for i in range(8)]
+    assert {int(jnp.argmax(obs["obs"]["turn"])) for obs in first} == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def rollout(make_config):
+    """A fresh policy's rows of `GAMES` games of Connect Four against itself, [T, N]."""
+    config = make_config(
+        env={"name": "pgx/connect_four", "num_envs": 2 * GAMES}, network={"encoder": "mlp"}
+    )
+    parts = make_parts(config)
+    policy, env = parts.policy, parts.env
+
+    @jax.jit
+    def run(key):
+        agent = policy.init(key)
+        state = init_rollout(env, policy.network.initial_carry, key)
+        return collect(env, lambda *now: policy.act(agent, *now), state, key, 100).transitions
+
+    return jax.device_get(run(jax.random.key(0)))
+
+
+def test_sampled_moves_are_allowed_ones_and_waiting_has_probability_1(rollout):
+    mask, turn = rollout.obs["action_mask"], rollout.obs["obs"]["turn"] == 1
+    assert np.all(np.take_along_axis(mask, rollout.action[..., None], -1) == 1)
+    waits = rollout.valid & ~turn
+    assert waits.sum() > 1000
+    assert np.all(mask[waits].sum(-1) == 1)
+    assert np.all(rollout.action[waits] == 0)
+    np.testing.assert_array_equal(rollout.log_prob[waits], 0.0)
+    assert np.all(rollout.log_prob[rollout.valid & turn & (mask.sum(-1) > 1)] < 0)
+
+
+def test_one_of_two_has_the_turn_and_rewards_add_to_zero(rollout):
+    by_game = [x.reshape(-1, GAMES, 2) for x in (rollout.obs["obs"]["turn"], rollout.reward)]
+    over = rollout.terminated.reshape(-1, GAMES, 2)
+    before = rollout.valid.reshape(-1, GAMES, 2)[..., 0]
+    assert np.all(by_game[0].sum(-1)[before] == 1)
+    np.testing.assert_array_equal(by_game[1].sum(-1), 0)
+    assert np.abs(by_game[1]).sum() > 0
+    np.testing.assert_array_equal(over[..., 0], over[..., 1])
+    assert np.all(by_game[1][~over] == 0) and not np.any(rollout.truncated)
+
+
+def test_a_random_opponent_places_allowed_stones_from_either_seat():
+    task = registry.make_task(EnvConfig("pgx/connect_four", options={"opponent": "random"}))
+
+    @jax.jit
+    @jax.vmap
+    def games(key):
+        state, obs = task.reset(key)
+
+        def step(now, key):
+            state, obs, over = now
+            first_free = jnp.argmax(obs["action_mask"])
+            state, out = task.step(key, state, first_free)
+            row = obs["obs"]["turn"], obs["obs"]["board"].sum(), ~over, out.reward, out.terminated
+            return (state, out.obs, over | out.terminated), row
+
+        keys = jax.random.split(key, 43)
+        return obs["agent"], jax.lax.scan(step, (state, obs, jnp.bool_(False)), keys)[1]
+
+    seat, (turn, stones, going, reward, over) = jax.device_get(
+        games(jax.random.split(jax.random.key(0), 50))
+    )
+    assert set(seat) == {0, 1} and set(turn[:, 0]) == {0, 1}
+    for n in range(50):
+        length = going[n].sum()
+        assert length <= 42 and over[n, length - 1]
+        # One stone at each move, in turns: whoever is illegal in pgx loses without placing one.
+        np.testing.assert_array_equal(stones[n, :length], np.arange(length))
+        np.testing.assert_array_equal(turn[n, :length], (turn[n, 0] + np.arange(length)) % 2)
+        assert not np.any(reward[n, : length - 1])
+    won = [reward[n, going[n].sum() - 1] for n in range(50)]
+    assert set(won) >= {-1.0, 1.0}
+
+
+def last_allowed(key, obs):
+    """An opponent of one's own: the allowed move with the highest number."""
+    mask = obs["action_mask"]
+    return (mask.shape[-1] - 1 - jnp.argmax(mask[..., ::-1], axis=-1)).astype(jnp.int32)
+
+
+@pytest.fixture
+def own():
+    """The reference of an opponent by its name in this file."""
+    return lambda name: f"{__file__}:{name}"
+
+
+def test_a_function_of_ones_own_is_the_opponent(own):
+    config = EnvConfig("pgx/tic_tac_toe", options={"opponent": own("last_allowed")})
+    task = registry.make_task(config)
+    step, first = jax.jit(task.step), []
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    while True:
+        turn, free = int(obs["obs"]["turn"]), np.flatnonzero(~obs["obs"]["board"].any(-1).ravel())
+        before = obs["obs"]["board"]
+        state, out = step(jax.random.key(0), state, jnp.argmax(obs["action_mask"]))
+        (placed,) = np.flatnonzero((out.obs["obs"]["board"] != before).any(-1).ravel())
+        assert placed == (free[0] if turn else free[-1])
+        first.append(turn)
+        obs = out.obs
+        if out.terminated:
+            break
+    # From the ends: 0, 8, 1, 7, 2 for who begins.
+    assert len(first) == 5 and abs(out.reward) == 1 and (out.reward == 1) == bool(first[0])
+
+
+def three(key):
+    """No opponent."""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("three", r"takes \(key\), and is called with"), ("nobody", "nobody"), ("GAMES", "is a int")],
+)
+def test_an_opponent_that_is_none_is_refused_in_one_sentence(own, name, said):
+    with pytest.raises(ValueError, match=said):
+        registry.make_task(EnvConfig("pgx/tic_tac_toe", options={"opponent": own(name)}))
+
+
+def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
+    env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
+    config = make_config(env=env, eval={"options": {"opponent": "random"}})
+    assert config.env.options == {}
+    assert evaluated(config).options == {"opponent": "random"}
+    parts = make_parts(config)
+    assert parts.env.spec.num_agents == 2
+    evaluator = Evaluator(config, parts.policy, 6)
+    assert evaluator.env.spec.num_agents == 1
+    agent = jax.jit(parts.policy.init)(jax.random.key(0))
+    returns, lengths = jax.jit(evaluator.evaluate)(agent, jax.random.key(1))
+    assert returns.shape == (6,) and set(np.asarray(returns)) <= {-1.0, 0.0, 1.0}
+    assert np.all((lengths >= 5) & (lengths <= 9))
+
+
+@pytest.mark.toy
+def test_evaluations_need_the_spaces_of_training(make_config):
+    config = make_config(
+        env={"name": "dummy/choices", "options": {"kind": "discrete"}},
+        eval={"options": {"kind": "hybrid"}},
+    )
+    with pytest.raises(ValueError, match=r"eval\.options: with these the task's action"):
+        Evaluator(config, make_parts(config).policy, 2)
+
+
+def test_freeways_own_limit_truncates_and_a_lost_ball_terminates():
+    task = registry.adapter("pgx").make("minatar-freeway", EnvConfig("pgx/minatar-freeway"))
+    key = jax.random.key(0)
+    state = task.reset(key)[0].replace(_terminate_timer=jnp.int32(0))
+    _, out = jax.jit(task.step)(key, state, 0)
+    assert out.truncated and not out.terminated
+
+    config = EnvConfig("pgx/minatar-breakout", options={"sticky_action_prob": 0.0})
+    task = registry.adapter("pgx").make("minatar-breakout", config)
+    state, _ = task.reset(key)
+    step = jax.jit(task.step)
+    for _ in range(30):
+        state, out = step(key, state, 0)
+        if out.terminated:
+            break
+    assert out.terminated and not out.truncated
+
+
+def test_allowed_moves_of_2048_are_never_fined():
+    env = make("pgx/2048", GAMES)
+
+    @jax.jit
+    def run(key):
+        def step(now, key):
+            state, obs = now
+            logits = jnp.where(obs["action_mask"] == 1, 0.0, -jnp.inf)
+            state, out = env.step(state, jax.random.categorical(key, logits))
+            tiles = out.obs["obs"][..., 1:].any((-3, -2, -1))
+            return (state, out.obs), (out.reward, out.terminated, tiles, obs["action_mask"])
+
+        return jax.lax.scan(step, env.reset(key), jax.random.split(key, 250))[1]
+
+    reward, over, tiles, mask = jax.device_get(run(jax.random.key(0)))
+    assert np.all(reward >= 0) and reward.max() >= 64 and over.any() and np.all(tiles)
+    assert np.all(mask.any(-1)) and not np.all(mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (
+            "connect_four",
+            {"opponent": "perfect"},
+            "neither random nor a function of yours",
+        ),
+        ("connect_four", {"size": 8}, "has no such option; it has opponent"),
+        ("2048", {"opponent": "random"}, "has no such option; it has none"),
+        ("minatar-asterix", {"sticky_action_prob": 2}, "is no probability"),
+        ("minatar-asterix", {"use_minimal_action_set": 1}, "is neither true nor false"),
+        ("minatar-asterix", {"ramping": True}, "it has use_minimal_action_set, sticky"),
+    ],
+)
+@pytest.mark.toy
+def test_wrong_options_are_answered_in_one_sentence(name, options, said):
+    with pytest.raises(ValueError, match=said):
+        registry.make_task(EnvConfig(f"pgx/{name}", options=options))
+
+
+@pytest.mark.toy
+def test_the_names_are_those_of_the_package():
+    assert set(registry.adapter("pgx").task_names()) == set(pgx.available_envs())
+
+
+@pytest.mark.parametrize(
+    "name", ["hex", "kuhn_poker", "leduc_holdem", "othello", "sparrow_mahjong", "tic_tac_toe"]
+)
+@FULL
+def test_no_game_is_cut_by_its_most_moves(name):
+    task = registry.make_task(EnvConfig(f"pgx/{name}", options={"opponent": "random"}))
+
+    @jax.jit
+    @jax.vmap
+    def cut(key):
+        def step(now, key):
+            state, obs, over = now
+            logits = jnp.where(obs["action_mask"] == 1, 0.0, -jnp.inf)
+            state, out = task.step(key, state, jax.random.categorical(key, logits))
+            cut = ~over & out.truncated & ~out.terminated
+            return (state, out.obs, over | out.terminated | out.truncated), cut
+
+        keys = jax.random.split(key, task.max_episode_steps)
+        (_, _, over), cut = jax.lax.scan(step, (*task.reset(key), jnp.bool_(False)), keys)
+        return over, cut.any()
+
+    over, cut = cut(jax.random.split(jax.random.key(0), 200))
+    assert np.all(over) and not np.any(cut)
+
+
+def test_films_show_the_board(tic_tac_toe):
+    task = registry.make_task(EnvConfig("pgx/connect_four", options={"opponent": "random"}))
+    state, _ = jax.jit(task.reset)(jax.random.key(0))
+    after, _ = jax.jit(task.step)(jax.random.key(0), state, 3)
+    states = [task.unwrap(jax.device_get(x)) for x in (state, after)]
+    frames = list(task.draw(states, height=120, width=160))
+    assert frames[0].shape == (120, 160, 3) and frames[0].dtype == np.uint8
+    assert np.any(frames[0] != frames[1])
