@@ -55,6 +55,12 @@ FAMILIES = {
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
     "jax": Family("purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name"),
+    "jaxmarl": Family(
+        "purejaxppo.envs.jaxmarl",
+        "jaxmarl",
+        "jaxmarl",
+        "several agents: MPE, SMAX, Overcooked, ...",
+    ),
     "oscillator": Family(
         "purejaxppo.envs.oscillator.adapter", "jax", "", "ensembles of neurons to desynchronise"
     ),
