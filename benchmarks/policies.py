@@ -43,6 +43,8 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
         "env.name": "xminigrid/MiniGrid-DoorKey-5x5",
         "env.options": {"direction": True, "pocket": True},
     },
+    ("jaxmarl", "discrete"): {"env.name": "jaxmarl/MPE_simple_spread_v3", "env.num_envs": 12},
+    ("jaxmarl", "masked"): {"env.name": "jaxmarl/SMAX-3m", "env.num_envs": 12},
     ("envpool", "discrete"): {"env.name": "envpool/CartPole-v1"},
     ("envpool", "gaussian"): {"env.name": "envpool/Pendulum-v1"},
     ("envpool", "beta"): {"env.name": "envpool/Pendulum-v1"},

@@ -1,5 +1,6 @@
 """The command `purejaxppo`, `python -m`, and the public names beside modules of the same name."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -130,6 +131,41 @@ def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
     assert command.main(["list", "configs", "*pole*"]) == 0
     found = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert "cartpole.yaml" in found and "hopper.yaml" not in found
+
+
+@toy
+def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(capsys):
+    for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
+        assert command.main(words) == 0
+        spread, tag = capsys.readouterr().out.splitlines()
+        assert spread.split(maxsplit=1) == [
+            "particles/spread",
+            "agent 1 of 3 & obs [14] -> 1 of 5, 25 steps, 3 agents, particles_spread.yaml",
+        ]
+        assert tag.endswith("50 steps, 5 agents, particles_tag.yaml")
+    assert command.main(["list", "envs", "dummy"]) == 0
+    pixels = capsys.readouterr().out.splitlines()[1]
+    assert "uint8 [84, 84, 4] -> " in pixels and pixels.endswith(" steps")
+
+
+@toy
+def test_families_are_listed_without_importing_a_simulator(capsys, monkeypatch):
+    from purejaxppo.envs import registry
+
+    found = importlib.util.find_spec
+    here = {"jax", "brax"}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: found("jax") if name in here else None
+    )
+    monkeypatch.setattr(registry, "adapter", pytest.fail)
+    for words in (["list", "envs"], ["train", "--list_envs"]):
+        assert command.main(words) == 0
+        *lines, last = capsys.readouterr().out.splitlines()
+        said = dict(line.split(maxsplit=1) for line in lines)
+        assert set(said) == {f"{family}/" for family in registry.FAMILIES}
+        assert said["brax/"] == registry.FAMILIES["brax"].about
+        assert said["gymnax/"] == "not installed: pip install 'purejaxppo[gymnax]'"
+        assert last == "`purejaxppo list envs FAMILY` prints the tasks of one"
 
 
 @toy

@@ -1,19 +1,22 @@
 """`purejaxppo list envs`: names that commands and configs take."""
 
 import fnmatch
+import importlib.util
 from collections.abc import Callable, Sequence
 
 from purejaxppo.config import files
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.runs.console import fail
+from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
-HELP = f"""usage: {PROG} envs [PATTERN]
+HELP = f"""usage: {PROG} envs [FAMILY or PATTERN]
        {PROG} configs [PATTERN]
 
 List the environments that can be trained, or the configs that come with the library.
 
   {PROG} envs
+  {PROG} envs particles
   {PROG} envs 'brax/*'
   {PROG} configs '*pole*'"""
 
@@ -47,16 +50,21 @@ def run(words: Sequence[str]) -> int:
 
 
 def list_envs(pattern: str = "*") -> int:
-    """Prints one environment per line; a family that is not installed has one line.
+    """Prints families, or one environment per line; a family that is not installed has one line.
 
     Args:
-        pattern: of names, family/task; or a family, or a part of names.
+        pattern: "*": of all families, nothing more; the name of a family: its tasks with their
+            spaces, limits and configs; else a pattern of names, family/task, or a part of names.
 
     Raises:
         ValueError: no name fits.
     """
     from purejaxppo.envs import registry
 
+    if pattern == "*":
+        return list_families()
+    if pattern in registry.FAMILIES:
+        return list_tasks(pattern)
     families, wanted = list(registry.FAMILIES), pattern.partition("/")[0]
     named = [family for family in families if _fits(family, wanted)]
     whole = pattern
@@ -76,6 +84,71 @@ def list_envs(pattern: str = "*") -> int:
         hint = did_you_mean(wanted, families, f"its families are {', '.join(families)}")
         raise ValueError(f"{PROG} envs {pattern}: no environment fits; {hint}")
     return 0
+
+
+def list_families() -> int:
+    """Prints one family per line; imports no simulator."""
+    from purejaxppo.envs import registry
+
+    for name, family in registry.FAMILIES.items():
+        there = importlib.util.find_spec(family.requires) is not None
+        missing = f"not installed: pip install 'purejaxppo[{family.extra}]'"
+        print(f"{name + '/':14} {family.about if there else missing}")
+    print(f"`{PROG} envs FAMILY` prints the tasks of one")
+    return 0
+
+
+def list_tasks(family: str) -> int:
+    """Prints the tasks of a family: spaces, time limit, agents, configs.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
+    from purejaxppo.envs import registry
+
+    configs = configs_by_task()
+    for name in registry.task_names(family):
+        said = "" if registry.FAMILIES[family].host else facts(name)
+        found = ", ".join(filter(None, (said, *configs.get(name, ()))))
+        print(f"{name:42} {found}".rstrip(), flush=True)
+    return 0
+
+
+def facts(name: str) -> str:
+    """A task's spaces, time limit and number of agents; or why it cannot be made."""
+    from purejaxppo.config.schema import EnvConfig
+    from purejaxppo.envs import registry
+
+    try:
+        spec = registry.make(EnvConfig(name=name), 1, evaluation=True).spec
+    except ValueError as error:
+        return str(error)
+    limit = f"{spec.max_episode_steps} steps" if spec.max_episode_steps else "no limit"
+    agents = f", {spec.num_agents} agents" if spec.num_agents > 1 else ""
+    return f"{words(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
+
+
+def words(space: Space) -> str:
+    """A space in a few words, such as `obs [75] & action_mask uint8 [8]`."""
+    if isinstance(space, Dict):
+        return " & ".join(f"{name} {words(part)}" for name, part in space.spaces)
+    if isinstance(space, Discrete):
+        return f"1 of {space.n}"
+    if isinstance(space, MultiDiscrete):
+        return f"{len(space.nvec)} of up to {max(space.nvec)}"
+    kind = "" if space.dtype == "float32" else f"{space.dtype} "
+    return f"{kind}[{', '.join(map(str, space.shape))}]"
+
+
+def configs_by_task() -> dict[str, list[str]]:
+    """The configs that come with the library, by the name of their environment."""
+    found: dict[str, list[str]] = {}
+    for folder in files.config_dirs():
+        for path in sorted(folder.glob("*.yaml")):
+            name = files.read_yaml(path).get("env", {}).get("name", "")
+            if path.name not in found.setdefault(name, []):
+                found[name].append(path.name)
+    return found
 
 
 def list_configs(pattern: str = "*") -> int:

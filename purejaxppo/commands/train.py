@@ -46,7 +46,7 @@ class Flags:
     film: tyro.conf.FlagCreatePairsOff[bool] = False
     """Draw an episode of the best agent at the end, into film.mp4 in the run's folder."""
     list_envs: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Print every environment that can be trained, and end."""
+    """Print the families of environments, or with the name of one behind it its tasks, and end."""
     list_configs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Print the configs that come with the library, and end."""
     coordinator: str = ""
@@ -84,6 +84,8 @@ def main(args: Sequence[str] | None = None) -> int:
     logging.getLogger("absl").setLevel(logging.ERROR)
     words = sys.argv[1:] if args is None else args
     try:
+        if family := listed_family(words):
+            return listing.list_envs(family)
         place, command = start(words)
         if command.list_envs:
             return listing.list_envs()
@@ -103,6 +105,13 @@ def main(args: Sequence[str] | None = None) -> int:
         processes.abort(1)
     processes.finish()
     return code
+
+
+def listed_family(words: Sequence[str]) -> str:
+    """The word behind --list_envs; empty if there is none."""
+    flags = [i for i, word in enumerate(words) if word.replace("-", "_") == "__list_envs"]
+    behind = words[flags[0] + 1 :] if flags else []
+    return behind[0] if behind and not behind[0].startswith("-") else ""
 
 
 def start(words: Sequence[str]) -> tuple[processes.Place, Command]:

@@ -56,6 +56,12 @@ FAMILIES = {
         "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
     ),
     "jax": Family("purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name"),
+    "jaxmarl": Family(
+        "purejaxppo.envs.jaxmarl",
+        "jaxmarl",
+        "jaxmarl",
+        "several agents: MPE, SMAX, Overcooked, ...",
+    ),
     "jumanji": Family(
         "purejaxppo.envs.jumanji", "jumanji", "jumanji", "puzzles, packing, routing; with masks"
     ),

@@ -145,6 +145,22 @@ MINIGRID = (
     *(f"XLand-MiniGrid-R6-{n}x{n}" for n in (13, 17, 19)),
     *(f"XLand-MiniGrid-R9-{n}x{n}" for n in (16, 19, 25)),
 )
+JAXMARL = (
+    "MPE_simple_v3",
+    "MPE_simple_adversary_v3",
+    "MPE_simple_crypto_v3",
+    *(f"MPE_simple_facmac_{kind}v1" for kind in ("", "3a_", "6a_", "9a_")),
+    "MPE_simple_push_v3",
+    "MPE_simple_reference_v3",
+    "MPE_simple_speaker_listener_v4",
+    "MPE_simple_spread_v3",
+    "MPE_simple_tag_v3",
+    "MPE_simple_world_comm_v3",
+    *("coin_game", "hanabi", "jaxnav", "overcooked", "overcooked_v2", "switch_riddle"),
+    *(f"SMAX-{name}" for name in ("3m", "8m", "25m", "2s3z", "3s5z", "3s_vs_5z", "5m_vs_6m")),
+    *(f"SMAX-{name}" for name in ("6h_vs_8z", "10m_vs_11m", "27m_vs_30m", "3s5z_vs_3s6z")),
+    *(f"SMAX-smacv2_{count}_units" for count in (5, 10, 20)),
+)
 PETTINGZOO = ("mpe2.simple_spread_v3", "mpe2.simple_tag_v3")
 GYMNASIUM = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "FrozenLake-v1")
 ONE_OF_EACH_KIND = {
@@ -163,6 +179,9 @@ ONE_OF_EACH_KIND = {
     "gymnax/FrozenLake-misc": "an observation that is a number",
     "gymnax/Pendulum-v1": "a Box of actions, time limits alone",
     "jax/support.own_code:Walk": "a user's own",
+    "jaxmarl/MPE_simple_speaker_listener_v4": "agents of two kinds, time limits alone",
+    "jaxmarl/SMAX-3m": "agents with masks",
+    "jaxmarl/overcooked": "agents that see pictures",
     "oscillator/bvdp": "windows",
     "jumanji/Connector-v3": "choices with a mask each, rewards to be summed",
     "jumanji/Snake-v1": "a board, a mask",
@@ -187,6 +206,7 @@ ALL = [
     *(("envpool/" + name, "") for name in ENVPOOL),
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
     ("jax/support.own_code:Walk", ""),
+    *(("jaxmarl/" + name, "") for name in JAXMARL),
     *(("oscillator/" + name, "") for name in ("bvdp", "hindmarsh_rose", "kuramoto")),
     *(("jumanji/" + name, "") for name in JUMANJI),
     *(("particles/" + name, "") for name in ("spread", "tag")),
@@ -217,6 +237,7 @@ ONE_START = {
     "gymnax/SimpleBandit-bsuite",
     "gymnax/SpaceInvaders-MinAtar",
     *(f"xminigrid/MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
+    "jaxmarl/overcooked_v2",
 }
 """Tasks whose first observation is always the same."""
 
@@ -227,6 +248,13 @@ def parameter(name, backend):
     group = pytest.mark.xdist_group(f"contract-{task}")
     is_quick = name in ONE_OF_EACH_KIND and not backend
     return pytest.param((name, backend), id=task, marks=[group] if is_quick else [group, FULL])
+
+
+def allowed_action(space, key, obs, num_envs):
+    """A random action; of those that a row's mask allows, if it has one."""
+    if isinstance(obs, dict) and isinstance(space, spaces.Discrete) and spaces.MASK in obs:
+        return jax.random.categorical(key, jnp.log(obs[spaces.MASK].astype(jnp.float32)))
+    return random_action(space, key, num_envs)
 
 
 def random_action(space, key, num_envs):
@@ -292,7 +320,15 @@ def make(name, backend="", limit=LIMIT):
         max_episode_steps=limit,
         options=OPTIONS.get(name, {}),
     )
-    return registry.make(config, NUM_ENVS)
+    return registry.make(config, whole_worlds(config))
+
+
+def whole_worlds(config):
+    """A number of rows: 3 where these are whole worlds, else two worlds."""
+    if not config.name.startswith("jaxmarl/"):
+        return NUM_ENVS
+    num_agents = len(registry.make_task(config).agents)
+    return NUM_ENVS if NUM_ENVS % num_agents == 0 else 2 * num_agents
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -311,8 +347,8 @@ class Recording:
         self.name, self.spec = name, self.env.spec
 
         def act(key, carry, obs, start):
-            action = random_action(self.spec.action, key, NUM_ENVS)
-            return PolicyStep(carry, action, jnp.zeros(NUM_ENVS), action)
+            action = allowed_action(self.spec.action, key, obs, self.spec.num_envs)
+            return PolicyStep(carry, action, jnp.zeros(self.spec.num_envs), action)
 
         def run(key, disturb):
             env_key, act_key = jax.random.split(key)
@@ -384,7 +420,7 @@ def test_observations_are_as_their_space_says(recording):
             spaces.MultiDiscrete: lambda s: ((len(s.nvec),), "int32"),
             spaces.Box: lambda s: (s.shape, s.dtype),
         }[type(space)](space)
-        assert x.shape == (LENGTH + 1, NUM_ENVS, *shape)
+        assert x.shape == (LENGTH + 1, recording.spec.num_envs, *shape)
         assert x.dtype == dtype
         if np.issubdtype(x.dtype, np.floating):
             assert np.all(np.isfinite(x))
@@ -409,11 +445,11 @@ def test_windows_slide(recording):
 
 
 def test_rewards_are_finite_float32_and_flags_are_bool(recording):
-    rows = recording.rows
-    assert rows.reward.dtype == np.float32 and rows.reward.shape == (LENGTH, NUM_ENVS)
+    rows, shape = recording.rows, (LENGTH, recording.spec.num_envs)
+    assert rows.reward.dtype == np.float32 and rows.reward.shape == shape
     assert np.all(np.isfinite(rows.reward))
     for flag in (rows.terminated, rows.truncated, rows.valid):
-        assert flag.dtype == bool and flag.shape == (LENGTH, NUM_ENVS)
+        assert flag.dtype == bool and flag.shape == shape
     assert recording.episodes.diverged == 0
 
 
@@ -467,7 +503,7 @@ def test_starts_differ_between_episodes_and_environments(recording):
 
 def test_episode_sums_are_those_of_the_rows(recording):
     rows, done = recording.rows, recording.done
-    returns, running = 0.0, np.zeros(NUM_ENVS)
+    returns, running = 0.0, np.zeros(recording.spec.num_envs)
     for t in range(LENGTH):
         running += rows.reward[t]
         returns += running[done[t]].sum()
@@ -481,7 +517,7 @@ def test_step_gives_back_what_it_takes_weak_types_included(recording):
     env = recording.env
     state, obs = jax.eval_shape(env.reset, jax.random.key(0))
     action = jax.eval_shape(
-        lambda key: random_action(env.spec.action, key, NUM_ENVS), jax.random.key(0)
+        lambda key: random_action(env.spec.action, key, env.spec.num_envs), jax.random.key(0)
     )
     after, step = jax.eval_shape(env.step, jax.eval_shape(env.refresh, state), action)
 
@@ -494,14 +530,14 @@ def test_step_gives_back_what_it_takes_weak_types_included(recording):
 
 
 def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(recording):
-    rows = recording.rows
-    gamma, value = 0.75, np.full((LENGTH, NUM_ENVS), 4.0, np.float32)  # 4 = 1 / (1 - gamma)
+    rows, num_rows = recording.rows, recording.spec.num_envs
+    gamma, value = 0.75, np.full((LENGTH, num_rows), 4.0, np.float32)  # 4 = 1 / (1 - gamma)
     reward = np.where(rows.valid, np.float32(1), rows.reward)
     flags = (rows.terminated, recording.done, rows.valid)
     arrays = map(jnp.asarray, (reward, value, value, *flags))
     advantage = np.asarray(gae(*arrays, gamma=gamma, gae_lambda=1.0)[0])
     # k steps before a termination the advantage is gamma^k (1 - V); everywhere else exactly 0.
-    expected = np.zeros((LENGTH + 1, NUM_ENVS), np.float32)
+    expected = np.zeros((LENGTH + 1, num_rows), np.float32)
     for t in reversed(range(LENGTH)):
         later = np.where(recording.done[t], 0, np.float32(gamma) * expected[t + 1])
         expected[t] = np.where(rows.terminated[t], -3.0, later) * rows.valid[t]
@@ -515,6 +551,7 @@ def test_the_lists_above_are_complete():
         "brax": BRAX,
         "craftax": CRAFTAX,
         "gymnax": GYMNAX,
+        "jaxmarl": JAXMARL,
         "jumanji": JUMANJI,
         "pgx": PGX,
         "xminigrid": MINIGRID,
