@@ -21,7 +21,7 @@ from purejaxppo.types import PolicyStep
 # Brax asks MJX for fields in the old way.
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
 
-FULL = pytest.mark.full
+FULL, SLOW = pytest.mark.full, pytest.mark.slow
 LENGTH, NUM_ENVS, LIMIT = 40, 3, 12
 
 GYMNAX = (
@@ -193,7 +193,24 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""What `make test` records, and why; `make test-all` records all."""
+"""What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
+AT_LENGTH = {
+    "craftax": ("Craftax-Classic-Symbolic-v1",),
+    "jaxmarl": (
+        *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),
+        *("overcooked_v2", "switch_riddle"),
+    ),
+    "jumanji": (
+        *("BinPack-v2", "Game2048-v1", "JobShop-v0", "LevelBasedForaging-v0", "Maze-v0"),
+        *("Minesweeper-v0", "RubiksCube-v0", "Sudoku-v0", "Tetris-v0"),
+    ),
+    "pgx": ("2048", "backgammon", "connect_four", "go_9x9", "kuhn_poker", "minatar-freeway"),
+    "xminigrid": (
+        *("MiniGrid-DoorKey-8x8", "MiniGrid-FourRooms", "MiniGrid-MemoryS8"),
+        *("MiniGrid-Playground", "XLand-MiniGrid-R4-9x9"),
+    ),
+}
+"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest."""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes half a minute to compile."""
 
@@ -246,8 +263,11 @@ def parameter(name, backend):
     task = f"{name}-{backend}" if backend else name
     # Several workers share this file: each recording is made by one of them.
     group = pytest.mark.xdist_group(f"contract-{task}")
-    is_quick = name in ONE_OF_EACH_KIND and not backend
-    return pytest.param((name, backend), id=task, marks=[group] if is_quick else [group, FULL])
+    if name in ONE_OF_EACH_KIND and not backend:
+        return pytest.param((name, backend), id=task, marks=group)
+    family, _, own = name.partition("/")
+    rare = own not in AT_LENGTH.get(family, (own,))
+    return pytest.param((name, backend), id=task, marks=[group, SLOW if rare else FULL])
 
 
 def allowed_action(space, key, obs, num_envs):

@@ -145,7 +145,7 @@ def test_two_processes_train_an_environment_network_and_term_of_ones_own(folder)
     shutil.copy(OWN_CODE, folder / "mine.py")
     own = ["--env.name", "jax/mine.py:Walk", "--network.torso", "mine.py:Dense"]
     own += ["--ppo.terms", "mine.py:next_position", "--total_timesteps", "1024", "--run_dir"]
-    (code, out, err), other = ends(both(*own, "two"))
+    (code, _, err), other = ends(both(*own, "two"))
     assert (code, err) == (0, "")
     assert other == (0, "", "")
     (copy,) = Path("two/code").rglob("mine.py")
