@@ -44,7 +44,7 @@ NOTEBOOK = {
 LEARNING = {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97, "reward_scaling": 10}
 """The other settings of ant there, for both of Brax's contenders."""
 EPISODES = 64
-FRAMES, HEIGHT, WIDTH = 90, 220, 300
+FRAMES, HEIGHT, WIDTH = 90, 176, 240
 
 
 def main() -> None:
@@ -212,7 +212,8 @@ def draw_curves(rows: list[dict[str, Any]]) -> None:
             continue
         for curve in curves:
             axis.plot(curve[:, 1], curve[:, 2], color=colours[contender], alpha=0.3, linewidth=0.9)
-        grid = np.linspace(0, min(curve[-1, 1] for curve in curves), 200)
+        ends = max(curve[0, 1] for curve in curves), min(curve[-1, 1] for curve in curves)
+        grid = np.linspace(*ends, 200)
         mean = np.mean([np.interp(grid, curve[:, 1], curve[:, 2]) for curve in curves], 0)
         label = f"{about}, {len(curves)} seed{'s' * (len(curves) > 1)}"
         axis.plot(grid, mean, color=colours[contender], linewidth=2, label=label)
@@ -243,13 +244,15 @@ def draw_film(config: str, agents: Path) -> None:
                 (8, 5),
                 f"{seconds:.0f} s of training, return {rewards.sum():,.0f}",
                 fill=(40, 44, 52),
-                font=ImageFont.load_default(13),
+                font=ImageFont.load_default(11),
             )
         films.append(frames)
-    joined = [
-        Image.fromarray(np.concatenate([np.asarray(x) for x in three], axis=1)).quantize(96)
+    whole = [
+        Image.fromarray(np.concatenate([np.asarray(x) for x in three], axis=1))
         for three in zip(*films, strict=True)
     ]
+    palette = whole[0].quantize(48)
+    joined = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in whole]
     joined[0].save(
         PICTURES / "first_minutes.gif",
         save_all=True,

@@ -259,6 +259,43 @@ def milestones(rows: Rows) -> list[str]:
     return lines
 
 
+def first_minutes(rows: Rows) -> list[str]:
+    """Returns at some seconds of training, beside Brax's PPO."""
+    if not rows:
+        return []
+    marks = (20, 60, 90, 115)
+    lines = [
+        "",
+        "### Ant, the first two minutes",
+        "",
+        "`python benchmarks/first_minutes.py`: returns of deterministic policies over seconds of "
+        "training without compiling and evaluating, interpolated between evaluations; this "
+        "library with ant.yaml (its schedules over twice the steps), and Brax's PPO with the same "
+        "sizes and the rest of Brax's own settings for ant. Contenders take turns, seed by seed. "
+        "Untrained, an ant that stands gets 1,000.",
+        "",
+        "![Returns over seconds](pictures/first_minutes.png)",
+        "",
+        f"| contender | seed | {' | '.join(f'{mark} s' for mark in marks)} | steps/s |",
+        "| --- " * (3 + len(marks)) + "|",
+    ]
+    for row in sorted(rows, key=lambda row: (row["contender"] != "ours", row["seed"])):
+        steps, seconds, returns = zip(*row["curve"], strict=True)
+        cells = [f"{interpolated(mark, seconds, returns):,.0f}" for mark in marks]
+        name = {"ours": "purejaxppo", "brax": "Brax's PPO"}.get(row["contender"], "Brax's notebook")
+        speed = (steps[-1] - steps[0]) / (seconds[-1] - seconds[0])
+        lines.append(f"| {name} | {row['seed']} | {' | '.join(cells)} | {speed:,.0f} |")
+    return lines
+
+
+def interpolated(x: float, xs: tuple[float, ...], ys: tuple[float, ...]) -> float:
+    """The value at x of a line through points."""
+    for left, right, low, high in zip(xs, xs[1:], ys, ys[1:], strict=False):
+        if left <= x <= right:
+            return low + (high - low) * (x - left) / (right - left)
+    return float("nan")
+
+
 def oscillator(learned: Rows, speeds: Rows) -> list[str]:
     """How far each seed parts the ensembles, and neuron-steps per second."""
     if not learned:
@@ -705,6 +742,7 @@ def document() -> str:
         "### Hopper, the first minute",
         "",
         *milestones(learned),
+        *first_minutes(read("first_minutes.jsonl")),
         *oscillator(read("oscillator_learning.jsonl"), read("oscillator.jsonl")),
         "",
         "## Speed",
