@@ -44,7 +44,7 @@ def texts_of(config: Config) -> list[str]:
     sections = (config.network, config.ppo, config.intrinsic)
     fields = [getattr(part, name) for part in sections for name in own_fields(type(part))]
     fields += [env.wrappers, tuple(env.options.values()), tuple(env.curriculum.values())]
-    fields.append(config.callbacks)
+    fields += [tuple(config.eval.options.values()), config.callbacks]
     texts = [text for field in fields for text in (field if is_list(field) else (field,))]
     name = Own(env.name.partition("/")[2], copies=getattr(env.name, "copies", None))
     return [name, *(text for text in texts if isinstance(text, str))]

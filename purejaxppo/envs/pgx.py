@@ -2,9 +2,9 @@
 
 A game of several players is a world of agents, of which one moves at each step; those who wait
 have one allowed action, which nothing looks at. All agents share one policy unless
-`network.policies` says otherwise, so that it learns from playing against itself. With
-`env.options.opponent: random` the environment has one agent, in a seat drawn anew for each episode,
-and the others move at random.
+`network.policies` says otherwise, so that it learns from playing against itself. With the option
+`opponent` the environment has one agent, in a seat drawn anew for each episode, and the others move
+at random or as a user's function says, such as a saved agent.
 """
 
 import warnings
@@ -16,13 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Key
+from purejaxppo.config import tracing
+from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.teams import Team
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
 OPPONENT = "opponent"
 """The option that seats one agent among other players."""
+RANDOM = "random"
 TIME_LIMITS = {
     "2048": 5_000,
     "minatar-asterix": 2_500,
@@ -61,8 +64,9 @@ def task_names() -> list[str]:
 def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
     """The game called `name`.
 
-    `config.options` are `use_minimal_action_set` and `sticky_action_prob` of MinAtar, and
-    `opponent: random` of games for several players.
+    `config.options` are `use_minimal_action_set` and `sticky_action_prob` of MinAtar, and of games
+    for several players `opponent`: `random`, or a reference to a function (key, obs [N, ...]) ->
+    action [N], as `Agent.controller()` gives, of observations as a row has them.
 
     Raises:
         ValueError: an unknown option or an invalid value.
@@ -77,7 +81,13 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
         env = type(env)(**config.options) if config.options else env
         return SinglePlayer(env, TIME_LIMITS[name])
     game = Game(env, LONGEST[name])
-    return Against(game) if OPPONENT in config.options else game
+    if OPPONENT not in config.options:
+        return game
+    chosen = str(config.options[OPPONENT])
+    if chosen == RANDOM:
+        return Against(game)
+    where = f"env.options.{OPPONENT}"
+    return Against(game, load(config.options[OPPONENT], where), f"{where} = {chosen}")
 
 
 def _check(name: str, config: EnvConfig) -> None:
@@ -85,13 +95,16 @@ def _check(name: str, config: EnvConfig) -> None:
     if name.startswith("minatar-"):
         known = MINATAR_OPTIONS
     elif name in LONGEST:
-        known = {OPPONENT: "random"}
+        known = {OPPONENT: RANDOM}
     for option, value in config.options.items():
         if option not in known:
             there = f"it has {', '.join(known)}" if known else "it has none"
             raise ValueError(f"env.options.{option}: pgx/{name} has no such option; {there}")
-        if option == OPPONENT and value != "random":
-            raise ValueError(f"env.options.{option} = {value!r}: the only one there is is random")
+        if option == OPPONENT and value != RANDOM and not is_reference(str(value)):
+            raise ValueError(
+                f"env.options.{option} = {value!r} is neither random nor a function of yours as "
+                f"file.py:name"
+            )
         if option == "use_minimal_action_set" and not isinstance(value, bool):
             raise ValueError(f"env.options.{option} = {value!r} is neither true nor false")
         if option == "sticky_action_prob" and (
@@ -172,7 +185,7 @@ class Game:
         self.size = int(env.num_players)
         self.agents = tuple(f"player_{i}" for i in range(self.size))
         moves = Discrete(int(env.num_actions))
-        own = {
+        own: dict[str, Space] = {
             "board": _board(env),
             "turn": Discrete(2),
             MASK: Box((moves.n,), 0.0, 1.0, "uint8"),
@@ -223,7 +236,7 @@ class Seated(NamedTuple):
 
 
 class Against:
-    """A game of which the agent is one player, and the others move at random.
+    """A game of which the agent is one player, and another policy or chance is all others.
 
     One step is one move of anybody, and observations are those of a row of the world, so that a
     policy plays here as it does against itself.
@@ -232,9 +245,19 @@ class Against:
     cheap_reset = True
     frame_rate = Game.frame_rate
 
-    def __init__(self, game: Game) -> None:
-        """Seats an agent among random players."""
+    def __init__(self, game: Game, opponent: Any = None, where: str = "") -> None:
+        """Seats an agent in a game.
+
+        Args:
+            game: the world.
+            opponent: (key, obs [1, ...]) -> action [1]; None: allowed moves at random.
+            where: the option that names the opponent, for errors.
+
+        Raises:
+            ValueError: the opponent is no such function.
+        """
         self.game = game
+        self.opponent = opponent
         self.max_episode_steps = game.max_episode_steps
         team = Team(
             game.agents,
@@ -244,28 +267,41 @@ class Against:
         )
         self.observation = team.row
         self.action = team.action
+        if opponent is not None:
+            row = jax.tree.map(lambda x: x[None], example(self.observation))
+            gives = jax.ShapeDtypeStruct((1,), jnp.int32)
+            key = jax.random.key(0)
+            tracing.check(opponent, where, "(key, obs [1, ...])", key, row, gives=gives)
 
-    def _obs(self, state: Seated) -> dict[str, Any]:
-        seen = self.game.observe(state.game, state.seat)
-        return {"agent": state.seat, MASK: seen.pop(MASK), "obs": seen}
+    def _row(self, game: Any, player: jax.Array) -> dict[str, Any]:
+        """A player's observation as a row of the world has it."""
+        seen = self.game.observe(game, player)
+        return {"agent": player, MASK: seen.pop(MASK), "obs": seen}
+
+    def _others(self, key: Key, game: Any) -> jax.Array:
+        """The move of the player whose turn it is, who is not the agent."""
+        if self.opponent is None:
+            return jax.random.categorical(key, jnp.where(game.legal_action_mask, 0.0, -jnp.inf))
+        row = self._row(game, game.current_player)
+        return self.opponent(key, jax.tree.map(lambda x: x[None], row))[0]
 
     def reset(self, key: Key) -> tuple[Seated, dict[str, Any]]:
         """A key -> (state, obs), in a seat drawn at random."""
         game_key, seat_key = jax.random.split(key)
         seat = jax.random.randint(seat_key, (), 0, self.game.size)
-        state = Seated(self.game.env.init(game_key), seat)
-        return state, self._obs(state)
+        game = self.game.env.init(game_key)
+        return Seated(game, seat), self._row(game, seat)
 
     def step(self, key: Key, state: Seated, action) -> tuple[Seated, TaskStep]:
-        """One move: the agent's, or one of the allowed ones at random."""
-        move_key, random_key = jax.random.split(key)
+        """One move: the agent's, or another player's."""
+        move_key, others_key = jax.random.split(key)
         game, seat = state
-        allowed = jnp.where(game.legal_action_mask, 0.0, -jnp.inf)
-        drawn = jax.random.categorical(random_key, allowed)
-        game = self.game.move(move_key, game, jnp.where(game.current_player == seat, action, drawn))
-        state = Seated(game, seat)
-        return state, TaskStep(
-            self._obs(state), game.rewards[seat], game.terminated, jnp.zeros((), bool)
+        others = self._others(others_key, game)
+        game = self.game.move(
+            move_key, game, jnp.where(game.current_player == seat, action, others)
+        )
+        return Seated(game, seat), TaskStep(
+            self._row(game, seat), game.rewards[seat], game.terminated, jnp.zeros((), bool)
         )
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:

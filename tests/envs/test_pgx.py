@@ -152,6 +152,50 @@ def test_a_random_opponent_places_allowed_stones_from_either_seat():
     assert set(won) >= {-1.0, 1.0}
 
 
+def last_allowed(key, obs):
+    """An opponent of one's own: the allowed move with the highest number."""
+    mask = obs["action_mask"]
+    return (mask.shape[-1] - 1 - jnp.argmax(mask[..., ::-1], axis=-1)).astype(jnp.int32)
+
+
+@pytest.fixture
+def own():
+    """The reference of an opponent by its name in this file."""
+    return lambda name: f"{__file__}:{name}"
+
+
+def test_a_function_of_ones_own_is_the_opponent(own):
+    config = EnvConfig("pgx/tic_tac_toe", options={"opponent": own("last_allowed")})
+    task = registry.make_task(config)
+    step, first = jax.jit(task.step), []
+    state, obs = jax.jit(task.reset)(jax.random.key(0))
+    while True:
+        turn, free = int(obs["obs"]["turn"]), np.flatnonzero(~obs["obs"]["board"].any(-1).ravel())
+        before = obs["obs"]["board"]
+        state, out = step(jax.random.key(0), state, jnp.argmax(obs["action_mask"]))
+        (placed,) = np.flatnonzero((out.obs["obs"]["board"] != before).any(-1).ravel())
+        assert placed == (free[0] if turn else free[-1])
+        first.append(turn)
+        obs = out.obs
+        if out.terminated:
+            break
+    # From the ends: 0, 8, 1, 7, 2 for who begins.
+    assert len(first) == 5 and abs(out.reward) == 1 and (out.reward == 1) == bool(first[0])
+
+
+def three(key):
+    """No opponent."""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("three", r"takes \(key\), and is called with"), ("nobody", "nobody"), ("GAMES", "is a int")],
+)
+def test_an_opponent_that_is_none_is_refused_in_one_sentence(own, name, said):
+    with pytest.raises(ValueError, match=said):
+        registry.make_task(EnvConfig("pgx/tic_tac_toe", options={"opponent": own(name)}))
+
+
 def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "random"}})
@@ -217,7 +261,11 @@ def test_allowed_moves_of_2048_are_never_fined():
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("connect_four", {"opponent": "perfect"}, "the only one there is is random"),
+        (
+            "connect_four",
+            {"opponent": "perfect"},
+            "neither random nor a function of yours",
+        ),
         ("connect_four", {"size": 8}, "has no such option; it has opponent"),
         ("2048", {"opponent": "random"}, "has no such option; it has none"),
         ("minatar-asterix", {"sticky_action_prob": 2}, "is no probability"),
