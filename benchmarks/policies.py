@@ -16,7 +16,7 @@ from typing import Any
 
 import machine
 
-CELLS = ("none", "gru", "lstm", "mingru")
+MEMORIES = ("none", "gru", "lstm", "mingru")
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
 CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("dummy", "discrete"): CHOICES,
@@ -74,9 +74,9 @@ def main() -> None:
     for (family, action), settings in CELLS.items():
         if importlib.util.find_spec(FAMILIES[family].requires) is None:
             continue
-        for memory in CELLS:
+        for memory in MEMORIES:
             found = run_cell(settings, memory, action)
-            row = {"family": family, "action": action, "rnn": memory, **found}
+            row = {"family": family, "action": action, "memory": memory, **found}
             print(row, flush=True)
             rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
             jax.clear_caches()
