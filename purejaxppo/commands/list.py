@@ -3,7 +3,7 @@
 import fnmatch
 from collections.abc import Callable, Sequence
 
-from purejaxppo.config import files
+from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.runs.console import fail
 
@@ -81,6 +81,7 @@ def list_envs(pattern: str = "*") -> int:
 def list_configs(pattern: str = "*") -> int:
     """Prints one config per line, with its first comment."""
     lines = {f"{name}.yaml": comment for name, comment in files.list_configs().items()}
+    lines |= derived.ABOUT
     fitting = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
     if not fitting:
         hint = did_you_mean(pattern, lines, f"`{PROG} configs` prints them all")

@@ -63,6 +63,16 @@ BRAX = (
     "reacher",
     "walker2d",
 )
+PLAYGROUND = (
+    "AcrobotSwingup",
+    "BallInCup",
+    "CartpoleBalance",
+    "CartpoleSwingup",
+    "PendulumSwingup",
+    "PointMass",
+    "ReacherEasy",
+)
+"""Of the DeepMind control suite what compiles quickly."""
 ENVPOOL = (
     "CartPole-v1",
     "Pendulum-v1",
@@ -107,7 +117,7 @@ ALL = [
     *(("gymnax/" + name, "") for name in GYMNAX),
     *(("brax/" + name, "") for name in BRAX),
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
-    *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
+    *(("playground/" + name, "") for name in PLAYGROUND),
     *(("envpool/" + name, "") for name in ENVPOOL),
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
     ("jax/support.own_code:Walk", ""),
