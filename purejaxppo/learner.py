@@ -198,10 +198,13 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
     """A rollout's rewards, scaled if configured."""
     config, stats = parts.config.ppo, state.reward_stats
     rows, carried = rollout.transitions, state.rollout.discounted_return
-    if not config.normalize_reward:
-        return Rewards(rows.reward, stats, carried)
-    psum = parts.shards.psum
-    return normalize.scale_rewards(stats, carried, rows, hp.gamma, config.clip_reward, psum=psum)
+    scaled = Rewards(rows.reward, stats, carried)
+    if config.normalize_reward:
+        psum, clip = parts.shards.psum, config.clip_reward
+        scaled = normalize.scale_rewards(stats, carried, rows, hp.gamma, clip, psum=psum)
+    if config.reward_scale != 1:
+        scaled = scaled._replace(reward=config.reward_scale * scaled.reward)
+    return scaled
 
 
 def add_bonus(

@@ -87,8 +87,8 @@ def train(
     not been used before.
 
     Args:
-        config: a `Config`, a YAML file, or the bare name of one that comes with the library; None:
-            the defaults.
+        config: a `Config`, a YAML file, the bare name of one that comes with the library, or
+            playground/TASK for the settings that Playground tuned; None: the defaults.
         env: a user's own environment in place of the config's: a `Task`, or a class or function
             that makes one, or what has gymnax's interface.
         run_dir: the run's folder; empty: that of the config, or else as the command names it.

@@ -1,6 +1,8 @@
 """The learner as a whole: identities that any correct PPO keeps, and that it learns."""
 
+from dataclasses import replace
 from functools import cached_property, partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -238,6 +240,30 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return(watched):
         td_error = reward[:-1] + config.ppo.gamma * value[1:] - value[:-1]
         expected = np.where(transitions.valid[:-1], td_error, 0.0)
         np.testing.assert_allclose(advantage[:-1], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_reward_scale_multiplies_what_is_learned_from_after_normalisation(
+    make_config, watched, normalize
+):
+    _, (_, (state, transitions, _)) = watched
+    rollout, hp = SimpleNamespace(transitions=transitions), SimpleNamespace(gamma=0.9)
+    plain_config = make_config(ppo={"normalize_reward": normalize}).ppo
+
+    def scaled(scale):
+        parts = SimpleNamespace(
+            config=SimpleNamespace(ppo=replace(plain_config, reward_scale=scale)),
+            shards=SimpleNamespace(psum=lambda x: x),
+        )
+        return learner.scale_rewards(parts, state, rollout, hp)
+
+    one, ten = scaled(1.0), scaled(10.0)
+    np.testing.assert_allclose(ten.reward, 10 * one.reward, rtol=1e-6)
+    assert np.abs(one.reward).max() > 0
+    assert normalize or one.reward is transitions.reward
+    # What is carried to the next rollout is of the task's own rewards.
+    np.testing.assert_array_equal(ten.discounted_return, one.discounted_return)
+    assert_same(ten.stats, one.stats)
 
 
 def test_explained_variance_is_centred_first_and_silent_where_targets_do_not_vary():

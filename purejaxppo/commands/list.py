@@ -4,7 +4,7 @@ import fnmatch
 import importlib.util
 from collections.abc import Callable, Sequence
 
-from purejaxppo.config import files
+from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.runs.console import fail
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
@@ -154,6 +154,7 @@ def configs_by_task() -> dict[str, list[str]]:
 def list_configs(pattern: str = "*") -> int:
     """Prints one config per line, with its first comment."""
     lines = {f"{name}.yaml": comment for name, comment in files.list_configs().items()}
+    lines |= derived.ABOUT
     fitting = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
     if not fitting:
         hint = did_you_mean(pattern, lines, f"`{PROG} configs` prints them all")

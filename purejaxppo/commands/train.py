@@ -31,6 +31,7 @@ EXAMPLES = (
     "purejaxppo train --env.name gymnax/CartPole-v1 --total_timesteps 500_000",
     "purejaxppo train --config cartpole.yaml --seed 3 --ppo.learning_rate 1e-3",
     "purejaxppo train --config cartpole.yaml --num_seeds 8 --network.hidden 128 128",
+    "purejaxppo train --config playground/CheetahRun",
     "purejaxppo train --config cartpole_hidden.yaml --network.rnn lstm --film",
 )
 
@@ -40,7 +41,8 @@ class Flags:
     """Flags besides the config's own fields."""
 
     config: str = ""
-    """A YAML file, or the bare name of a config that comes with the library; empty: defaults."""
+    """A YAML file, the bare name of a config that comes with the library, or playground/TASK for
+    the settings that Playground tuned; empty: defaults."""
     clobber: tyro.conf.FlagCreatePairsOff[bool] = False
     """Delete the run folder of an earlier run of this name and start afresh."""
     film: tyro.conf.FlagCreatePairsOff[bool] = False

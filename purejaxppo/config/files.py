@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from purejaxppo import interrupts
-from purejaxppo.config import checks, copies, references, renamed
+from purejaxppo.config import checks, copies, derived, references, renamed
 from purejaxppo.config.hints import did_you_mean, nearest
 from purejaxppo.config.schema import TUNABLE, Config, is_list, own_fields
 
@@ -83,7 +83,8 @@ def load_config(
     """Reads a config.
 
     Args:
-        name: a path, or the bare name of one of the library's own configs.
+        name: a path, the bare name of one of the library's own configs, or family/task of a config
+            that is derived from a simulator's tuned settings, as in playground/CheetahRun.
         overrides: values to replace, by dotted name: {"ppo.learning_rate": 1e-3}.
         saved: the file was written into a run's folder; it may be of an earlier version, and the
             run's copies of a user's own files are used.
@@ -91,6 +92,8 @@ def load_config(
     Raises:
         ValueError: one sentence with the file, the key, what was found and what would do.
     """
+    if not Path(name).expanduser().is_file() and (made := derived.settings(str(name))):
+        return from_dict(apply_overrides(made, overrides or {}), where=str(name))
     path = find_config(str(name))
     data = read_yaml(path)
     if saved:
@@ -282,8 +285,15 @@ def write_whole(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-FREE_OPTIONS = ("num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset")
-"""Options of simulators on the host that change their speed, and not their results."""
+FREE_OPTIONS = (
+    "menagerie",
+    "num_workers",
+    "workers",
+    "timeout",
+    "num_threads",
+    "thread_affinity_offset",
+)
+"""Options of simulators that say how fast they are or where their files lie: no other results."""
 
 
 def compare(old: Config, new: Config) -> tuple[list[str], list[str]]:

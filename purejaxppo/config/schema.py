@@ -302,6 +302,9 @@ class PPOConfig(Section):
     """Divide rewards by the running standard deviation of the discounted return."""
     clip_reward: float = setting(10.0, above=0)
     """Normalised rewards are clipped to this magnitude."""
+    reward_scale: float = setting(1.0, above=0)
+    """Factor of the rewards that are learned from, after any normalisation. Returns that are
+    reported, and intrinsic rewards, are not scaled."""
 
     @property
     def coefs(self) -> tuple[float, ...]:

@@ -7,6 +7,10 @@ A task that can be varied declares its parameters and returns a copy with other 
     adjusted(values)    name -> [] array, traced or not -> the same task with these
 
 A task is adjusted once, from its nominal values; the drawn factors multiply the set values.
+
+A simulator may bring a function of its own, which draws further values that `adjusted` takes:
+
+    draw_parameters(key)    -> name -> array
 """
 
 import contextlib
@@ -24,7 +28,8 @@ from purejaxppo.envs.wrappers import Wrapper
 class Randomized(Wrapper):
     """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
 
-    The factors are part of the task's state, so that resets draw them and saves include them.
+    What the task's own `draw_parameters` draws, if there is one, comes to these. All are part of
+    the task's state, so that resets draw them and saves include them.
 
     Tobin et al. 2017, https://arxiv.org/abs/1703.06907; of dynamics, Peng et al. 2018,
     https://arxiv.org/abs/1710.06537.
@@ -53,29 +58,34 @@ class Randomized(Wrapper):
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def with_factors(self, factors) -> Any:
-        """The task with its parameters multiplied by these factors."""
+    def own_draws(self, key) -> dict[str, jax.Array]:
+        """What the task's own function draws for an episode; nothing without one."""
+        draw = getattr(self.task, "draw_parameters", None)
+        return draw(key) if draw else {}
+
+    def with_factors(self, drawn) -> Any:
+        """The task with its parameters multiplied by drawn factors, and with its own draws."""
+        factors = {name: x for name, x in drawn.items() if name in self.spread}
         nominal = self.task.parameters
-        drawn = {
-            name: self.values.get(name, nominal[name]) * factor for name, factor in factors.items()
-        }
-        return self.task.adjusted({**self.values, **drawn})
+        values = {name: self.values.get(name, nominal[name]) * x for name, x in factors.items()}
+        return self.task.adjusted({**self.values, **drawn, **values})
 
     def unwrap(self, state):
         """The innermost task's state, without the factors."""
         return super().unwrap(state[1])
 
     def reset(self, key):
-        """(key) -> ((factors, state), obs)."""
-        factors = self.factors(streams.stream(key, streams.VARIATION))
-        state, obs = self.with_factors(factors).reset(key)
-        return (factors, state), obs
+        """(key) -> ((factors and own draws, state), obs)."""
+        drawn = self.factors(streams.stream(key, streams.VARIATION))
+        drawn |= self.own_draws(streams.stream(key, streams.OWN_VARIATION))
+        state, obs = self.with_factors(drawn).reset(key)
+        return (drawn, state), obs
 
     def step(self, key, state, action):
-        """Steps the task with the episode's factors."""
-        factors, state = state
-        state, out = self.with_factors(factors).step(key, state, action)
-        return (factors, state), out
+        """Steps the task with what was drawn for the episode."""
+        drawn, state = state
+        state, out = self.with_factors(drawn).step(key, state, action)
+        return (drawn, state), out
 
 
 def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> Any:
@@ -86,7 +96,7 @@ def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> A
         spread: see `Randomized`.
         values: name -> [] array or number.
     """
-    if spread:
+    if spread or getattr(task, "draw_parameters", None):
         return Randomized(task, spread, values)
     return task.adjusted(values) if values else task
 

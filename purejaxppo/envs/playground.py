@@ -1,12 +1,16 @@
 """`playground/`: MuJoCo Playground's tasks on MJX, https://playground.mujoco.org.
 
-The DeepMind control suite runs offline. Locomotion and manipulation need the MuJoCo menagerie,
-which Playground clones at first use.
+The DeepMind control suite needs nothing more. Locomotion and manipulation need the robots' models
+of mujoco_menagerie, which Playground would clone at first use: here a user says where they lie.
 """
 
 import contextlib
 import copy
+import importlib.util
 import io
+import operator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +23,10 @@ from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
+OWN_OPTIONS = {"menagerie": "", "domain_randomization": False}
+"""Options that are not fields of a task's configuration, and their defaults."""
+
+Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
 
 def _registry():
@@ -38,54 +46,139 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
 
     `config.backend` is the MJX implementation, jax (default) or warp; `config.options` override
     fields of the task's own configuration. Of these, `episode_length` counts control steps, of
-    which one step of ours takes `action_repeat`, as in Playground's training wrapper.
+    which one step of ours takes `action_repeat`, as in Playground's training wrapper. Two more:
+    `menagerie`, the folder with the robots' models, and `domain_randomization`: every episode has a
+    model drawn by Playground's own function for the task.
 
     Raises:
-        ValueError: an unknown option, an invalid value, or missing assets.
+        ValueError: an unknown option, an invalid value, missing models, or a back end that cannot
+            run here.
     """
-    backend = config.backend or "jax"
-    if backend == "warp" and (config.randomize or config.curriculum):
-        raise ValueError(
-            "env.randomize and env.curriculum exchange numbers of a model in JAX: leave "
-            "env.backend = jax"
-        )
     registry = _registry()
-    defaults = registry.get_default_config(name)
-    for option in config.options:
+    own = OWN_OPTIONS | {key: x for key, x in config.options.items() if key in OWN_OPTIONS}
+    overrides = {key: x for key, x in config.options.items() if key not in OWN_OPTIONS}
+    used = _checked(name, overrides)
+    if config.backend == "warp":
+        _check_warp(config, own, name, used)
+    if "impl" in used:
+        overrides["impl"] = config.backend or "jax"
+    is_robot = name not in registry.dm_control_suite.ALL_ENVS
+    folder = _models(name, str(own["menagerie"])) if is_robot else None
+    mjx.use_own_devices()
+    try:
+        with _playground(folder):
+            env = registry.load(name, config_overrides=overrides)
+    except (TypeError, ValueError, OSError) as error:
+        models = f", with the models in {folder}" if is_robot else ""
+        raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
+    draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
+    task: Any = PlaygroundTask(env, int(used["episode_length"]), draw)
+    repeats = used["action_repeat"]
+    return ActionRepeat(task, repeats) if repeats > 1 else task
+
+
+def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """A task's configuration with `overrides`, its fields by name.
+
+    Raises:
+        ValueError: an unknown option, or repeats that are no whole number of at least 1.
+    """
+    defaults = _registry().get_default_config(name)
+    for option in overrides:
         if option not in defaults:
             raise ValueError(
                 f"env.options.{option}: playground/{name} has no such option; it has "
-                f"{', '.join(sorted(defaults))}"
+                f"{', '.join(sorted([*defaults, *OWN_OPTIONS]))}"
             )
-    used = {**defaults, **config.options}
+    used = {**defaults, **overrides}
     repeats = used["action_repeat"]
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(
             f"env.options.action_repeat = {repeats!r}: how often each action is taken is a whole "
             f"number of at least 1"
         )
-    if name not in registry.dm_control_suite.ALL_ENVS:
-        _need_menagerie(name)
-    mjx.use_own_devices()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            env = registry.load(name, config_overrides={"impl": backend, **config.options})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"env.options for playground/{name}: {error}") from error
-    task: Any = PlaygroundTask(env, int(used["episode_length"]))
-    return ActionRepeat(task, repeats) if repeats > 1 else task
+    return used
 
 
-def _need_menagerie(name: str) -> None:
-    """Raises ValueError if a task's robot models are absent: runs download nothing."""
+def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[str, Any]) -> None:
+    """Raises ValueError if a task cannot run on MJX's warp implementation here."""
+    if config.randomize or config.curriculum or own["domain_randomization"]:
+        raise ValueError(
+            "env.randomize, env.curriculum and env.options.domain_randomization exchange numbers "
+            "of a model in JAX: leave env.backend = jax"
+        )
+    if "impl" not in used:
+        raise ValueError(f"env.backend = warp: playground/{name} has jax alone")
+    if importlib.util.find_spec("warp") is None:
+        raise ValueError(
+            "env.backend = warp: warp-lang is not installed: pip install 'purejaxppo[playground]'"
+        )
+    if jax.default_backend() != "gpu":
+        raise ValueError(
+            f"env.backend = warp needs an NVIDIA GPU, and JAX runs on the {jax.default_backend()} "
+            f"here: leave env.backend = jax"
+        )
+
+
+def _models(name: str, menagerie: str) -> Path:
+    """The folder of the robots' models.
+
+    Raises:
+        ValueError: it does not exist; runs download nothing.
+    """
     from mujoco_playground._src import mjx_env
 
-    if not mjx_env.MENAGERIE_PATH.exists():
+    folder = Path(menagerie or mjx_env.MENAGERIE_PATH).expanduser()
+    if not folder.is_dir():
         raise ValueError(
-            f"playground/{name} needs the robots' models of mujoco_menagerie in "
-            f"{mjx_env.MENAGERIE_PATH}; clone https://github.com/google-deepmind/mujoco_menagerie "
-            f"there, or choose a task of the DeepMind control suite such as playground/CheetahRun"
+            f"playground/{name} needs the robots' models of mujoco_menagerie, and there is no "
+            f"folder {folder}: name that of a clone of "
+            f"https://github.com/google-deepmind/mujoco_menagerie, as in --env.options menagerie "
+            f"/data/mujoco_menagerie, or choose a task of the DeepMind control suite such as "
+            f"playground/CheetahRun"
         )
+    return folder
+
+
+@contextlib.contextmanager
+def _playground(folder: Path | None) -> Iterator[None]:
+    """Playground with the robots' models of `folder`, and without what it prints on stdout."""
+    from etils import epath
+    from mujoco_playground._src import mjx_env
+
+    own = mjx_env.MENAGERIE_PATH
+    mjx_env.MENAGERIE_PATH = epath.Path(folder) if folder else own
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        mjx_env.MENAGERIE_PATH = own
+
+
+def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
+    """Playground's own domain randomisation: a key -> the numbers of a model that it draws.
+
+    Raises:
+        ValueError: Playground has none for this task.
+    """
+    with _playground(folder):
+        randomize = _registry().get_domain_randomizer(name)
+    if randomize is None:
+        raise ValueError(
+            f"env.options.domain_randomization: Playground draws nothing for playground/{name}; "
+            f"env.randomize varies {', '.join(mjx.FIELDS)}"
+        )
+
+    def draw(key: jax.Array) -> dict[str, jax.Array]:
+        # It makes a batch of models, and says by axes of 0 which of their arrays it drew; some
+        # tasks load their robot once more.
+        with _playground(folder):
+            models, axes = randomize(env.mjx_model, jax.random.key_data(key)[None])
+        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(axes)[0]]
+        fields = [jax.tree_util.keystr(path, simple=True, separator=".") for path in paths]
+        return {field: operator.attrgetter(field)(models)[0] for field in fields}
+
+    return draw
 
 
 def _space(size: Any) -> Space:
@@ -103,17 +196,25 @@ class PlaygroundTask:
     cheap_reset = False
     parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
-    def __init__(self, env: Any, max_episode_steps: int) -> None:
-        """Adapts a raw Playground environment."""
+    def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):
+        """Adapts a raw Playground environment; `draw_parameters` as in `domain_randomization`."""
         self.env = env
         self.max_episode_steps = max_episode_steps
+        self.draw_parameters = draw_parameters
         self.observation = _space(env.observation_size)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "PlaygroundTask":
-        """The same robot with parts of its model multiplied; see `domain_randomization`."""
+        """The same robot with another model; see `domain_randomization`.
+
+        Args:
+            values: factors by the names of `parameters`, and whole arrays by the model's fields.
+        """
+        factors = {name: x for name, x in values.items() if name in self.parameters}
+        arrays = {name: x for name, x in values.items() if name not in self.parameters}
+        model = self.env.mjx_model.tree_replace(arrays)
+        model = domain_randomization.scaled(model, mjx.FIELDS, factors)
         task = copy.copy(self)
-        model = domain_randomization.scaled(self.env.mjx_model, mjx.FIELDS, values)
         task.env = domain_randomization.OtherModel(self.env, "_mjx_model", model)
         return task
 

@@ -31,7 +31,8 @@ class Flags:
     """Flags of a sweep: its settings, and the resources to train them on."""
 
     config: str = ""
-    """A YAML file, or the bare name of a config that comes with the library; empty: defaults."""
+    """A YAML file, the bare name of a config that comes with the library, or playground/TASK for
+    the settings that Playground tuned; empty: defaults."""
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """A field and its values, as in ppo.gamma=0.98,0.99; once per field: every combination."""
     search: Literal["grid", "random", "optuna", "population"] = "grid"

@@ -109,6 +109,16 @@ GAMES_OF_TWO = (
 )
 """Against a random player here: three rows are no whole worlds of two."""
 PGX = (*(f"minatar-{name}" for name in MINATAR), *GAMES_OF_TWO, "2048", "sparrow_mahjong")
+PLAYGROUND = (
+    "AcrobotSwingup",
+    "BallInCup",
+    "CartpoleBalance",
+    "CartpoleSwingup",
+    "PendulumSwingup",
+    "PointMass",
+    "ReacherEasy",
+)
+"""Of the DeepMind control suite what compiles quickly."""
 ENVPOOL = (
     "CartPole-v1",
     "Pendulum-v1",
@@ -219,7 +229,7 @@ ALL = [
     *(("gymnax/" + name, "") for name in GYMNAX),
     *(("brax/" + name, "") for name in BRAX),
     *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
-    *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
+    *(("playground/" + name, "") for name in PLAYGROUND),
     *(("envpool/" + name, "") for name in ENVPOOL),
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
     ("jax/support.own_code:Walk", ""),

