@@ -40,7 +40,7 @@ PUBLISHED = {
     },
     "mountain_car.yaml": {"-110 ± 19": ZOO.format("1 M steps")},
     "minigrid_doorkey.yaml": {
-        "0.96": "rejax's PPO in NAVIX, where the goal pays 1 at any step: 1.05 M steps, mean of seeds"
+        "0.96": "rejax's PPO in NAVIX, whose goal pays 1 at any step: 1.05 M steps, mean of seeds"
     },
     "minatar_breakout.yaml": {"28": BLINES.format("10 M steps")},
     "minatar_asterix.yaml": {"15": BLINES.format("10 M steps")},
