@@ -7,6 +7,7 @@ import pytest
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.vectorize import strong_types
 from purejaxppo.pictures import video
 from purejaxppo.spaces import Box, Discrete
 
@@ -71,7 +72,9 @@ def test_no_world_is_made_inside_a_step(key):
 def world():
     """(task, its compiled step, a state at a start) with 3 steps an episode"""
     task = registry.make_task(EnvConfig(CLASSIC, max_episode_steps=3))
-    return task, jax.jit(task.step), jax.jit(task.reset)(jax.random.key(0))[0]
+    reset = jax.jit(lambda key: strong_types(task.reset(key)))
+    step = jax.jit(lambda key, state, action: strong_types(task.step(key, state, action)))
+    return task, step, reset(jax.random.key(0))[0]
 
 
 @FULL
