@@ -39,9 +39,6 @@ PUBLISHED = {
         "-130": BLINES.format("1 M steps"),
     },
     "mountain_car.yaml": {"-110 ± 19": ZOO.format("1 M steps")},
-    "minigrid_doorkey.yaml": {
-        "0.96": "rejax's PPO in NAVIX, whose goal pays 1 at any step: 1.05 M steps, mean of seeds"
-    },
     "minatar_breakout.yaml": {"28": BLINES.format("10 M steps")},
     "minatar_asterix.yaml": {"15": BLINES.format("10 M steps")},
     "minatar_freeway.yaml": {"58": BLINES.format("10 M steps")},
