@@ -288,15 +288,20 @@ class JumanjiTask:
 
         names = ("_viewer", "_env_viewer", "viewer")
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
-        viewer._display = viewer._display_rgb_array
+        drawn: list[np.ndarray] = []
+
+        def keep(figure):  # not every `render` gives back what its viewer does
+            drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
+
+        viewer._display = keep
         viewer.figure_size = (width / 100, height / 100)
         before = plt.get_backend()
         plt.switch_backend("agg")
         try:
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
                 for state in states:
-                    frame = np.array(self.env.render(state))[..., :3]
-                    yield np.asarray(Image.fromarray(frame).resize((width, height)))
+                    self.env.render(state)
+                    yield np.asarray(Image.fromarray(drawn.pop()).resize((width, height)))
         finally:
             self.env.close()
             plt.switch_backend(before)
