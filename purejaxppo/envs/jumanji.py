@@ -144,7 +144,7 @@ def parts(spec: Any, path: tuple[str, ...] = ()) -> dict[str, Part]:
     The count of steps is left out where it is that of a time limit, which is no business of a
     policy's: episodes are truncated.
     """
-    found = {}
+    found: dict[str, Part] = {}
     for name, inner in spec._specs.items():
         if hasattr(inner, "_specs") and not hasattr(inner, "shape"):
             found |= parts(inner, (*path, name))
@@ -244,7 +244,8 @@ class JumanjiTask:
         spaces = {name: part.space for name, part in self.parts.items()}
         if mask is not None:
             spaces[MASK] = Box((math.prod(mask.shape),), 0.0, 1.0, "uint8")
-        self.observation = Dict.of(spaces)
+        self.masked = mask is not None
+        self.observation: Space = Dict.of(spaces)
 
     def _obs(self, seen: Any) -> dict[str, jax.Array]:
         out = {}
@@ -253,7 +254,7 @@ class JumanjiTask:
             for field in part.path:
                 value = getattr(value, field)
             out[name] = part.read(jnp.asarray(value))
-        if MASK in dict(self.observation.spaces):
+        if self.masked:
             out[MASK] = self._mask(seen.action_mask)
         return out
 
