@@ -283,7 +283,7 @@ class JumanjiTask:
         )
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
-        """Frames by the simulator's own viewer, without a screen."""
+        """Frames by the simulator's own viewer, square on white, without a screen."""
         import matplotlib.pyplot as plt
         from PIL import Image
 
@@ -295,14 +295,19 @@ class JumanjiTask:
             drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
 
         viewer._display = keep
-        viewer.figure_size = (width / 100, height / 100)
+        side = min(height, width)
+        viewer.figure_size = (side / 100, side / 100)
+        top, left = (height - side) // 2, (width - side) // 2
         before = plt.get_backend()
         plt.switch_backend("agg")
         try:
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
                 for state in states:
                     self.env.render(state)
-                    yield np.asarray(Image.fromarray(drawn.pop()).resize((width, height)))
+                    frame = np.full((height, width, 3), 255, np.uint8)
+                    square = Image.fromarray(drawn.pop()).resize((side, side))
+                    frame[top : top + side, left : left + side] = square
+                    yield frame
         finally:
             self.env.close()
             plt.switch_backend(before)
