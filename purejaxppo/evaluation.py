@@ -186,7 +186,12 @@ class Evaluator:
         self.config = config
         self.episodes = episodes
         self.shards = shards or Shards(1)
-        self.env = self._make(seed)
+        try:
+            self.env = self._make(seed)
+        except ValueError as error:
+            if not config.eval.options:
+                raise
+            raise ValueError(f"with eval.options: {error}") from error
         if config.eval.options:
             _check_spaces(self.env.spec, policy)
         size = self.env.spec.num_agents

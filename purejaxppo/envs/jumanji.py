@@ -144,7 +144,7 @@ def parts(spec: Any, path: tuple[str, ...] = ()) -> dict[str, Part]:
     The count of steps is left out where it is that of a time limit, which is no business of a
     policy's: episodes are truncated.
     """
-    found = {}
+    found: dict[str, Part] = {}
     for name, inner in spec._specs.items():
         if hasattr(inner, "_specs") and not hasattr(inner, "shape"):
             found |= parts(inner, (*path, name))
@@ -244,7 +244,8 @@ class JumanjiTask:
         spaces = {name: part.space for name, part in self.parts.items()}
         if mask is not None:
             spaces[MASK] = Box((math.prod(mask.shape),), 0.0, 1.0, "uint8")
-        self.observation = Dict.of(spaces)
+        self.masked = mask is not None
+        self.observation: Space = Dict.of(spaces)
 
     def _obs(self, seen: Any) -> dict[str, jax.Array]:
         out = {}
@@ -253,7 +254,7 @@ class JumanjiTask:
             for field in part.path:
                 value = getattr(value, field)
             out[name] = part.read(jnp.asarray(value))
-        if MASK in dict(self.observation.spaces):
+        if self.masked:
             out[MASK] = self._mask(seen.action_mask)
         return out
 
@@ -282,21 +283,31 @@ class JumanjiTask:
         )
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
-        """Frames by the simulator's own viewer, without a screen."""
+        """Frames by the simulator's own viewer, square on white, without a screen."""
         import matplotlib.pyplot as plt
         from PIL import Image
 
         names = ("_viewer", "_env_viewer", "viewer")
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
-        viewer._display = viewer._display_rgb_array
-        viewer.figure_size = (width / 100, height / 100)
+        drawn: list[np.ndarray] = []
+
+        def keep(figure):  # not every `render` gives back what its viewer does
+            drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
+
+        viewer._display = keep
+        side = min(height, width)
+        viewer.figure_size = (side / 100, side / 100)
+        top, left = (height - side) // 2, (width - side) // 2
         before = plt.get_backend()
         plt.switch_backend("agg")
         try:
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
                 for state in states:
-                    frame = np.array(self.env.render(state))[..., :3]
-                    yield np.asarray(Image.fromarray(frame).resize((width, height)))
+                    self.env.render(state)
+                    frame = np.full((height, width, 3), 255, np.uint8)
+                    square = Image.fromarray(drawn.pop()).resize((side, side))
+                    frame[top : top + side, left : left + side] = square
+                    yield frame
         finally:
             self.env.close()
             plt.switch_backend(before)

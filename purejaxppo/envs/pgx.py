@@ -76,18 +76,18 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
         warnings.simplefilter("ignore")
         import pgx
 
-        env = pgx.make(name)  # type: ignore[arg-type]
+        env = pgx.make(name)
     if name in TIME_LIMITS:
         env = type(env)(**config.options) if config.options else env
         return SinglePlayer(env, TIME_LIMITS[name])
     game = Game(env, LONGEST[name])
     if OPPONENT not in config.options:
         return game
-    chosen = str(config.options[OPPONENT])
+    chosen: Any = config.options[OPPONENT]
     if chosen == RANDOM:
         return Against(game)
     where = f"env.options.{OPPONENT}"
-    return Against(game, load(config.options[OPPONENT], where), f"{where} = {chosen}")
+    return Against(game, load(chosen, where), f"{where} = {chosen}")
 
 
 def _check(name: str, config: EnvConfig) -> None:

@@ -94,7 +94,7 @@ class Programs:
         started = time.perf_counter()
         episodes = self.config.eval.num_episodes
         if episodes:  # made first, since it may refuse its options
-            self.evaluator = Evaluator(
+            self.evaluator = evaluator = Evaluator(
                 self.config,
                 self.parts.policy,
                 episodes,
@@ -105,8 +105,8 @@ class Programs:
             )
         self.compile_training(state)
         if episodes:
-            out = self.read_by_all(self.evaluator.shards)
-            evaluate = jax.jit(self.evaluator.evaluate, out_shardings=out)
+            out = self.read_by_all(evaluator.shards)
+            evaluate = jax.jit(evaluator.evaluate, out_shardings=out)
             self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
 

@@ -212,6 +212,14 @@ def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
 
 
 @pytest.mark.toy
+def test_evaluations_say_that_their_own_options_are_wrong(make_config):
+    env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
+    config = make_config(env=env, eval={"options": {"opponent": "nobody"}})
+    with pytest.raises(ValueError, match=r"with eval\.options: env\.options"):
+        Evaluator(config, make_parts(config).policy, 2)
+
+
+@pytest.mark.toy
 def test_evaluations_need_the_spaces_of_training(make_config):
     config = make_config(
         env={"name": "dummy/choices", "options": {"kind": "discrete"}},
