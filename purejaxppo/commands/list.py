@@ -109,7 +109,8 @@ def list_tasks(family: str) -> int:
     configs = configs_by_task()
     for name in registry.task_names(family):
         said = "" if registry.FAMILIES[family].host else facts(name)
-        found = ", ".join(filter(None, (said, *configs.get(name, ()))))
+        derived_one = [f"--config {name}"] if family in derived.SOURCES else []
+        found = ", ".join(filter(None, (said, *configs.get(name, ()), *derived_one)))
         print(f"{name:42} {found}".rstrip(), flush=True)
     return 0
 

@@ -82,8 +82,9 @@ class EnvConfig(Section):
     """The simulator."""
 
     name: Own = setting("", own=True)
-    """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints them all. Your own in
-    JAX: jax/file.py:Name, and gymnax/file.py:Name for what has gymnax's interface."""
+    """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints families, and `list envs
+    gymnax` one's tasks. Your own in JAX: jax/file.py:Name, and gymnax/file.py:Name for what has
+    gymnax's interface."""
     num_envs: int = setting(256, low=1)
     """Environments that step in parallel; of a task with several agents, each agent counts."""
     backend: str = ""

@@ -169,8 +169,8 @@ def _check(name: str, options: dict[str, Scalar]) -> None:
         if type(value) is not type(default) and not number:
             raise ValueError(f"{where} = {value!r} should be like {default!r}")
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
-        hint = did_you_mean(str(options[LAYOUT]), _layouts(name), "")
-        hint = hint or f"there are {', '.join(_layouts(name))}"
+        known = _layouts(name)
+        hint = did_you_mean(str(options[LAYOUT]), known, f"there are {', '.join(known)}")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen; {hint}")
 
 
@@ -315,6 +315,8 @@ class JaxMarlTask:
         name = self.name.partition("_")[0].partition("-")[0].lower()
         if name in ("jaxnav", "mpe", "smax"):
             return discs.film(name, self.env, states, height=height, width=width)
+        if name == "hanabi":
+            states = [state.fireworks for state in states]  # colours by ranks
         return charts.film(states, height=height, width=width)
 
     def _tiles(self, states) -> Iterator[np.ndarray]:

@@ -86,7 +86,7 @@ def test_a_kitchens_limit_truncates_and_its_last_40_steps_are_seen():
 def test_the_switch_riddle_ends_when_somebody_tells_and_else_by_its_limit():
     told = steps("switch_riddle", 2, 1)
     assert told.terminated.all() and not told.truncated.any()
-    np.testing.assert_array_equal(told.reward, [-1, -1, -1])  # one of three has been in the room
+    np.testing.assert_array_equal(told.reward, [[-1, -1, -1]])  # one of three has been in the room
     waited = steps("switch_riddle", 0, 6)
     assert not waited.terminated.any()
     np.testing.assert_array_equal(waited.truncated.all(axis=1), np.arange(6) == 5)
