@@ -1,8 +1,10 @@
-"""MuJoCo MJX among several processes, for the adapters whose simulators run on it."""
+"""MuJoCo MJX, for the adapters whose simulators run on it: parameters, processes, warp's states."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "mass": ("body_mass", "body_inertia", "body_subtreemass"),
@@ -34,3 +36,52 @@ def use_own_devices() -> None:
         from mujoco.mjx._src import io
 
         io.jax = _OwnDevices()
+
+
+class OwnArrays:
+    """A simulator on MJX's warp whose states hold the arrays of one environment alone.
+
+    Warp's contacts are those of all environments, in arrays without an axis of environments: none
+    of them can begin an episode of its own in these. Every step computes them anew, so that they
+    are left out between steps, and a step begins with those of a state at rest.
+
+    Args:
+        env: a simulator of MuJoCo Playground.
+    """
+
+    def __init__(self, env: Any) -> None:
+        """Resets once, for what the environments have in common."""
+        from mujoco.mjx.warp import types
+
+        self.env, self.impl = env, types.DataWarp
+        example = jax.jit(env.reset)(jax.random.PRNGKey(0)).data._impl
+        names = [field.name for field in types.DataWarp.fields()]
+        self.common = {x: getattr(example, x) for x in names if x in types.DATA_NON_VMAP}
+        self.names = [name for name in names if name not in self.common]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, key):
+        """A key -> a state without what environments have in common."""
+        return self._left_out(self.env.reset(key))
+
+    def step(self, state, action):
+        """(state, action) -> state, both without what environments have in common."""
+        return self._left_out(self.env.step(self._whole(state), action))
+
+    def _left_out(self, state):
+        own = {name: getattr(state.data._impl, name) for name in self.names}
+        return state.replace(data=state.data.replace(_impl=own))
+
+    def _whole(self, state):
+        common = {name: _constant(x) for name, x in self.common.items()}
+        impl = self.impl(**state.data._impl, **common)
+        return state.replace(data=state.data.replace(_impl=impl))
+
+
+def _constant(x: Any) -> Any:
+    """An array as a constant of a program: zeros are not written out."""
+    if not isinstance(x, jax.Array):
+        return x
+    return jnp.asarray(x) if np.any(np.asarray(x)) else jnp.zeros(x.shape, x.dtype)

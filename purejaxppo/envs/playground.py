@@ -71,6 +71,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     except (TypeError, ValueError, OSError) as error:
         models = f", with the models in {folder}" if is_robot else ""
         raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
+    env = mjx.OwnArrays(env) if config.backend == "warp" else env
     draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
     task: Any = PlaygroundTask(env, int(used["episode_length"]), draw)
     repeats = used["action_repeat"]
