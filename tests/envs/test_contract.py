@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.memory import drop_large_programs
 
 from purejaxppo import spaces
 from purejaxppo.agents.advantages import gae
@@ -106,7 +107,8 @@ ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
     *(("gymnax/" + name, "") for name in GYMNAX),
     *(("brax/" + name, "") for name in BRAX),
-    *(("brax/hopper", backend) for backend in ("positional", "generalized", "mjx")),
+    ("brax/hopper", "positional"),
+    *(("brax/inverted_pendulum", backend) for backend in ("generalized", "mjx")),
     *(("playground/" + name, "") for name in ("CartpoleBalance", "PendulumSwingup")),
     *(("envpool/" + name, "") for name in ENVPOOL),
     *(("gymnasium/" + name, "") for name in GYMNASIUM),
@@ -158,15 +160,25 @@ def another_action(space, action):
 
 
 class Disturbed:
-    """An environment that is given other actions on reset rows if `disturb`."""
+    """An environment that is given other actions on reset rows if `disturb`.
+
+    `kinds` are those of what its first step was given and gave back.
+    """
 
     def __init__(self, env, disturb):
         self.env, self.disturb, self.spec = env, disturb, env.spec
-        self.refresh = env.refresh
+        self.refresh, self.kinds = env.refresh, None
 
     def step(self, state, action):
         other = another_action(self.spec.action, action)
-        return self.env.step(state, select(ignored(state) & self.disturb, other, action))
+        after, out = self.env.step(state, select(ignored(state) & self.disturb, other, action))
+        self.kinds = self.kinds or [kinds(x) for x in (state, after, out)]
+        return after, out
+
+
+def kinds(tree):
+    types = map(jax.typeof, jax.tree.leaves(tree))
+    return [(x.shape, x.dtype, x.weak_type) for x in types]
 
 
 def ignored(state):
@@ -219,7 +231,9 @@ class Recording:
         def run(key, disturb):
             env_key, act_key = jax.random.split(key)
             state = init_rollout(self.env, lambda batch: (), env_key)
-            rollout = collect(Disturbed(self.env, disturb), act, state, act_key, LENGTH)
+            env = Disturbed(self.env, disturb)
+            rollout = collect(env, act, state, act_key, LENGTH)
+            self.kinds = [kinds(state.env), kinds(state.obs), *env.kinds]
             return rollout.end.obs, rollout.transitions, rollout.episodes
 
         if registry.on_host(EnvConfig(name=name)):
@@ -268,7 +282,7 @@ def record(name, backend=""):
 @pytest.fixture(scope="module", params=[parameter(*task) for task in ALL])
 def recording(request):
     yield record(*request.param)
-    jax.clear_caches()  # the programs of all these simulators together take gigabytes
+    drop_large_programs()  # those of all these simulators together take gigabytes
 
 
 def leaves_with_spaces(obs, space):
@@ -378,19 +392,10 @@ def test_episode_sums_are_those_of_the_rows(recording):
 
 
 def test_step_gives_back_what_it_takes_weak_types_included(recording):
-    env = recording.env
-    state, obs = jax.eval_shape(env.reset, jax.random.key(0))
-    action = jax.eval_shape(
-        lambda key: random_action(env.spec.action, key, NUM_ENVS), jax.random.key(0)
-    )
-    after, step = jax.eval_shape(env.step, jax.eval_shape(env.refresh, state), action)
-
-    def kinds(tree):
-        return [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(tree)]
-
-    assert kinds(after) == kinds(state)
-    assert kinds(step.obs) == kinds(obs)
-    assert not any(x.weak_type for x in jax.tree.leaves((after, step)))
+    reset, obs, before, after, step = recording.kinds
+    assert reset == before == after
+    assert step[: len(obs)] == obs
+    assert not any(weak for *_, weak in (*after, *step))
 
 
 def test_the_right_constant_value_leaves_no_advantage_but_at_terminations(recording):
