@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.jobs import dies_once
 from support.runs import error_of, train
 
 with contextlib.suppress(ImportError):
@@ -542,22 +543,13 @@ def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkey
     config = load_config(config_file)
     marker = tmp_path / "died"
     monkeypatch.setenv("DIES_ONCE", str(marker))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports this file
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports `support`
     monkeypatch.setattr(launchers, "train_group", dies_once)
     groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
     options = {"cluster": "local", "timeout_min": 5}
     assert launchers.on_slurm(groups, tmp_path, options) == [0, 0]
     assert marker.exists()
     assert evaluate(restore(tmp_path / "g1" / "batch-000").member(0), 1).returns.shape == (1,)
-
-
-def dies_once(group):
-    """Trains a group, but kills its process the first time that anybody calls it."""
-    marker = Path(os.environ["DIES_ONCE"])
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return packing.train_group(group)
 
 
 @pytest.mark.full
