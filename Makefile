@@ -17,7 +17,7 @@ JAX_WORLD = craftax,jaxmarl,jumanji,pgx,xminigrid
 TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,$(JAX_WORLD),dev
 LOCKED = $(TESTED),docs
 RUN = $(VENV)/bin/python
-PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 comma := ,

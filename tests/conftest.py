@@ -16,13 +16,14 @@ os.environ |= {
     "HOME": str(CACHE / "home"),  # for what libraries write there
     "MESA_SHADER_CACHE_DIR": str(CACHE / "home"),  # Mesa asks the system, and not HOME
     "JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",  # below, reading takes as long
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     # Two processes may write one entry at once; what cannot be read is compiled again.
     "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
-    # See the marker `optimized`; XLA's newer emitters take three times as long to compile.
+    # See the marker `optimized`; XLA's newer emitters take three times as long to compile, and
+    # programs cut into parts for many cores a sixth longer.
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 }
 
 import jax
@@ -30,6 +31,7 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back end
 
+from support.memory import drop_large_programs
 from support.optimizations import optimized
 
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
@@ -44,20 +46,52 @@ SMALL = {
 }
 
 
+LONG = (
+    "test_network_and_loss",
+    "processes",
+    "test_robot",
+    "test_own_environment",
+    "notebook",
+    "test_loop",
+    "test_members",
+    "test_mutants",
+    "test_policies",
+    "test_export",
+)
+"""Groups that begin before others, so that no process is left alone with one at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Keeps the tests of a file in one process, unless they name a group of their own."""
+    """Keeps the tests of a file in one process, unless they name a group; long groups first."""
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: rank(item.get_closest_marker("xdist_group").args[0]))
+
+
+def rank(group):
+    """The place of a group among those that are `LONG`, or after them."""
+    return next((i for i, name in enumerate(LONG) if group.startswith(name)), len(LONG))
+
+
+def pytest_collection_finish():
+    """Keeps what was imported out of the garbage collector's sight, and makes it come rarely.
+
+    It took a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_more_memory_than_a_file_needs():
-    """Drops compiled programs after each file; they are on the disk."""
+    """Drops what a file has left behind, and compiled programs before they take too much."""
     yield
-    jax.clear_caches()
+    drop_large_programs()
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

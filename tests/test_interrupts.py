@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 BUSY = """
-import ctypes, pathlib, sys, threading
+import ctypes, os, pathlib, sys
 from purejaxppo import interrupts
 
 interrupts.listen()
@@ -22,11 +22,11 @@ if "take" in sys.argv:
     taker = interrupts.Interrupt()
 with interrupts.named_when_done(pathlib.Path("film.gif")) as partial:
     partial.write_text("half of it")
-    print("ready", flush=True)
     print("not flushed")
-    lock = ctypes.create_string_buffer(64)
+    lock, wait = ctypes.create_string_buffer(64), ctypes.CDLL(None).sem_wait
     ctypes.CDLL(None).sem_init(lock, 0, 0)
-    while ctypes.CDLL(None).sem_wait(lock):  # back at once after a signal, and no exception
+    os.write(1, b"ready\\n")  # past the buffer
+    while wait(lock):  # back at once after a signal, and no exception
         pass
 """
 TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"

@@ -87,12 +87,7 @@ def assert_close(a, b, tolerance):
 
 @pytest.fixture(scope="module")
 def vector(make_config):
-    """Compiled as users' programs are, since bits are compared."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    compiled = Compiled(make_config(env=VECTOR))
-    assert compiled.after_four[0].update == 4
-    jax.config.update("jax_disable_most_optimizations", True)
-    return compiled
+    return Compiled(make_config(env=VECTOR))
 
 
 def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
@@ -107,7 +102,9 @@ def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
     assert not np.allclose(after.agent.obs_stats.m2[0], 0)
 
 
-def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(vector):
+@pytest.mark.optimized
+def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(make_config):
+    vector = Compiled(make_config(env=VECTOR))
     four, total = vector.after_four
     two = vector.train(vector.train(vector.init(), 2)[0], 2)[0]
     assert_same(four, two)
@@ -143,7 +140,6 @@ def test_other_seeds_give_other_weights_and_other_environments(vector):
     assert not np.allclose(a.rollout.obs, b.rollout.obs)
 
 
-@pytest.mark.optimized
 def test_a_seed_among_many_equals_that_seed_alone(vector):
     keys = jnp.stack([jax.random.key(seed) for seed in (5, 0, 9)])
     states = jax.jit(jax.vmap(init_program(vector.parts), (0, None)))(keys, shard_ids(vector.parts))

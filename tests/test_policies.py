@@ -375,11 +375,11 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
         network={"policies": names, "rnn": "gru", "rnn_size": 6},
     )
     training = Training(make_parts(config))
-    state = training.init_state(key, 0)
+    state = begin(training)
     agents = training.parts.env.spec.agents
     params = state.agent.params
     assert set(params) == {"hunters", "prey"}
-    network, obs = training.parts.policy.network, state.rollout.obs
+    network, obs = training.parts.policy.network, jax.tree.map(lambda x: x[0], state.rollout.obs)
     carry = jax.tree.map(lambda x: jax.random.normal(key, x.shape), network.initial_carry((10,)))
     never = jnp.zeros(10, bool)
     one = make_parts(
@@ -399,7 +399,7 @@ def test_each_agent_has_the_policy_of_its_name(make_config, key):
             own[name],
         )
     assert not np.allclose(out.dist_params, own["hunters"].dist_params, atol=1e-3)
-    _, metrics = run(training, begin(training), 2, learning_rate=0.0)
+    _, metrics = run(training, state, 2, learning_rate=0.0)
     assert 0 <= metrics.losses.approx_kl < 1e-9
     for wrong, words in [
         ({"hunter_*": "a"}, "no pattern fits agent 'prey_0'"),

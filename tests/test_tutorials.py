@@ -78,6 +78,7 @@ def number(text, pattern):
 @pytest.mark.full
 @pytest.mark.optimized
 @pytest.mark.timeout(900)
+@pytest.mark.xdist_group("test_own_environment")
 def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
     *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT)[:7]
     assert "an environment in JAX" in printed[0]
@@ -87,8 +88,8 @@ def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
 @pytest.mark.timeout(900)
+@pytest.mark.xdist_group("test_network_and_loss")
 def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
     printed = "".join(reader.follow(NETWORK))
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
@@ -99,6 +100,7 @@ def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
 @pytest.mark.full
 @pytest.mark.optimized
 @pytest.mark.timeout(900)
+@pytest.mark.xdist_group("test_robot")
 def test_a_robots_policy_plays_in_onnxruntime(reader):
     pytest.importorskip("brax")
     pytest.importorskip("onnxruntime")

@@ -22,7 +22,7 @@ def message(name, **options):
         ("gymnax/Cartpole-v1", "did you mean 'gymnax/CartPole-v1'"),
         ("CartPole-v1", "did you mean 'gymnax/CartPole-v1'"),
         ("dummy/zzzzzzzz", "purejaxppo list envs"),
-        ("zzzz/vector", "there are brax, dummy"),
+        ("zzzz/vector", "there are brax, craftax"),
     ],
 )
 def test_a_wrong_name_gets_the_nearest_right_one(name, hint):

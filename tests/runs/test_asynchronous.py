@@ -10,7 +10,6 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from support.optimizations import optimized
 from support.paths import EXAMPLE_ENVS
 
 import purejaxppo.commands.train as train_command
@@ -55,8 +54,7 @@ def finished(tmp_path_factory):
     """A folder with small.yaml and `run`, of 10 updates, which nobody changes."""
     folder = tmp_path_factory.mktemp("asynchronous")
     config = write(folder / "small.yaml")
-    with optimized():
-        assert train(config, folder / "run", "--eval.num_episodes", "2") == 0
+    assert train(config, folder / "run", "--eval.num_episodes", "2") == 0
     return folder
 
 
@@ -76,14 +74,14 @@ def test_a_run_does_not_depend_on_timing_nor_on_turns(finished, tmp_path, monkey
         inner, rng = programs.learn, np.random.default_rng(0)
         programs.learn = lambda *args: (time.sleep(0.05 * rng.random()), inner(*args))[1]
 
+    assert train(finished / "small.yaml", tmp_path / "one") == 0
     monkeypatch.setattr(AsynchronousPrograms, "compile_training", slowed)
     assert train(finished / "small.yaml", tmp_path / "two", "--env.double_buffer") == 0
     jax.tree.map(
-        np.testing.assert_array_equal, agent_of(finished / "run"), agent_of(tmp_path / "two")
+        np.testing.assert_array_equal, agent_of(tmp_path / "one"), agent_of(tmp_path / "two")
     )
 
 
-@pytest.mark.optimized
 def test_rollouts_are_those_of_a_policy_one_update_older(finished):
     """The loop by hand: rollout k + 1 is made before update k."""
     config = load_config(finished / "small.yaml")

@@ -1,6 +1,7 @@
 """Agents that train side by side are those that train alone, wherever they live."""
 
 import contextlib
+import functools
 import io
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support.optimizations import optimized
 from support.runs import forget_last_save, refusal, train
 
 import purejaxppo.commands.evaluate as evaluate_command
@@ -153,7 +153,7 @@ def params(count):
     state = programs.init()
     programs.compile(state)
     state, metrics = programs.train_chunk(state, programs.hp, np.int32(3))
-    if programs.evaluate:
+    if programs.evaluate and count == 4:
         programs.evaluate(state.agent, programs.eval_key(3))
     leaves = jax.tree.leaves(jax.device_get((state.agent.params, metrics)))
     return np.concatenate([np.ravel(x).astype(float) for x in leaves])
@@ -264,25 +264,31 @@ def test_curves_have_the_points_that_all_members_have():
 
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory):
-    """A folder with `run`, of seeds 5 and 6, which nobody changes; compiled as users' are."""
-    folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
-    (folder / "small.yaml").write_text(CARTPOLE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with optimized(), contextlib.redirect_stdout(out):
-            assert train("small.yaml", *SEEDS) == 0
-        Path("runs/small-s5x2").rename("run")
-    (folder / "out").write_text(out.getvalue())
-    return folder
+    """A function: a folder with `run`, of seeds 5 and 6, which nobody changes; and what it said."""
+
+    @functools.cache
+    def finished(is_optimized):
+        folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
+        (folder / "small.yaml").write_text(CARTPOLE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            with contextlib.redirect_stdout(out):
+                assert train("small.yaml", *SEEDS) == 0
+            Path("runs/small-s5x2").rename("run")
+        (folder / "out").write_text(out.getvalue())
+        return folder
+
+    return finished
 
 
 SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging.tensorboard")
 
 
 @pytest.fixture
-def run(trained_once, tmp_path, monkeypatch):
+def run(trained_once, tmp_path, monkeypatch, request):
     """A finished run of two seeds: a copy in the current folder, with its config file."""
-    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
+    is_optimized = request.node.get_closest_marker("optimized") is not None
+    shutil.copytree(trained_once(is_optimized), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return Path("run")
 
@@ -323,8 +329,11 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
         assert returns[int(member)].mean() == pytest.approx(max(history))
 
 
-@pytest.mark.optimized
-def test_a_run_of_seeds_resumes_exactly(run):
+@pytest.mark.parametrize(
+    "compiled",
+    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.full, pytest.mark.optimized])],
+)
+def test_a_run_of_seeds_resumes_exactly(compiled, run):
     shutil.copytree(run, "parts")
     forget_last_save("parts")
     assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0

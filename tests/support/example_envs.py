@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -158,8 +159,8 @@ class Report(gymnasium.Env):
     observation_space = spaces.Box(0, 2**31 - 1, (3,), np.int64)
     action_space = spaces.MultiBinary(2)
 
-    def __init__(self, hang=False):
-        self.hang = hang
+    def __init__(self, hang=""):
+        self.hang = hang  # the folder for a file that says so
 
     def obs(self):
         return np.array([os.getpid(), os.getppid(), "jax" in sys.modules])
@@ -169,7 +170,7 @@ class Report(gymnasium.Env):
 
     def step(self, action):
         if self.hang:
-            os.write(1, b"hangs\n")  # at once: both workers share the pipe
+            Path(self.hang, str(os.getpid())).touch()
             time.sleep(60)
         print("chatter")
         return self.obs(), 0.0, False, False, {}

@@ -1,4 +1,4 @@
-"""What sweeps' jobs call in place of a training. No test, so that a job can import it."""
+"""What jobs run, in a module that they can import."""
 
 import os
 import signal

@@ -7,16 +7,24 @@ import pytest
 from jax._src import compiler
 
 
+@jax.jit
+def anything():
+    return 0
+
+
 @contextlib.contextmanager
 def optimized():
     """Undoes what conftest.py has set, here and in processes that are started from here."""
+    anything()  # or XLA would read its flags below, where there are none
     options = compiler.get_compile_options
+    before = jax.config.read("jax_disable_most_optimizations")
 
     def as_a_user_has_them(*args, **kwargs):
         found = options(*args, **kwargs)  # XLA reads XLA_FLAGS only once in a process
         found.env_option_overrides = [
             *found.env_option_overrides,
             ("xla_cpu_use_fusion_emitters", True),
+            ("xla_cpu_parallel_codegen_split_count", 32),
         ]
         return found
 
@@ -28,4 +36,4 @@ def optimized():
         try:
             yield
         finally:
-            jax.config.update("jax_disable_most_optimizations", True)
+            jax.config.update("jax_disable_most_optimizations", before)

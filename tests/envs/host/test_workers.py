@@ -453,7 +453,7 @@ import numpy as np
 from purejaxppo.envs.host.workers import WorkerPool, make_spec
 
 def run():
-    pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang}}}, 9), 2, num_workers=2)
+    pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang!r}}}, 9), 2, num_workers=2)
     print(*pool.reset(0)[:, 0], flush=True)
     return pool
 
@@ -471,7 +471,7 @@ if {wait}:
 """
 
 
-def start_parent(*, hang=False, in_thread=False, wait=True):
+def start_parent(*, hang="", in_thread=False, wait=True):
     script = PARENT.format(name=f"{EXAMPLE_ENVS}:Report", hang=hang, in_thread=in_thread, wait=wait)
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -479,18 +479,25 @@ def start_parent(*, hang=False, in_thread=False, wait=True):
     )
 
 
-def kill_parents(count, *, hang=False, in_thread=False):
-    """Starts processes with pools, kills them, and returns workers that still live."""
+def kill_parents(count, hang="", **options):
+    """Starts processes with pools, kills them, and returns workers that still live.
+
+    If `hang` is a folder, the workers do when the processes are killed.
+    """
     left = set(os.listdir("/dev/shm"))
-    parents = [start_parent(hang=hang, in_thread=in_thread) for _ in range(count)]
+    parents = [start_parent(hang=hang, **options) for _ in range(count)]
     pids = [int(pid) for parent in parents for pid in parent.stdout.readline().split()]
     assert len(pids) == 2 * count
-    for parent in parents if hang else []:  # an idle worker would end with its pipe
-        assert [parent.stderr.readline() for _ in range(2)] == ["hangs\n"] * 2
+    deadline = time.monotonic() + 20.0
+    while hang and not {str(pid) for pid in pids} <= set(os.listdir(hang)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert all(map(lives, pids))
     for parent in parents:
         parent.kill()
     remaining = wait_until_gone(pids)
+    for pid in remaining:
+        os.kill(pid, signal.SIGKILL)
     for parent in parents:
         parent.communicate()
     assert {name for name in os.listdir("/dev/shm") if "purejaxppo" in name} <= left
@@ -502,8 +509,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /dev
 
 @linux
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_workers_do_not_outlive_a_parent_that_is_killed(in_thread):
-    assert kill_parents(1, hang=True, in_thread=in_thread) == []
+def test_workers_do_not_outlive_a_parent_that_is_killed(in_thread, tmp_path):
+    assert kill_parents(1, hang=str(tmp_path), in_thread=in_thread) == []
 
 
 @linux

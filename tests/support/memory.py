@@ -1,0 +1,30 @@
+"""How much memory a process of tests takes."""
+
+import ctypes
+import gc
+import resource
+import sys
+from pathlib import Path
+
+import jax
+
+LARGE = 1.2e9
+"""Bytes; below, small programs are kept from file to file: they compile in no time, but often."""
+
+
+def resident():
+    """Bytes of memory that this process has now; elsewhere than on Linux, infinite."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except FileNotFoundError:
+        return float("inf")
+    return int(pages) * resource.getpagesize()
+
+
+def drop_large_programs():
+    """Drops compiled programs, which are on the disk, if the process has become large."""
+    if resident() > LARGE:
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
