@@ -124,17 +124,17 @@ def test_a_task_without_its_own_randomisation_says_so(make):
 def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, key):
     def randomize(model, keys):
         friction = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-        axes = Model(mass=None, friction=0)
-        return model.replace(friction=friction), axes
+        axes = Model(mass=None, geom_friction=0)
+        return model.replace(geom_friction=friction), axes
 
     monkeypatch.setattr(playground.registry, "get_domain_randomizer", lambda name: randomize)
     env = VectorEnv(make(domain_randomization=True), 3, fresh_every_step=False)
     state, _ = jax.jit(env.reset)(key)
     (drawn, _), _ = state.task
-    assert {name: x.shape for name, x in drawn.items()} == {"friction": (3, 2)}
+    assert {name: x.shape for name, x in drawn.items()} == {"geom_friction": (3, 2)}
     _, out = jax.jit(env.step)(state, jnp.ones((3, 1)))
     # The rail moves by its action times its friction, of each environment its own.
-    np.testing.assert_allclose(out.obs[:, 0], drawn["friction"][:, 0], rtol=1e-6)
+    np.testing.assert_allclose(out.obs[:, 0], drawn["geom_friction"][:, 0], rtol=1e-6)
     assert len(set(out.obs[:, 0].tolist())) == 3
 
 

@@ -19,7 +19,7 @@ class Model(struct.PyTreeNode):
     """The part of MJX's that is looked at here."""
 
     mass: Any
-    friction: Any
+    geom_friction: Any
 
     def tree_replace(self, arrays):
         """As MJX's, for names without dots."""
@@ -46,5 +46,5 @@ class Rail:
     def step(self, state, action):
         """Writes into the state it is given, as Playground's tasks do."""
         state.info["steps"] += 1
-        obs = state.obs + action * self.mjx_model.friction[0]
+        obs = state.obs + action * self.mjx_model.geom_friction[0]
         return state.replace(obs=obs, reward=obs[0], done=(obs[0] > 5).astype(float))
