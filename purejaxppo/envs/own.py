@@ -170,7 +170,7 @@ def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
 
 def abstract(space: Space | tuple[Space, ...]) -> Any:
     """The shapes of a space's values, with dtypes as the space has them; of several, a tuple."""
-    if type(space) is tuple:
+    if not isinstance(space, Box | Discrete | MultiDiscrete | Dict):
         return tuple(map(abstract, space))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), example(space))
 
