@@ -99,7 +99,8 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
     env = _made(name, config.options)
     limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
     if not TIME_LIMITS[name]:
-        # The simulator calls its limit a termination, so that ours has to come first.
+        # The simulator calls its limit a termination, so that ours has to come first. By that
+        # SearchAndRescue, whose rewards shrink with time, pays up to 1 / (limit + 1) more.
         env = _made(name, {**config.options, "time_limit": limit + 1})
     task = JumanjiTask(env, limit, DEAR_RESETS.get(name, 0.0))
     return FlatActions(task) if isinstance(task.action, Box) else task

@@ -172,7 +172,8 @@ class Game:
 
     An agent observes the board as its player sees it, and whether it is its turn. The reward is
     paid to all agents at the move that ends the game. A draw by the number of moves, as in chess,
-    is an end by the game's rules: a termination, and players see the count.
+    is an end by the game's rules: a termination. Players of chess see the count; those of go and
+    shogi do not.
     """
 
     cheap_reset = True

@@ -62,6 +62,10 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         _check_warp(config, own, name, used)
     if "impl" in used:
         overrides["impl"] = config.backend or "jax"
+    repeats, limit = used["action_repeat"], int(used["episode_length"])
+    # Some tasks begin anew themselves at their limit, before the last observation is made.
+    longest = max(limit, config.max_episode_steps * repeats)
+    overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
     folder = _models(name, str(own["menagerie"])) if is_robot else None
     mjx.use_own_devices()
@@ -73,8 +77,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
     env = mjx.OwnArrays(env) if config.backend == "warp" else env
     draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
-    task: Any = PlaygroundTask(env, int(used["episode_length"]), draw)
-    repeats = used["action_repeat"]
+    task: Any = PlaygroundTask(env, limit, draw)
     return ActionRepeat(task, repeats) if repeats > 1 else task
 
 

@@ -51,6 +51,24 @@ def test_the_episode_length_counts_the_steps_that_repeats_take(make):
     assert make(action_repeat=4).frame_rate == make().frame_rate / 4
 
 
+def test_the_task_itself_never_reaches_its_limit(monkeypatch):
+    """AlohaHandOver begins to count anew there, before it makes the last observation."""
+    told = {}
+    monkeypatch.setattr(
+        playground.registry,
+        "load",
+        lambda name, config_overrides: told.update(config_overrides) or Rail(),
+    )
+    for steps, options, limit in (
+        (0, {}, 1001),
+        (0, {"episode_length": 10, "action_repeat": 4}, 14),
+        (5000, {"action_repeat": 2}, 10_002),
+    ):
+        config = EnvConfig("playground/CartpoleBalance", max_episode_steps=steps, options=options)
+        registry.make_task(config)
+        assert told["episode_length"] == limit
+
+
 @pytest.mark.parametrize("repeats", [0, -1, 1.5, True])
 def test_an_action_is_repeated_a_whole_number_of_times(make, repeats):
     with pytest.raises(ValueError, match=r"env\.options\.action_repeat = .* at least 1"):
