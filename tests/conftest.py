@@ -102,19 +102,6 @@ def optimizations(request):
         yield
 
 
-@pytest.fixture
-def fresh_compilation_cache(tmp_path):
-    """An empty cache, for tests that count compilations."""
-    from jax.experimental.compilation_cache import compilation_cache
-
-    before = jax.config.jax_compilation_cache_dir
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "xla"))
-    compilation_cache.reset_cache()
-    yield tmp_path / "xla"
-    jax.config.update("jax_compilation_cache_dir", before)
-    compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="session")
 def make_config():
     """A function: keyword arguments are sections (dicts, over small defaults) or fields."""

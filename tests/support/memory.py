@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-LARGE = 1.2e9
+LARGE = 1.6e9
 """Bytes; below, small programs are kept from file to file: they compile in no time, but often."""
 
 
