@@ -126,7 +126,7 @@ ONE_OF_EACH_KIND = {
 }
 """What `make test` records, and why; `make test-all` records all."""
 DEAR = {"craftax"}
-"""Families of which `make test` records nothing: a world takes half a minute to compile."""
+"""Families of which `make test` records nothing: a world takes long to compile."""
 
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),
