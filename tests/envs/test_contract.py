@@ -223,7 +223,7 @@ AT_LENGTH = {
 }
 """Of large families what `make test-all` records, one of each form; `-m slow` records the rest."""
 DEAR = {"craftax"}
-"""Families of which `make test` records nothing: a world takes half a minute to compile."""
+"""Families of which `make test` records nothing: a world takes long to compile."""
 
 ALL = [
     *(("dummy/" + name, "") for name in ("vector", "pixels", "constant", "choices")),

@@ -15,14 +15,14 @@ pytest.importorskip("craftax")
 
 CLASSIC, PIXELS = "craftax/Craftax-Classic-Symbolic-v1", "craftax/Craftax-Classic-Pixels-v1"
 NOOP = 0
-FULL = pytest.mark.full  # what compiles a world
+FULL = pytest.mark.full  # what draws pictures
 
 
 @pytest.mark.parametrize(
     ("name", "observation", "actions", "limit"),
     [
         (CLASSIC, Box((1345,)), 17, 10_000),
-        (PIXELS, Box((63, 63, 3), 0.0, 255.0, "uint8"), 17, 10_000),
+        pytest.param(PIXELS, Box((63, 63, 3), 0.0, 255.0, "uint8"), 17, 10_000, marks=FULL),
         ("craftax/Craftax-Symbolic-v1", Box((8268,)), 43, 100_000),
         pytest.param(
             "craftax/Craftax-Pixels-v1",
@@ -57,7 +57,6 @@ def flops(function, *arguments):
     return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
-@FULL
 def test_no_world_is_made_inside_a_step(key):
     action, steps = jax.ShapeDtypeStruct((4,), jnp.int32), []
     for reset in ("every_step", "auto"):
@@ -77,7 +76,6 @@ def world():
     return task, step, reset(jax.random.key(0))[0]
 
 
-@FULL
 def test_the_limit_truncates_and_a_death_terminates(world, key):
     _, step, start = world
     state, ends = start, []
@@ -93,7 +91,6 @@ def test_the_limit_truncates_and_a_death_terminates(world, key):
     assert not step(key, old, jnp.int32(NOOP))[1].terminated
 
 
-@FULL
 def test_an_achievement_pays_one_and_lost_health_a_tenth(world, key):
     _, step, (inner, steps) = world
     # A sapling in hand, grass to the right.
