@@ -2,65 +2,20 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
+from support.rail import Model, Rail
 
 from purejaxppo import load_config
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.vectorize import VectorEnv as vectorized
+from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.spaces import Dict
 
 playground = pytest.importorskip("mujoco_playground")
-
-
-class State(struct.PyTreeNode):
-    """As Playground's."""
-
-    obs: Any
-    reward: Any
-    done: Any
-    info: dict
-
-
-class Model(struct.PyTreeNode):
-    """The part of MJX's that is looked at here."""
-
-    mass: Any
-    friction: Any
-
-    def tree_replace(self, arrays):
-        """As MJX's, for names without dots."""
-        return self.replace(**arrays)
-
-
-class Rail:
-    """Moves by its action at every control step, pays where it is, and ends beyond 5."""
-
-    observation_size, action_size, dt = 1, 1, 0.1
-
-    def __init__(self):
-        self._mjx_model = Model(jnp.ones(()), jnp.ones(2))
-
-    @property
-    def mjx_model(self):
-        """The model that a step moves by."""
-        return self._mjx_model
-
-    def reset(self, key):
-        """At 0."""
-        return State(jnp.zeros(1), jnp.zeros(()), jnp.zeros(()), {"steps": jnp.zeros(())})
-
-    def step(self, state, action):
-        """Writes into the state it is given, as Playground's tasks do."""
-        state.info["steps"] += 1
-        obs = state.obs + action * self.mjx_model.friction[0]
-        return state.replace(obs=obs, reward=obs[0], done=(obs[0] > 5).astype(float))
 
 
 @pytest.fixture
@@ -168,18 +123,18 @@ def test_a_task_without_its_own_randomisation_says_so(make):
 
 def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, key):
     def randomize(model, keys):
-        friction = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-        axes = Model(mass=None, friction=0)
-        return model.replace(friction=friction), axes
+        drawn = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        axes = Model(mass=None, geom_friction=0)
+        return model.replace(geom_friction=drawn), axes
 
     monkeypatch.setattr(playground.registry, "get_domain_randomizer", lambda name: randomize)
-    env = vectorized(make(domain_randomization=True), 3)
+    env = VectorEnv(make(domain_randomization=True), 3, fresh_every_step=False)
     state, _ = jax.jit(env.reset)(key)
     (drawn, _), _ = state.task
-    assert {name: x.shape for name, x in drawn.items()} == {"friction": (3, 2)}
+    assert {name: x.shape for name, x in drawn.items()} == {"geom_friction": (3, 2)}
     _, out = jax.jit(env.step)(state, jnp.ones((3, 1)))
     # The rail moves by its action times its friction, of each environment its own.
-    np.testing.assert_allclose(out.obs[:, 0], drawn["friction"][:, 0], rtol=1e-6)
+    np.testing.assert_allclose(out.obs[:, 0], drawn["geom_friction"][:, 0], rtol=1e-6)
     assert len(set(out.obs[:, 0].tolist())) == 3
 
 

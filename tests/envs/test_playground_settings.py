@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from support.rail import Rail
 from support.runs import refusal
 from support.runs import train as train_command
 
@@ -160,8 +161,6 @@ def test_the_list_of_configs_names_them(capsys):
 
 
 def test_a_run_goes_on_and_is_evaluated_without_the_derivation(tmp_path, monkeypatch, capsys):
-    from test_playground import Rail
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "load", lambda *args, **kwargs: Rail())
     small = {
