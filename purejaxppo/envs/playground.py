@@ -25,6 +25,8 @@ from purejaxppo.spaces import Box, Dict, Space
 BACKENDS = ("jax", "warp")
 OWN_OPTIONS = {"menagerie": "", "domain_randomization": False}
 """Options that are not fields of a task's configuration, and their defaults."""
+BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
+"""Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 does not have any more."""
 
 Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
@@ -51,9 +53,14 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     model drawn by Playground's own function for the task.
 
     Raises:
-        ValueError: an unknown option, an invalid value, missing models, or a back end that cannot
-            run here.
+        ValueError: an unknown option, an invalid value, missing models, or a task or a back end
+            that cannot run here.
     """
+    if name in BROKEN:
+        raise ValueError(
+            f"playground/{name} of Playground 0.2 cannot take a step with JAX {jax.__version__} "
+            f"(it calls jnp.clip with a_max, which JAX 0.10 does not have): choose another"
+        )
     registry = _registry()
     own = OWN_OPTIONS | {key: x for key, x in config.options.items() if key in OWN_OPTIONS}
     overrides = {key: x for key, x in config.options.items() if key not in OWN_OPTIONS}
@@ -62,6 +69,10 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         _check_warp(config, own, name, used)
     if "impl" in used:
         overrides["impl"] = config.backend or "jax"
+    repeats, limit = used["action_repeat"], int(used["episode_length"])
+    # Some tasks begin anew themselves at their limit, before the last observation is made.
+    longest = max(limit, config.max_episode_steps * repeats)
+    overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
     folder = _models(name, str(own["menagerie"])) if is_robot else None
     mjx.use_own_devices()
@@ -73,8 +84,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
         raise ValueError(f"env.options for playground/{name}{models}: {error}") from error
     env = mjx.OwnArrays(env) if config.backend == "warp" else env
     draw = _own_draw(name, env, folder) if own["domain_randomization"] else None
-    task: Any = PlaygroundTask(env, int(used["episode_length"]), draw)
-    repeats = used["action_repeat"]
+    task: Any = PlaygroundTask(env, limit, draw)
     return ActionRepeat(task, repeats) if repeats > 1 else task
 
 

@@ -10,6 +10,7 @@ What has no setting of the same meaning (`docs/playground.md` says more):
     total_timesteps      of actions; num_timesteps counts each of their repeats.
     eval.interval        Brax also evaluates the untrained agent.
     num_resets_per_eval  none: every episode begins with a start of its own.
+    gae_lambda           Brax's advantage is delta + gamma A', with lambda in A' alone; ours GAE's.
 """
 
 import contextlib

@@ -11,6 +11,7 @@ from support.rail import Model, Rail
 
 from purejaxppo import load_config
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import playground as adapter
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.spaces import Dict
@@ -49,6 +50,24 @@ def test_the_episode_length_counts_the_steps_that_repeats_take(make):
     assert make(action_repeat=1, episode_length=10).max_episode_steps == 10
     assert make(action_repeat=4, episode_length=10).max_episode_steps == 3
     assert make(action_repeat=4).frame_rate == make().frame_rate / 4
+
+
+def test_the_task_itself_never_reaches_its_limit(monkeypatch):
+    """AlohaHandOver begins to count anew there, before it makes the last observation."""
+    told = {}
+    monkeypatch.setattr(
+        playground.registry,
+        "load",
+        lambda name, config_overrides: told.update(config_overrides) or Rail(),
+    )
+    for steps, options, limit in (
+        (0, {}, 1001),
+        (0, {"episode_length": 10, "action_repeat": 4}, 14),
+        (5000, {"action_repeat": 2}, 10_002),
+    ):
+        config = EnvConfig("playground/CartpoleBalance", max_episode_steps=steps, options=options)
+        registry.make_task(config)
+        assert told["episode_length"] == limit
 
 
 @pytest.mark.parametrize("repeats", [0, -1, 1.5, True])
@@ -123,9 +142,9 @@ def test_a_task_without_its_own_randomisation_says_so(make):
 
 def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, key):
     def randomize(model, keys):
-        drawn = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        friction = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
         axes = Model(mass=None, geom_friction=0)
-        return model.replace(geom_friction=drawn), axes
+        return model.replace(geom_friction=friction), axes
 
     monkeypatch.setattr(playground.registry, "get_domain_randomizer", lambda name: randomize)
     env = VectorEnv(make(domain_randomization=True), 3, fresh_every_step=False)
@@ -152,7 +171,25 @@ def menagerie(tmp_path_factory):
     return folder
 
 
-ROBOTS = playground.registry.locomotion.ALL_ENVS + playground.registry.manipulation.ALL_ENVS
+ROBOTS = [
+    name
+    for name in playground.registry.locomotion.ALL_ENVS + playground.registry.manipulation.ALL_ENVS
+    if name not in adapter.BROKEN
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", adapter.BROKEN)
+def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
+    menagerie, monkeypatch, name, key
+):
+    name = f"playground/{name}"
+    assert "cannot take a step with JAX" in refused(name)
+    monkeypatch.setattr(adapter, "BROKEN", ())
+    task = registry.make_task(EnvConfig(name, options={"menagerie": str(menagerie)}))
+    state, _ = jax.eval_shape(task.reset, key)
+    with pytest.raises(TypeError, match="a_max"):
+        jax.eval_shape(task.step, key, state, jnp.zeros(task.action.shape))
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""A simulator with the interface of Playground's, without physics."""
+"""A task with the interface of Playground's, and next to no physics."""
 
 from typing import Any
 
