@@ -25,6 +25,8 @@ from purejaxppo.spaces import Box, Dict, Space
 BACKENDS = ("jax", "warp")
 OWN_OPTIONS = {"menagerie": "", "domain_randomization": False}
 """Options that are not fields of a task's configuration, and their defaults."""
+BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
+"""Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 does not have any more."""
 
 Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
@@ -51,9 +53,14 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     model drawn by Playground's own function for the task.
 
     Raises:
-        ValueError: an unknown option, an invalid value, missing models, or a back end that cannot
-            run here.
+        ValueError: an unknown option, an invalid value, missing models, or a task or a back end
+            that cannot run here.
     """
+    if name in BROKEN:
+        raise ValueError(
+            f"playground/{name} of Playground 0.2 cannot take a step with JAX {jax.__version__} "
+            f"(it calls jnp.clip with a_max, which JAX 0.10 does not have): choose another"
+        )
     registry = _registry()
     own = OWN_OPTIONS | {key: x for key, x in config.options.items() if key in OWN_OPTIONS}
     overrides = {key: x for key, x in config.options.items() if key not in OWN_OPTIONS}

@@ -11,6 +11,7 @@ from support.rail import Model, Rail
 
 from purejaxppo import load_config
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import playground as adapter
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.spaces import Dict
@@ -170,7 +171,25 @@ def menagerie(tmp_path_factory):
     return folder
 
 
-ROBOTS = playground.registry.locomotion.ALL_ENVS + playground.registry.manipulation.ALL_ENVS
+ROBOTS = [
+    name
+    for name in playground.registry.locomotion.ALL_ENVS + playground.registry.manipulation.ALL_ENVS
+    if name not in adapter.BROKEN
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", adapter.BROKEN)
+def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
+    menagerie, monkeypatch, name, key
+):
+    name = f"playground/{name}"
+    assert "cannot take a step with JAX" in refused(name)
+    monkeypatch.setattr(adapter, "BROKEN", ())
+    task = registry.make_task(EnvConfig(name, options={"menagerie": str(menagerie)}))
+    state, _ = jax.eval_shape(task.reset, key)
+    with pytest.raises(TypeError, match="a_max"):
+        jax.eval_shape(task.step, key, state, jnp.zeros(task.action.shape))
 
 
 @pytest.mark.full

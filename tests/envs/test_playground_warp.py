@@ -1,0 +1,40 @@
+"""MJX's warp implementation behind Playground's tasks, on a CPU, where its kernels run, too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+
+pytest.importorskip("mujoco_playground")
+pytest.importorskip("warp")
+from purejaxppo.envs import playground
+
+pytestmark = pytest.mark.full
+NUM_ENVS, LIMIT = 3, 5
+
+
+def rollout(backend):
+    """A function: a key -> rows of steps, over ends of episodes."""
+    config = EnvConfig("playground/CartpoleBalance", backend=backend, max_episode_steps=LIMIT)
+    env = registry.make(config, NUM_ENVS)
+
+    def run(key):
+        state, _ = env.reset(key)
+        action = jnp.full((NUM_ENVS, 1), 0.3)
+        return jax.lax.scan(lambda s, _: env.step(s, action), env.refresh(state), None, 13)[1]
+
+    return run
+
+
+def test_episodes_are_those_of_jax_also_among_several_seeds(monkeypatch, key):
+    monkeypatch.setattr(playground, "_check_warp", lambda *args: None)
+    expected = jax.jit(rollout("jax"))(key)
+    keys = jnp.stack([jax.random.key(1), key])
+    found = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(rollout("warp")))(keys))
+    assert found.truncated.sum() == 2 * NUM_ENVS
+    np.testing.assert_array_equal(found.valid, expected.valid)
+    np.testing.assert_allclose(found.obs, expected.obs, atol=1e-5)
+    np.testing.assert_allclose(found.reward, expected.reward, atol=1e-5)
