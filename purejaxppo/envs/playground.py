@@ -154,11 +154,10 @@ def _models(name: str, menagerie: str) -> Path:
 @contextlib.contextmanager
 def _playground(folder: Path | None) -> Iterator[None]:
     """Playground with the robots' models of `folder`, and without what it prints on stdout."""
-    from etils import epath
     from mujoco_playground._src import mjx_env
 
     own = mjx_env.MENAGERIE_PATH
-    mjx_env.MENAGERIE_PATH = epath.Path(folder) if folder else own
+    mjx_env.MENAGERIE_PATH = type(own)(folder) if folder else own
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
