@@ -12,6 +12,7 @@ from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs, Scalar
+from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
@@ -40,15 +41,17 @@ class Evaluation(NamedTuple):
         if np.isnan(r).any():
             count, of = np.isnan(r).sum(), f" of {len(r)} agents" * (r.ndim > 1)
             return f"{r.size} episodes{of}: {count} diverged, so that there is no mean return"
+        x = r.mean(axis=1) if r.ndim > 1 else r
+        most = np.abs(x).max()
+        mean, std, low, high = (number(y, most) for y in (x.mean(), x.std(), x.min(), x.max()))
         if r.ndim > 1:
-            means = r.mean(axis=1)
             return (
-                f"{len(r)} agents, {r.shape[1]} episodes each: mean return {means.mean():.1f} ± "
-                f"{means.std():.1f} over agents (min {means.min():.1f}, max {means.max():.1f})"
+                f"{len(r)} agents, {r.shape[1]} episodes each: mean return {mean} ± {std} over "
+                f"agents (min {low}, max {high})"
             )
         return (
-            f"{len(r)} episodes: return {r.mean():.1f} ± {r.std():.1f} "
-            f"(min {r.min():.1f}, max {r.max():.1f}), length {self.lengths.mean():.1f}"
+            f"{len(r)} episodes: return {mean} ± {std} (min {low}, max {high}), length "
+            f"{self.lengths.mean():.1f}"
         )
 
 

@@ -113,3 +113,12 @@ def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_conf
     broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
     returns, lengths = run(broken, jax.random.key(0))
     assert np.isnan(returns).all() and (np.asarray(lengths) == 10).all()
+
+
+@pytest.mark.toy
+def test_small_returns_are_printed_with_more_digits():
+    """Of 1,000 games won, lost or drawn, 0.956 is not 1.0."""
+    games = Evaluation(np.repeat([1.0, -1.0], [978, 22]), np.full(1000, 42))
+    assert str(games) == "1000 episodes: return 0.956 ± 0.293 (min -1.000, max 1.000), length 42.0"
+    walks = Evaluation(np.array([250.0, 251.0]), np.full(2, 10))
+    assert str(walks) == "2 episodes: return 250.5 ± 0.5 (min 250.0, max 251.0), length 10.0"

@@ -4,6 +4,8 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from purejaxppo.config.hints import number
+
 if TYPE_CHECKING:
     from purejaxppo.runs.rows import Row
 
@@ -52,7 +54,7 @@ class Console:
     def progress(self, done: int, env_steps: int, sps: float, row: "Row") -> None:
         """Shows progress: `done` of the total, and a row that may hold a newer return."""
         self._return = row.get("charts/episodic_return", self._return)
-        value = "-" if math.isnan(self._return) else f"{self._return:.1f}"
+        value = "-" if math.isnan(self._return) else number(self._return)
         text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)

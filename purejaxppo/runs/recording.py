@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.hints import number
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
@@ -32,7 +33,7 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
     task, states, rewards = record_states(agent, seed=seed, deterministic=not stochastic)
     video.record(task, states, path, title=agent.config.env.name, rewards=rewards)
-    return f"drew {len(rewards)} steps, return {rewards.sum():.1f}, into {path}"
+    return f"drew {len(rewards)} steps, return {number(rewards.sum())}, into {path}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from purejaxppo.config.files import load_config
+from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
@@ -171,7 +172,7 @@ def finished(run: TrainingLoop, notes: list[str]) -> bool:
     if not run.finished:
         return False
     saved = run.checkpoints.progress()
-    best = "" if saved.best_return is None else f", best evaluation {saved.best_return:.1f}"
+    best = "" if saved.best_return is None else f", best evaluation {number(saved.best_return)}"
     changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." * bool(notes)
     run.console.say(
         f"{run.run_dir} is finished: {saved.env_steps:,} steps{best}. A larger --total_timesteps "
@@ -316,7 +317,7 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
         where = (
             ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
         )
-        console.say(f"best evaluation {p.best_return:.1f}{where}")
+        console.say(f"best evaluation {number(p.best_return)}{where}")
     console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
     console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config.files import to_yaml, write_whole
+from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.curves import confidence
@@ -118,7 +119,10 @@ def print_table(ranked: Sequence[Result], keys: Sequence[str], title: str) -> No
         half = float(confidence(np.array(result.scores)))
         cells = [show(result.setting[key]) for key in keys]
         table.add_row(
-            str(rank), *cells, f"{result.score:.1f}", "" if math.isnan(half) else f"{half:.1f}"
+            str(rank),
+            *cells,
+            number(result.score),
+            "" if math.isnan(half) else number(half, result.score),
         )
     console = Console()
     console.print(table)
