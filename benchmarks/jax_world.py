@@ -61,10 +61,19 @@ def craftax(name: str) -> Own:
     return Own(lambda key: env.reset(key, params)[1], step)
 
 
-WORLDS: dict[str, tuple[str, Callable[[str], Own]]] = {
-    "doorkey": ("xminigrid/MiniGrid-DoorKey-8x8", xminigrid),
-    "craftax_classic": ("craftax/Craftax-Classic-Symbolic-v1", craftax),
-    "craftax": ("craftax/Craftax-Symbolic-v1", craftax),
+class World(NamedTuple):
+    """An environment's name, and how its simulator resets it."""
+
+    env: str
+    own: Callable[[str], Own]
+    own_length: int = LENGTH
+    """Steps of a call of the simulator's own loop, fewer where one takes seconds."""
+
+
+WORLDS = {
+    "doorkey": World("xminigrid/MiniGrid-DoorKey-8x8", xminigrid),
+    "craftax_classic": World("craftax/Craftax-Classic-Symbolic-v1", craftax, 2),
+    "craftax": World("craftax/Craftax-Symbolic-v1", craftax, 2),
 }
 CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
 
@@ -91,7 +100,7 @@ def main() -> None:
     rows = [
         result.row(
             world=world,
-            env=WORLDS[world][0],
+            env=WORLDS[world].env,
             num_envs=args.envs,
             contender=contender,
             about=CONTENDERS[contender],
@@ -121,7 +130,7 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
     from purejaxppo.envs import registry
     from purejaxppo.spaces import MultiDiscrete
 
-    name, make_own = WORLDS[world]
+    name, make_own, length = WORLDS[world]
     env = registry.make(EnvConfig(name, num_envs=num_envs), num_envs)
     space = env.spec.action
 
@@ -136,6 +145,7 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         return state, (out.obs, out.reward, out.terminated, out.truncated), jnp.sum(out.valid)
 
     if contender == "ours":
+        length = LENGTH
         reset, refresh, step = lambda key: env.reset(key)[0], env.refresh, our_step
     else:
         own = make_own(name.partition("/")[2])
@@ -150,11 +160,11 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         def refresh(state):
             return state
 
-    run_rollouts(reset, refresh, step, random_action, seconds)
+    run_rollouts(reset, refresh, step, random_action, length, seconds)
 
 
-def run_rollouts(reset, refresh, step, random_action, seconds) -> None:
-    """Rollouts of LENGTH steps, by turns."""
+def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
+    """Rollouts of `length` steps, by turns."""
     import jax
     import jax.numpy as jnp
 
@@ -170,7 +180,7 @@ def run_rollouts(reset, refresh, step, random_action, seconds) -> None:
     @jax.jit
     def rollout(state, key):
         begun = (refresh(state), jnp.int32(0), jnp.float32(0))
-        return jax.lax.scan(one, begun, jax.random.split(key, LENGTH))[0]
+        return jax.lax.scan(one, begun, jax.random.split(key, length))[0]
 
     state, key = jax.jit(lambda key: strong_types(reset(key)))(jax.random.key(0)), jax.random.key(1)
 
