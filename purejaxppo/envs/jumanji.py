@@ -293,6 +293,8 @@ class JumanjiTask:
         drawn: list[np.ndarray] = []
 
         def keep(figure):  # not every `render` gives back what its viewer does
+            if type(viewer).__name__ == "MMSTViewer":  # it leaves its graph outside of the axes
+                figure.axes[0].set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
             drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])
 
         viewer._display = keep
@@ -304,7 +306,7 @@ class JumanjiTask:
         try:
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
                 for state in states:
-                    self.env.render(state)
+                    self.env.render(jax.device_put(state))  # some compute with `.at`
                     frame = np.full((height, width, 3), 255, np.uint8)
                     square = Image.fromarray(drawn.pop()).resize((side, side))
                     frame[top : top + side, left : left + side] = square

@@ -154,15 +154,21 @@ def _models(name: str, menagerie: str) -> Path:
 @contextlib.contextmanager
 def _playground(folder: Path | None) -> Iterator[None]:
     """Playground with the robots' models of `folder`, and without what it prints on stdout."""
+    import mujoco
     from mujoco_playground._src import mjx_env
 
     own = mjx_env.MENAGERIE_PATH
     mjx_env.MENAGERIE_PATH = type(own)(folder) if folder else own
+    renamed = not hasattr(mujoco.MjSpec, "find_body")  # in newer MuJoCo; the reachers call it
+    if renamed:
+        mujoco.MjSpec.find_body = mujoco.MjSpec.body
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         mjx_env.MENAGERIE_PATH = own
+        if renamed:
+            del mujoco.MjSpec.find_body
 
 
 def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:
