@@ -265,10 +265,11 @@ def first_minutes(rows: Rows) -> list[str]:
         "",
         "### Ant, the first two minutes",
         "",
-        "`python benchmarks/first_minutes.py`: returns of deterministic policies over seconds of "
-        "training without compiling and evaluating, interpolated between evaluations; this "
+        "`python benchmarks/first_minutes.py --seeds 2 --contenders ours brax`: returns of "
+        "deterministic policies over seconds of training without compiling and evaluating, interpolated between evaluations; this "
         "library with ant.yaml (its schedules over twice the steps), and Brax's PPO with the same "
-        "sizes and the rest of Brax's own settings for ant. Contenders take turns, seed by seed. "
+        "sizes and the rest of Brax's own settings for ant. Contenders take turns, seed by seed, "
+        f"on {rows[0]['cores']} cores of an {rows[0]['device']}. "
         "Untrained, an ant that stands gets 1,000.",
         "",
         "![Returns over seconds](pictures/first_minutes.png)",

@@ -194,7 +194,8 @@ class Evaluator:
         except ValueError as error:
             if not config.eval.options:
                 raise
-            raise ValueError(f"with eval.options: {error}") from error
+            said = str(error).replace("env.options", "eval.options")
+            raise ValueError(f"in evaluations: {said}") from error
         if config.eval.options:
             _check_spaces(self.env.spec, policy)
         size = self.env.spec.num_agents

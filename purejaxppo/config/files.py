@@ -69,6 +69,8 @@ def find_config(name: str) -> Path:
                 if candidate.is_file():
                     return candidate
     close = nearest(path.stem, list_configs(), 0.5)
+    if name == "playground":
+        raise ValueError("--config playground: name a task of it, as in playground/CheetahRun")
     hint = (
         f"did you mean '{close}.yaml'?"
         if close

@@ -67,8 +67,10 @@ class Programs:
         self.key = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
         self.compile_seconds = 0.0
-        self.evaluator: Evaluator | None = None
         self.evaluate: Any = None
+        # Before there is a folder, since the task may refuse them.
+        checked = config.eval.options and config.eval.num_episodes
+        self.evaluator: Evaluator | None = self._make_evaluator() if checked else None
 
     def init(self) -> TrainState:
         """The state before the first update."""
@@ -92,23 +94,19 @@ class Programs:
     def compile(self, state: TrainState) -> None:
         """Compiles training and evaluation for states like this one."""
         started = time.perf_counter()
-        episodes = self.config.eval.num_episodes
-        if episodes:  # made first, since it may refuse its options
-            self.evaluator = evaluator = Evaluator(
-                self.config,
-                self.parts.policy,
-                episodes,
-                shards=evaluation_shards(
-                    self.config, episodes, self.shards.devices, self.shards.num_members
-                ),
-                seed=self.config.seed,
-            )
         self.compile_training(state)
-        if episodes:
+        if self.config.eval.num_episodes:
+            self.evaluator = evaluator = self.evaluator or self._make_evaluator()
             out = self.read_by_all(evaluator.shards)
             evaluate = jax.jit(evaluator.evaluate, out_shardings=out)
             self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
         self.compile_seconds = time.perf_counter() - started
+
+    def _make_evaluator(self) -> Evaluator:
+        """The evaluations of a run, with their environments."""
+        config, episodes = self.config, self.config.eval.num_episodes
+        shards = evaluation_shards(config, episodes, self.shards.devices, self.shards.num_members)
+        return Evaluator(config, self.parts.policy, episodes, shards=shards, seed=config.seed)
 
     def compile_training(self, state: TrainState) -> None:
         """Compiles chunks of updates."""
