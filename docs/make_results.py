@@ -266,7 +266,8 @@ def first_minutes(rows: Rows) -> list[str]:
         "### Ant, the first two minutes",
         "",
         "`python benchmarks/first_minutes.py --seeds 2 --contenders ours brax`: returns of "
-        "deterministic policies over seconds of training without compiling and evaluating, interpolated between evaluations; this "
+        "deterministic policies over seconds of training without compiling and evaluating, "
+        "interpolated between evaluations; this "
         "library with ant.yaml (its schedules over twice the steps), and Brax's PPO with the same "
         "sizes and the rest of Brax's own settings for ant. Contenders take turns, seed by seed, "
         f"on {rows[0]['cores']} cores of an {rows[0]['device']}. "
