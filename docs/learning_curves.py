@@ -103,8 +103,8 @@ def suites(rows: results.Rows) -> list[str]:
         "(`python benchmarks/random_returns.py`) and 1 the highest published number of the table "
         "above, by `python docs/make_results.py`; interquartile means with 95 % intervals of a "
         "stratified bootstrap over seeds (Agarwal et al. 2021). The published numbers are of "
-        "earlier versions of the tasks: the mean says where runs stand on one scale, not who learns better. Ant-v5 has not been "
-        "measured yet, and is no part of it.",
+        "earlier versions of the tasks: the mean says where runs stand on one scale, not who "
+        "learns better. Ant-v5 has not been measured yet, and is no part of it.",
         "",
         "| task | runs | interquartile mean |",
         "| --- | --- | --- |",
