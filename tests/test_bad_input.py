@@ -52,6 +52,15 @@ def test_a_task_without_its_family_is_looked_for_in_all_of_them(tmp_path, capsys
     assert "is not of the form family/task; did you mean 'brax/hopper'" in said
 
 
+def test_options_of_evaluations_are_checked_before_there_is_a_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("pgx")
+    flags = ["--env.name", "pgx/tic_tac_toe", "--eval.options", "opponent", "rand"]
+    said = refusal(["--config", "cartpole", *flags], capsys)
+    assert "in evaluations: eval.options.opponent = 'rand' is neither random nor" in said
+    assert not list(tmp_path.iterdir())
+
+
 @toy
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
