@@ -215,7 +215,7 @@ def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
 def test_evaluations_say_that_their_own_options_are_wrong(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "nobody"}})
-    with pytest.raises(ValueError, match=r"with eval\.options: env\.options"):
+    with pytest.raises(ValueError, match=r"in evaluations: eval\.options\.opponent"):
         Evaluator(config, make_parts(config).policy, 2)
 
 
