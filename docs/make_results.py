@@ -885,7 +885,7 @@ def own(rows: Rows) -> list[str]:
         [b / a for a, b in zip(built_in, mine, strict=True)], n=4
     )
     return [
-        f"CartPole, written like this and trained with cartpole.yaml, makes "
+        f"CartPole in a file (benchmarks/own_cartpole.py), trained with cartpole.yaml, makes "
         f"{statistics.median(mine) / 1e3:,.0f} k steps/s, and gymnax's "
         f"{statistics.median(built_in) / 1e3:,.0f} k: {middle:.3f} times as many in the median of "
         f"{len(mine)} rounds in turns (quartiles {low:.3f} and {high:.3f}; "
