@@ -15,13 +15,12 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import check_known, is_alike
 from purejaxppo.spaces import Box, Discrete
 
 FILM_SIZE = 16
 """Pixels of a block's side in films, as in the simulator's own pictures of blocks."""
 NEVER = 2**31 - 1
-FITTING: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
-"""What may replace a parameter of some type."""
 
 
 def task_names() -> list[str]:
@@ -42,18 +41,14 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
     params = env.default_params
     limit = config.max_episode_steps or int(params.max_timesteps)
     known = {
-        option: type(value)
+        option: value
         for option, value in vars(params).items()
-        if type(value) in FITTING and option != "max_timesteps"
+        if type(value) in (bool, int, float) and option != "max_timesteps"
     }
+    check_known(f"craftax/{name}", config.options, sorted(known), noun="parameter")
     for option, value in config.options.items():
-        if option not in known:
-            raise ValueError(
-                f"env.options.{option}: craftax/{name} has no such parameter; it has "
-                f"{', '.join(sorted(known))}"
-            )
-        if type(value) not in FITTING[known[option]]:
-            kind = known[option].__name__
+        if not is_alike(value, known[option]):
+            kind = type(known[option]).__name__
             raise ValueError(f"env.options.{option} = {value!r} must be of type {kind}")
     # The limit would be one of the causes of `done`.
     params = params.replace(**config.options, max_timesteps=NEVER)

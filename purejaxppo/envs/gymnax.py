@@ -12,6 +12,7 @@ from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box
 
@@ -66,11 +67,7 @@ def make(name: str, config: EnvConfig):
     for option, value in config.options.items():
         if isinstance(value, str):
             raise ValueError(f"env.options.{option} = {value!r} is not a number")
-        if option not in known:
-            raise ValueError(
-                f"env.options.{option}: gymnax/{name} has no such parameter; it has "
-                f"{', '.join(sorted(known))}"
-            )
+        check_known(f"gymnax/{name}", [option], sorted(known), noun="parameter")
     limit = config.max_episode_steps or int(
         config.options.get("max_steps_in_episode", params.max_steps_in_episode)
     )

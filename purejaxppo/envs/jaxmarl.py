@@ -24,6 +24,7 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.options import check_alike, check_known
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
@@ -159,15 +160,10 @@ def _check(name: str, options: dict[str, Scalar]) -> None:
     """Raises ValueError if an option is unknown, or not like its default."""
     defaults = _defaults(name)
     for option, value in options.items():
-        where, default = f"env.options.{option}", defaults.get(option)
         if option == "max_steps":
-            raise ValueError(f"{where}: the time limit is env.max_episode_steps")
-        if default is None:
-            hint = did_you_mean(option, [*defaults, GLOBAL_STATE])
-            raise ValueError(f"{where}: jaxmarl/{name} has no such option; {hint}")
-        number = isinstance(default, float) and type(value) in (int, float)
-        if type(value) is not type(default) and not number:
-            raise ValueError(f"{where} = {value!r} should be like {default!r}")
+            raise ValueError(f"env.options.{option}: the time limit is env.max_episode_steps")
+        check_known(f"jaxmarl/{name}", [option], [*defaults, GLOBAL_STATE], suggest=True)
+        check_alike(option, value, defaults[option])
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
         hint = did_you_mean(str(options[LAYOUT]), known, f"there are {', '.join(known)}")

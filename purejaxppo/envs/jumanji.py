@@ -17,6 +17,7 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import check_alike, check_known
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -120,14 +121,9 @@ def _check(name: str, kind: type, options: Mapping[str, Scalar]) -> None:
         for argument in arguments
         if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
     }
+    check_known(f"jumanji/{name}", options, known)
     for option, value in options.items():
-        if option not in known:
-            there = f"it has {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"env.options.{option}: jumanji/{name} has no such option; {there}")
-        default = known[option]
-        number = isinstance(default, float) and type(value) is int
-        if type(value) is not type(default) and not number:
-            raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+        check_alike(option, value, known[option])
 
 
 class Part(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.options import check_alike, check_known
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import Box, Discrete, Space
 
@@ -319,18 +320,9 @@ def make(name: str, config: EnvConfig) -> Spread | Tag:
 
 def _check(name: str, kind: Any, options: Mapping[str, Scalar]) -> None:
     fields = {f.name: f.default for f in dataclasses.fields(kind) if f.name != "max_episode_steps"}
+    check_known(f"particles/{name}", options, [*fields, GLOBAL_STATE])
     for option, value in options.items():
-        if option not in fields:
-            raise ValueError(
-                f"env.options.{option}: particles/{name} has no such option; it has "
-                f"{', '.join([*fields, GLOBAL_STATE])}"
-            )
-        default: Any = fields[option]
-        number = isinstance(default, float) and isinstance(value, int)
-        if isinstance(value, bool) != isinstance(default, bool) or not (
-            isinstance(value, type(default)) or number
-        ):
-            raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+        check_alike(option, value, fields[option])
         least = kind.options.get(option)
         if least is not None and not least <= value < np.inf:  # type: ignore[operator]
             raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")

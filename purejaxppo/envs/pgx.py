@@ -20,6 +20,7 @@ from purejaxppo.config import tracing
 from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.options import check_known
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
@@ -96,10 +97,8 @@ def _check(name: str, config: EnvConfig) -> None:
         known = MINATAR_OPTIONS
     elif name in LONGEST:
         known = {OPPONENT: RANDOM}
+    check_known(f"pgx/{name}", config.options, known)
     for option, value in config.options.items():
-        if option not in known:
-            there = f"it has {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"env.options.{option}: pgx/{name} has no such option; {there}")
         if option == OPPONENT and value != RANDOM and not is_reference(str(value)):
             raise ValueError(
                 f"env.options.{option} = {value!r} is neither random nor a function of yours as "

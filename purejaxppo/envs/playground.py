@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
 
@@ -95,12 +96,7 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
         ValueError: an unknown option, or repeats that are no whole number of at least 1.
     """
     defaults = _registry().get_default_config(name)
-    for option in overrides:
-        if option not in defaults:
-            raise ValueError(
-                f"env.options.{option}: playground/{name} has no such option; it has "
-                f"{', '.join(sorted([*defaults, *OWN_OPTIONS]))}"
-            )
+    check_known(f"playground/{name}", overrides, sorted([*defaults, *OWN_OPTIONS]))
     used = {**defaults, **overrides}
     repeats = used["action_repeat"]
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:

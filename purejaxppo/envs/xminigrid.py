@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import check_known
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PARTS = ("direction", "pocket", "rules")
@@ -49,12 +50,7 @@ def make(name: str, config: EnvConfig) -> "GridTask":
     options, is_xland = dict(config.options), name.startswith("XLand")
     known = ["view_size", *PARTS[: 3 if is_xland else 2]]
     known += ["benchmark", "ruleset"] if is_xland else []
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"env.options.{option}: xminigrid/{name} has no such option; it has "
-                f"{', '.join(sorted(known))}"
-            )
+    check_known(f"xminigrid/{name}", options, sorted(known))
     settings = {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
     if "view_size" in options:
         settings["view_size"] = _odd("view_size", options["view_size"])

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import check_known
 from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
 from purejaxppo.spaces import Box
 
@@ -54,10 +54,7 @@ def make(name: str, config: EnvConfig):
     model = MODELS[name]
     options = dict(config.options)
     known = [*PHYSICS, *COUNTS, "pulse", "same_ensemble"]
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(option, known)
-            raise ValueError(f"env.options.{option}: oscillator/{name} has no such option; {hint}")
+    check_known(f"oscillator/{name}", options, known, suggest=True)
     counts = {option: _count(option, options.get(option, COUNTS[option])) for option in COUNTS}
     ranges = {p: _range(p, options.get(p, getattr(model.params, p))) for p in PHYSICS}
     history = counts["history"] or model.history

@@ -1,0 +1,45 @@
+"""Checks of `env.options` for adapters: one sentence about the first option that is wrong."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from purejaxppo.config.hints import did_you_mean
+
+
+def check_known(
+    task: str,
+    given: Iterable[str],
+    known: Iterable[str],
+    *,
+    noun: str = "option",
+    suggest: bool = False,
+) -> None:
+    """Checks that a task has all options that are given.
+
+    Args:
+        task: its full name, family/task.
+        given: names of options.
+        known: names that the task has.
+        noun: name for an option in the sentence.
+        suggest: name the nearest known one alone, if one is near.
+
+    Raises:
+        ValueError: an unknown option.
+    """
+    known = list(known)
+    there = f"it has {', '.join(known)}" if known else "it has none"
+    for option in given:
+        if option not in known:
+            hint = did_you_mean(option, known, there) if suggest else there
+            raise ValueError(f"env.options.{option}: {task} has no such {noun}; {hint}")
+
+
+def is_alike(value: Any, default: Any) -> bool:
+    """True if a value may replace a default: of its type, or a whole number for a float."""
+    return type(value) is type(default) or (type(default) is float and type(value) is int)
+
+
+def check_alike(option: str, value: Any, default: Any) -> None:
+    """Raises ValueError if a value may not replace its option's default."""
+    if not is_alike(value, default):
+        raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
