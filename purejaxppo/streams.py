@@ -27,7 +27,7 @@ TERMS = 0x7465726D
 VARIATION = 0x76617279
 """Parameters of a randomized episode, from its reset's key, so that the start stays the same."""
 OWN_VARIATION = 0x76617230
-"""What a simulator's own function draws for an episode, from its reset's key."""
+"""Draws of a simulator's own function for an episode, from its reset's key."""
 
 
 def stream(key: Key, name: int) -> Key:

@@ -10,7 +10,7 @@ from typing import Any
 SOURCES = {"playground": "purejaxppo.envs.playground_settings"}
 """Family -> a module with `settings(task)`, sections of a config as plain values."""
 ABOUT = {"playground/TASK": "any task of Playground, with the settings that it was tuned to there"}
-"""What `list configs` says of them."""
+"""Descriptions of them in `list configs`."""
 
 
 def settings(name: str) -> dict[str, Any] | None:

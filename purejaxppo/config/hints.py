@@ -1,4 +1,7 @@
-"""Hints for a name that is not known. Without JAX, since worker processes use them."""
+"""Words of sentences: hints for a name that is not known, and returns.
+
+Without JAX, since worker processes use them.
+"""
 
 import difflib
 from collections.abc import Iterable

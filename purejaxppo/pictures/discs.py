@@ -8,13 +8,13 @@ import numpy as np
 from purejaxppo.pictures.canvas import BLUE, FAINT, MUTED, ORANGE, SERIES, Canvas
 
 ADVERSARIES = ("adversary", "leadadversary", "eve")
-"""What the names of MPE's adversaries begin with."""
+"""Prefixes of the names of MPE's adversaries."""
 REACH = 1.4
 """MPE's agents start within [-1, 1]^2, and are shown up to here."""
 
 
 class Scene(NamedTuple):
-    """What one frame shows; units are those of the rectangle."""
+    """Contents of one frame; units are those of the rectangle."""
 
     centres: np.ndarray  # [D, 2]
     radii: np.ndarray  # [D]
