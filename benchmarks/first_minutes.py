@@ -44,7 +44,7 @@ NOTEBOOK = {
 LEARNING = {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97, "reward_scaling": 10}
 """The other settings of ant there, for both of Brax's contenders."""
 EPISODES = 64
-FRAMES, HEIGHT, WIDTH = 90, 176, 240
+FRAMES, HEIGHT, WIDTH = 60, 176, 240
 
 
 def main() -> None:
