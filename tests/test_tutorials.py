@@ -98,7 +98,6 @@ def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_robot")
 def test_a_robots_policy_plays_in_onnxruntime(reader):
