@@ -81,9 +81,37 @@ def loss(params, rows: Rows, advantage, clip_eps: float = 0.2):
     return policy + 0.5 * 0.5 * jnp.square(value - target).mean()
 
 
-def make_train(sizes: dict[str, Any], updates: int) -> tuple[Callable, Callable]:
+class World(NamedTuple):
+    """N environments that start their next episode within the step that ends one."""
+
+    reset: Callable[[Any], Any]  # key -> (obs, state)
+    step: Callable[[Any, Any, Any], Any]  # (key, state, action) -> (obs, state, reward, done)
+    num_obs: int
+    num_actions: int
+
+
+def gymnax_world(name: str, n: int) -> World:
+    """One of gymnax's, with its own auto-reset."""
+    env, params = gymnax.make(name)
+
+    def reset(key):
+        return jax.vmap(env.reset, (0, None))(jax.random.split(key, n), params)
+
+    def step(key, state, action):
+        obs, state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
+            jax.random.split(key, n), state, action, params
+        )
+        return obs, state, reward, terminated | truncated
+
+    num_obs = env.observation_space(params).shape[0]
+    return World(reset, step, num_obs, env.action_space(params).n)
+
+
+def make_train(
+    sizes: dict[str, Any], updates: int, world: World | None = None
+) -> tuple[Callable, Callable]:
     """(key -> parameters, (parameters, key) -> (parameters, share of steps that end [updates]))."""
-    env, env_params = gymnax.make(sizes["env"].partition("/")[2])
+    world = world or gymnax_world(sizes["env"].partition("/")[2], sizes["num_envs"])
     n, length, parts = sizes["num_envs"], sizes["rollout_length"], sizes["num_minibatches"]
     adam = optax.chain(
         optax.clip_by_global_norm(0.5),
@@ -94,7 +122,6 @@ def make_train(sizes: dict[str, Any], updates: int) -> tuple[Callable, Callable]
             eps=1e-5,
         ),
     )
-    step_env = jax.vmap(env.step, (0, 0, 0, None))
 
     def act(carried, _):
         params, env_state, obs, key = carried
@@ -102,10 +129,7 @@ def make_train(sizes: dict[str, Any], updates: int) -> tuple[Callable, Callable]
         logits = mlp(params["actor"], obs)
         action = jax.random.categorical(action_key, logits)
         value = mlp(params["critic"], obs)[..., 0]
-        after, env_state, reward, terminated, truncated, _ = step_env(
-            jax.random.split(env_key, n), env_state, action, env_params
-        )
-        done = terminated | truncated
+        after, env_state, reward, done = world.step(env_key, env_state, action)
         rows = Rows(obs, action, log_prob(logits, action), value, reward, done)
         return (params, env_state, after, key), rows
 
@@ -134,12 +158,11 @@ def make_train(sizes: dict[str, Any], updates: int) -> tuple[Callable, Callable]
         return (params, opt_state, env_state, obs, key), rows.done.mean()
 
     def init(key):
-        num_obs = env.observation_space(env_params).shape[0]
-        return init_params(key, num_obs, env.action_space(env_params).n, sizes["hidden"])
+        return init_params(key, world.num_obs, world.num_actions, sizes["hidden"])
 
     def train(params, key):
         env_key, key = jax.random.split(key)
-        obs, env_state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, n), env_params)
+        obs, env_state = world.reset(env_key)
         start = (params, adam.init(params), env_state, obs, key)
         (params, *_), ends = jax.lax.scan(update, start, None, updates)
         return params, ends

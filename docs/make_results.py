@@ -387,6 +387,28 @@ def jax_world(rows: Rows) -> list[str]:
     return lines
 
 
+def jax_training(rows: Rows) -> list[str]:
+    """Training where resets are dear, beside PureJaxRL's plan."""
+    if not rows:
+        return []
+    lines = ["", "`python benchmarks/jax_training.py`: training there, at one config's sizes."]
+    for (env, device, cores), runs in group(rows, "env", "device", "cores").items():
+        speed = {run["contender"]: run["steps_per_second"] for run in runs}
+        lines += [
+            "",
+            f"**{env}**, {cores} x {device}:",
+            "",
+            "| contender | training, steps/s | range | ours / this |",
+            "| --- " * 4 + "|",
+        ]
+        lines += [
+            f"| {run['about']} | {run['steps_per_second']:,.0f} | {min(run['rounds']):,} to "
+            f"{max(run['rounds']):,} | {speed['ours'] / run['steps_per_second']:.2f} |"
+            for run in runs
+        ]
+    return lines
+
+
 def host(rows: Rows) -> list[str]:
     """Simulators on the host: a table per task, with ratios to the simulator and to peers."""
     lines = ["", "### Simulators on the host", "", HOST] if rows else []
@@ -751,6 +773,7 @@ def document() -> str:
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
         *jax_world(read("jax_world.jsonl")),
+        *jax_training(read("jax_training.jsonl")),
         *host(read("host.jsonl")),
         *anatomy(read("anatomy.jsonl")),
         *slow(read("slow.jsonl")),
