@@ -163,10 +163,22 @@ print("equal", one.size)
 """
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    ["gymnax/CartPole-v1", "brax/inverted_pendulum"],
+    [
+        pytest.param("gymnax/CartPole-v1", marks=pytest.mark.full),
+        pytest.param("brax/inverted_pendulum", marks=pytest.mark.full),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                "craftax/Craftax-Classic-Symbolic-v1",
+                "jaxmarl/MPE_simple_reference_v3",
+                "jumanji/Snake-v1",
+                "pgx/tic_tac_toe",
+                "xminigrid/MiniGrid-DoorKey-5x5",
+            )
+        ),
+    ],
 )
 def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
     config = tmp_path / "four.yaml"
