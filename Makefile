@@ -49,9 +49,10 @@ check: lint
 test: lint
 	$(PYTEST) $(ARGS)
 
-# And then at length: learning, all environments, notebooks, tutorials, kills, processes, and the site. CI runs this.
-test-all: test mpirun docs
-	$(PYTEST) -m full $(ARGS)
+# That, and all of it at length: learning, all environments, notebooks, tutorials, kills, processes, and the site. CI
+# runs this: one pytest, so that no core waits twice for the last test.
+test-all: lint mpirun docs
+	$(PYTEST) -m "not slow and not reference and not gpu" $(ARGS)
 
 # For tests/parallel/test_processes.py, which skips what needs it where it can be neither found nor installed.
 mpirun:

@@ -31,7 +31,7 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back end
 
-from support.memory import drop_large_programs
+from support.memory import LARGEST, drop_large_programs
 from support.optimizations import optimized
 
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
@@ -100,6 +100,7 @@ def optimizations(request):
     marked = request.node.get_closest_marker("optimized") is not None
     with optimized() if marked else contextlib.nullcontext():
         yield
+    drop_large_programs(LARGEST)
 
 
 @pytest.fixture(scope="session")

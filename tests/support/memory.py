@@ -10,6 +10,8 @@ import jax
 
 LARGE = 1.6e9
 """Bytes; below, small programs are kept from file to file: they compile in no time, but often."""
+LARGEST = 2.4e9
+"""Bytes above which they are not even kept for the rest of a file."""
 
 
 def resident():
@@ -21,9 +23,9 @@ def resident():
     return int(pages) * resource.getpagesize()
 
 
-def drop_large_programs():
-    """Drops compiled programs, which are on the disk, if the process has become large."""
-    if resident() > LARGE:
+def drop_large_programs(limit=LARGE):
+    """Drops compiled programs, which are on the disk, if the process is larger than `limit`."""
+    if resident() > limit:
         jax.clear_caches()
         gc.collect()
         if sys.platform == "linux":
