@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import streams
+from purejaxppo.agents import decisions
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs, Scalar
@@ -73,6 +74,7 @@ class Running(NamedTuple):
     finished: Array  # [N] bool
     returns: Array  # [N]
     lengths: Array  # [N] int32
+    absent: Array | None  # [N] bool: the agent asks for nothing; None: no agent ever is absent
 
 
 def run_episodes(
@@ -109,17 +111,19 @@ def run_episodes(
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
         counts = out.valid & ~now.finished
-        paid = jnp.where(counts, out.scores, 0.0)
+        pays = counts if now.absent is None else counts | (now.absent & ~now.finished)
+        paid = jnp.where(pays, out.scores, 0.0)
         paid = jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
         return Running(
             time=now.time + 1,
             env=state,
             obs=out.obs,
-            start=~out.valid,
-            carry=choice.carry,
+            start=decisions.begins(out.valid, out.diverged, now.absent),
+            carry=decisions.hold(now.absent, now.carry, choice.carry),
             finished=now.finished | out.ends | out.diverged,
             returns=now.returns + paid,
             lengths=now.lengths + counts,
+            absent=out.absent,
         )
 
     end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
@@ -140,6 +144,7 @@ def first_steps(
         finished=jnp.zeros(n, bool),
         returns=jnp.zeros(n),
         lengths=jnp.zeros(n, jnp.int32),
+        absent=jnp.zeros(n, bool) if env.spec.absent else None,
     )
 
 
