@@ -14,6 +14,7 @@ trajectories are those of `rollout.collect`, at the cost of a policy that acts t
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import ObsStorage
 from purejaxppo.aliases import Array, Carry, EnvState, Key, Obs, Stored
 from purejaxppo.envs.host.split import HalvedEnv, join
@@ -52,8 +53,11 @@ def collect(
         choice = join(first, second)
         if next_key is not None:
             next_obs = join(first_out.obs, env.rows(1, state.obs))
-            start = join(~first_out.valid, env.rows(1, state.start))
-            env_state, first = act_for(0, next_key, env_state, choice.carry, next_obs, start)
+            mine = env.rows(0, state.absent)
+            begun = decisions.begins(first_out.valid, first_out.diverged, mine)
+            start = join(begun, env.rows(1, state.start))
+            carry = decisions.hold(state.absent, state.carry, choice.carry)
+            env_state, first = act_for(0, next_key, env_state, carry, next_obs, start)
         env_state, second_out = env.recv(env_state, 1)
         state, row = record(state, obs, choice, env_state, join(first_out, second_out))
         return (state, stored, first), row
@@ -66,4 +70,4 @@ def collect(
     (end, stored, _), last = step(carried, (keys[-1], None))
     transitions, episodes = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
     episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
-    return Rollout(transitions, stored, state.carry, end, episodes)
+    return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))

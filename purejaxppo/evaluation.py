@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import streams
+from purejaxppo.agents import decisions
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs, Scalar
@@ -16,7 +17,7 @@ from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.base import Env, EnvSpec
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
@@ -73,6 +74,7 @@ class Running(NamedTuple):
     finished: Array  # [N] bool
     returns: Array  # [N]
     lengths: Array  # [N] int32
+    absent: Array | None  # [N] bool: the agent asks for nothing; None: no agent ever is absent
 
 
 def run_episodes(
@@ -98,8 +100,7 @@ def run_episodes(
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit.
     """
-    # The rows after lost lives are no steps, and a game may have more of both than one episode.
-    bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2) or max_steps
+    bound = longest(env.spec) or max_steps
 
     def running(now: Running) -> Array:
         return any_member((now.time < bound) & ~jnp.all(now.finished))
@@ -109,21 +110,41 @@ def run_episodes(
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
         counts = out.valid & ~now.finished
-        paid = jnp.where(counts, out.scores, 0.0)
-        paid = jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
         return Running(
             time=now.time + 1,
             env=state,
             obs=out.obs,
-            start=~out.valid,
-            carry=choice.carry,
+            start=decisions.begins(out.valid, out.diverged, now.absent),
+            carry=decisions.hold(now.absent, now.carry, choice.carry),
             finished=now.finished | out.ends | out.diverged,
-            returns=now.returns + paid,
+            returns=now.returns + payment(now, out, counts),
             lengths=now.lengths + counts,
+            absent=out.absent,
         )
 
     end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
     return Outcome(end.returns, end.lengths)
+
+
+def payment(now: Running, out: EnvStep, counts: Array) -> Array:
+    """The part of episodes' returns that a step pays, [N]; NaN where the episode diverged.
+
+    Args:
+        now: before the step.
+        out: its result.
+        counts: True where it was a step of an episode, bool [N].
+    """
+    pays = counts if now.absent is None else counts | (now.absent & ~now.finished)
+    paid = jnp.where(pays, out.scores, 0.0)
+    return jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
+
+
+def longest(spec: EnvSpec) -> int:
+    """The most rows of an episode; 0 if there is no such number."""
+    if spec.absent:  # rows without a decision are no steps, and there may be any number of them
+        return 0
+    # The rows after lost lives are no steps, and a game may have more of both than one episode.
+    return spec.max_episode_steps * (1 if spec.restorable else 2)
 
 
 def first_steps(
@@ -140,6 +161,7 @@ def first_steps(
         finished=jnp.zeros(n, bool),
         returns=jnp.zeros(n),
         lengths=jnp.zeros(n, jnp.int32),
+        absent=jnp.zeros(n, bool) if env.spec.absent else None,
     )
 
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
+from purejaxppo.agents.decisions import following
 from purejaxppo.agents.intrinsic import BonusRows, Intrinsic
 from purejaxppo.agents.normalize import Rewards
 from purejaxppo.agents.objectives import Objective
@@ -233,7 +234,7 @@ def make_batch(
     out = parts.layout.evaluate_rollout(partial(parts.policy.unroll, agent), rollout, parts.storage)
     last = parts.policy.apply(agent, out.carry, end.obs, end.start).critic
     value, last = (parts.critic.value(x, value_stats) for x in (out.critic, last))
-    next_value = parts.critic.clip_bootstrap(jnp.concatenate([value[1:], last[None]]), value_stats)
+    next_value = parts.critic.clip_bootstrap(following(value, last, rows.absent), value_stats)
     predictions = Predictions(value, next_value, out.dist_params)
     advantage, target = parts.advantages(rows, reward, predictions, hp)
     batch = Batch(
@@ -246,6 +247,7 @@ def make_batch(
         target=target,
         advantage=advantage,
         valid=rows.valid,
+        absent=rows.absent,
         extra=parts.terms.stored(parts.storage, rollout),
     )
     return parts.layout.split(batch)._replace(carry=out.carries)
@@ -278,7 +280,7 @@ def evaluate_minibatch(
     """Log-probabilities, entropies, value losses and penalties of a minibatch under `params`."""
     unroll = partial(parts.policy.unroll, agent.replace(params=params))
     forward = partial(parts.layout.evaluate_units, unroll)
-    out = forward(rows.carry, rows.obs, rows.start)
+    out = forward(rows.carry, rows.obs, rows.start, rows.absent)
     return ppo.Evaluation(
         log_prob=parts.policy.distribution.log_prob(out.dist_params, rows.action),
         entropy=parts.policy.distribution.entropy(out.dist_params),

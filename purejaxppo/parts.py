@@ -70,7 +70,8 @@ def make_parts(
     config = replace(config, num_shards=max(config.num_shards, 1))
     env = make_env(config)
     policy = Policy(config, env.spec)
-    known: Any = getattr(env, "starts", None) if env.spec.known_starts else None
+    windows = env.spec.known_starts and not env.spec.absent
+    known: Any = getattr(env, "starts", None) if windows else None
     settings = config.ppo
     schedules.check(settings)
     parts = Parts(

@@ -5,11 +5,23 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
-from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
+from purejaxppo.aliases import Carry, EnvState, InitialCarry, Key, Obs, ObsRows, Stored
 from purejaxppo.envs.base import Env, EnvStep
-from purejaxppo.types import Act, Episodes, PolicyStep, Rollout, RolloutState, Row, Transition
+from purejaxppo.spaces import example
+from purejaxppo.types import (
+    Act,
+    Episodes,
+    OpenDecision,
+    PolicyStep,
+    Rollout,
+    RolloutState,
+    Row,
+    Transition,
+)
 
 FULL_OBS = FullObs()
 
@@ -21,15 +33,30 @@ def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutStat
     """N environments at their first observations."""
     state, obs = env.reset(key)
     n = env.spec.num_envs
+    carry = initial_carry((n,))
     return RolloutState(
         env=state,
         obs=obs,
         start=jnp.ones(n, bool),
-        carry=initial_carry((n,)),
+        carry=carry,
         episode_return=jnp.zeros(n),
         episode_length=jnp.zeros(n, jnp.int32),
         discounted_return=jnp.zeros(n),
+        **_nobody_absent(env, obs, carry),
     )
+
+
+def _nobody_absent(env: Env, obs: Obs, carry: Carry) -> dict[str, Any]:
+    """The fields of a state for agents that may be absent, where none is."""
+    if not env.spec.absent:
+        return {}
+    n = env.spec.num_envs
+    zero, false = jnp.zeros(n), jnp.zeros(n, bool)
+    action = jax.tree.map(lambda x: jnp.zeros((n, *np.shape(x)), x.dtype), example(env.spec.action))
+    return {
+        "absent": false,
+        "open": OpenDecision(jax.tree.map(jnp.copy, obs), action, zero, zero, false, false, carry),
+    }
 
 
 def collect(
@@ -62,7 +89,7 @@ def collect(
         step, first, jax.random.split(key, length)
     )
     episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
-    return Rollout(transitions, stored, state.carry, end, episodes)
+    return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))
 
 
 def record(
@@ -89,6 +116,7 @@ def record(
         truncated=out.truncated,
         valid=out.valid,
         start=state.start,
+        absent=state.absent,
     )
     episodes = Episodes(
         count=jnp.sum(done, dtype=jnp.int32),
@@ -99,9 +127,11 @@ def record(
     state = state.replace(
         env=env_state,
         obs=out.obs,
-        start=~out.valid,
-        carry=choice.carry,
+        start=decisions.begins(out.valid, out.diverged, state.absent),
+        carry=decisions.hold(state.absent, state.carry, choice.carry),
         episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
         episode_length=jnp.where(done | out.diverged, 0, episode_length),
+        absent=out.absent,
+        open=decisions.latest(state, choice, out.valid, out.reward),
     )
     return state, (transition, episodes)

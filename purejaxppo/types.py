@@ -71,6 +71,19 @@ class Transition(NamedTuple):
     truncated: jax.Array  # [N] bool
     valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
     start: jax.Array  # [N] bool: obs is an episode's first
+    absent: jax.Array | None = None  # [N] bool: the agent asked for nothing; None: no agent ever is
+
+
+class OpenDecision(NamedTuple):
+    """The last decision of agents that may be absent, whose outcome may not be known yet."""
+
+    obs: Obs  # [N, ...]
+    action: Action  # [N, ...] as the policy stores it
+    log_prob: jax.Array  # [N]
+    reward: jax.Array  # [N] since
+    valid: jax.Array  # [N] bool
+    start: jax.Array  # [N] bool
+    carry: Carry  # [N, ...] before it
 
 
 class Episodes(NamedTuple):
@@ -92,6 +105,8 @@ class RolloutState(struct.PyTreeNode):
     episode_return: jax.Array  # [N] reward so far in the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
+    absent: jax.Array | None = None  # [N] bool: obs is stale; None: no agent ever is absent
+    open: OpenDecision | None = None  # of absent agents; None as above
 
 
 class RunningStats(NamedTuple):
@@ -154,6 +169,7 @@ class Batch(NamedTuple):
     target: jax.Array  # [B, (L)] advantage + value
     advantage: jax.Array  # [B, (L)]
     valid: jax.Array  # [B, (L)] bool
+    absent: jax.Array | None = None  # [B, (L)] bool: the carry is held
     extra: Any = ()  # [B, (L) ...] each, by name: rows that users' own terms ask for
 
 
@@ -270,9 +286,10 @@ is to be reset where `start`."""
 AgentAct = Callable[[AgentState, Key, Carry, Obs, jax.Array], PolicyStep]
 """(agent, key, carry, obs, start) -> `PolicyStep`; see `Act`."""
 
-Unroll = Callable[[Carry, Obs, jax.Array], Outputs]
-"""(carry [N, ...], obs [T, N, ...], start bool [T, N]) -> a network's outputs [T, N, ...], and the
-carry after them; the carry is reset where `start`."""
+Unroll = Callable[[Carry, Obs, jax.Array, jax.Array | None], Outputs]
+"""(carry [N, ...], obs [T, N, ...], start bool [T, N], absent bool [T, N] or None) -> a network's
+outputs [T, N, ...], and the carry after them; it is reset where `start`, and held where `absent`.
+"""
 
 StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
 """(state after the last rollout, key, progress of the run [], 0 to 1) -> state before the next."""

@@ -82,11 +82,12 @@ class ActorCritic(nn.Module):
 
     @nn.compact
     def __call__(
-        self, carry: Carry, obs: Obs, start: Array | None
+        self, carry: Carry, obs: Obs, start: Array | None, absent: Array | None = None
     ) -> tuple[Carry, Array, Array, Array]:
         """One step or many of observations [..., *shape] -> the fields of `Outputs`.
 
-        With a memory, [...] is [T, N], as for `start`, and the carry's leading axis is N.
+        With a memory, [...] is [T, N], as for `start` and `absent`, and the carry's leading axis
+        is N.
         """
         config = self.config
         actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
@@ -98,7 +99,7 @@ class ActorCritic(nn.Module):
             hidden = config.critic_hidden or config.hidden
             features.append(self.features("critic_torso", space, hidden, obs))
         if config.rnn != "none":
-            carry, features = self.remember(carry, features, start)
+            carry, features = self.remember(carry, features, start, absent)
         head = dense(self.critic_outputs, self.critic_gain, "critic", config.initializer)
         outputs = head(features[-1])
         params = self.head(features[0])
@@ -121,13 +122,13 @@ class ActorCritic(nn.Module):
         return torsos.apply(torso, params, obs, space)
 
     def remember(
-        self, carry: Carry, features: list[Array], start: Array | None
+        self, carry: Carry, features: list[Array], start: Array | None, absent: Array | None
     ) -> tuple[Carry, list[Array]]:
         """Each torso's features through a memory of its own."""
         kind, names = cells.CELLS[self.config.rnn], ("actor_memory", "critic_memory")
         outs = [
             kind(self.config.rnn_size, self.config.rnn_timescale, name=name)(
-                h, x.astype(jnp.float32), start
+                h, x.astype(jnp.float32), start, absent
             )
             for name, h, x in zip(names, carry, features, strict=False)
         ]

@@ -13,7 +13,7 @@ Advantages = Callable[[Transition, Array, Predictions, Hyperparams], Estimates]
 """(a rollout's rows, rewards [T, N], the network's predictions, hp) -> advantages and targets."""
 
 
-def gae(
+def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     reward: Array,
     value: Array,
     next_value: Array,
@@ -24,6 +24,7 @@ def gae(
     gamma: Scalar,
     gae_lambda: Scalar,
     rho: Scalar = 1.0,
+    absent: Array | None = None,
 ) -> Estimates:
     """Generalised advantage estimates, and the value targets that go with them.
 
@@ -47,6 +48,9 @@ def gae(
         gamma: discount.
         gae_lambda: trace decay.
         rho: importance weights, float [T, N], or 1.
+        absent: bool [T, N], True on rows without a decision, which the trace passes; the row of
+            their decision has their rewards and flags, and the next decision's value (see
+            `decisions`). None: there are none.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438, eq. 16; time limits as in Pardo et al.
     2018, https://arxiv.org/abs/1712.00378. V-trace: Espeholt et al. 2018,
@@ -57,14 +61,17 @@ def gae(
     next_rho = jnp.concatenate([rho[1:], jnp.ones_like(rho[:1])])
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
     decay = gamma * gae_lambda * (1.0 - done) * next_rho
+    if absent is not None:
+        decay = jnp.where(absent, next_rho, decay)
 
-    def backwards(later: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        delta, decay, valid = row
+    def backwards(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        delta, decay, valid, absent = row
         advantage = jnp.where(valid, delta + decay * later, 0.0)
-        return advantage, advantage
+        passed = advantage if absent is None else jnp.where(absent, decay * later, advantage)
+        return passed, advantage
 
     _, advantage = jax.lax.scan(
-        backwards, jnp.zeros_like(delta[0]), (delta, decay, valid), reverse=True
+        backwards, jnp.zeros_like(delta[0]), (delta, decay, valid, absent), reverse=True
     )
     return Estimates(advantage, value + rho * advantage)
 
@@ -83,6 +90,7 @@ def of_rollout(
         gamma=hp.gamma,
         gae_lambda=hp.gae_lambda,
         rho=rho,
+        absent=rows.absent,
     )
 
 

@@ -1,7 +1,8 @@
 """Recurrent memories: they read a sequence of steps at once, and are reset where an episode starts.
 
 A memory is a module (carry [N, ...], x [T, N, F], start bool [T, N]) -> (carry, y [T, N, H]), and
-its initial carry is zeros. Where `start`, the carry is reset. Terms that do not depend on the
+its initial carry is zeros. Where `start`, the carry is reset; where `absent`, if that is given, it
+is held. Terms that do not depend on the
 step before are computed for all of T in one product. One step (T = 1), as when a policy acts,
 needs no loop.
 """
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
+from purejaxppo.agents.decisions import hold
 from purejaxppo.agents.encoders import Initializer, orthogonal
 from purejaxppo.aliases import Array, Carry, Key, Tree
 
@@ -74,24 +76,26 @@ class GRU(Memory):
     """
 
     @nn.compact
-    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
+    def __call__(
+        self, carry: Carry, x: Array, start: Array, absent: Array | None = None
+    ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         biases = gate_biases(self.span, (0.0, 1.0, 0.0))
         inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
 
-        def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-            x, start = row
-            h = fresh(start, h)
+        def step(before: Array, row: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
+            x, start, absent = row
+            h = fresh(start, before)
             from_x, from_h = jnp.split(x, 3, -1), jnp.split(h @ kernel, 3, -1)
             r = nn.sigmoid(from_x[0] + from_h[0])
             z = nn.sigmoid(from_x[1] + from_h[1])
             n = jnp.tanh(from_x[2] + r * (from_h[2] + bias))
-            h = (1.0 - z) * n + z * h
+            h = hold(absent, before, (1.0 - z) * n + z * h)
             return h, h
 
-        return over_time(step, carry, (inputs, start))
+        return over_time(step, carry, (inputs, start, absent))
 
 
 class LSTM(Memory):
@@ -110,21 +114,23 @@ class LSTM(Memory):
         return jnp.zeros((*batch, size)), jnp.zeros((*batch, size))
 
     @nn.compact
-    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
+    def __call__(
+        self, carry: Carry, x: Array, start: Array, absent: Array | None = None
+    ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is (c, h), each [N, H]."""
         bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
         inputs = nn.Dense(4 * self.size, bias_init=bias, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
-        def step(carry: Carry, row: tuple[Array, Array]) -> tuple[Carry, Array]:
-            x, start = row
-            c, h = fresh(start, carry)
+        def step(before: Carry, row: tuple[Array, Array, Array | None]) -> tuple[Carry, Array]:
+            x, start, absent = row
+            c, h = fresh(start, before)
             i, f, g, o = jnp.split(x + h @ kernel, 4, -1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
-            h = nn.sigmoid(o) * jnp.tanh(c)
+            c, h = hold(absent, before, (c, nn.sigmoid(o) * jnp.tanh(c)))
             return (c, h), h
 
-        return over_time(step, carry, (inputs, start))
+        return over_time(step, carry, (inputs, start, absent))
 
 
 class MinGRU(Memory):
@@ -138,14 +144,18 @@ class MinGRU(Memory):
     """
 
     @nn.compact
-    def __call__(self, carry: Carry, x: Array, start: Array) -> tuple[Carry, Array]:
+    def __call__(
+        self, carry: Carry, x: Array, start: Array, absent: Array | None = None
+    ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         bias = gate_biases(self.span, (-1.0, 0.0))
         inputs = nn.Dense(2 * self.size, bias_init=bias, name="in")(x)
         gate, candidate = jnp.split(inputs, 2, -1)
         z = nn.sigmoid(gate)
-        keep = jnp.where(start[..., None], 0.0, 1.0 - z)
-        keep, new = jax.lax.associative_scan(compose, (keep, z * candidate))
+        keep, new = jnp.where(start[..., None], 0.0, 1.0 - z), z * candidate
+        if absent is not None:
+            keep, new = (jnp.where(absent[..., None], x, y) for x, y in ((1.0, keep), (0.0, new)))
+        keep, new = jax.lax.associative_scan(compose, (keep, new))
         h = keep * carry + new
         return h[-1], h
 

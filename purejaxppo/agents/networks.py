@@ -20,8 +20,9 @@ from purejaxppo.aliases import Array, Carry, InitialCarry, Key, Obs, Params, Tre
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.types import EnvSpaces, Outputs
 
-Apply = Callable[[Params, Carry, Obs, Array], Outputs]
-"""(params, carry [N, ...], obs [(T,) N, ...], start bool [(T,) N]) -> outputs [(T,) N, ...]."""
+Apply = Callable[..., Outputs]
+"""(params, carry [N, ...], obs [(T,) N, ...], start bool [(T,) N]) -> outputs [(T,) N, ...]; to
+`unroll` also absent, bool [T, N] or None."""
 
 
 class Network(NamedTuple):
@@ -33,7 +34,8 @@ class Network(NamedTuple):
     """(params, carry, obs [N, *shape], start bool [N]) -> `Outputs`, arrays [N, ...]."""
     unroll: Apply
     """The same for a sequence of steps, carry [N, ...], obs [T, N, *shape], start [T, N]: equals
-    `apply` step after step, the carry reset where `start`."""
+    `apply` step after step, the carry reset where `start` and, with a last argument `absent` bool
+    [T, N], held where that is true."""
     initial_carry: InitialCarry
     """Recurrent carry at an episode's start."""
     limits: dict[str, tuple[float, float]]
@@ -122,8 +124,8 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
         return {name: one.init(k) for name, k in zip(policies, keys, strict=True)}
 
     def choose(apply: Apply) -> Apply:
-        def chosen(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
-            outs = [apply(params[name], carry, obs, start) for name in policies]
+        def chosen(params: Params, carry: Carry, obs: Obs, *rows: Array | None) -> Outputs:
+            outs = [apply(params[name], carry, obs, *rows) for name in policies]
             which = jnp.asarray(table)[obs["agent"]]
             last = which[-1] if which.ndim > 1 else which
             picked: Outputs = pick(which, [out._replace(carry=()) for out in outs])
@@ -153,8 +155,10 @@ def feed_forward(module: ActorCritic) -> Network:
     def init(key: Key) -> Params:
         return module.init(key, (), example, None)["params"]
 
-    def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
-        del start
+    def apply(
+        params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
+    ) -> Outputs:
+        del start, absent
         return Outputs(*module.apply({"params": params}, carry, obs, None))
 
     jax.eval_shape(init, jax.random.key(0))
@@ -174,8 +178,10 @@ def recurrent(module: ActorCritic) -> Network:
         obs = jax.tree.map(lambda x: x[None, None], zeros(module.observation))
         return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
 
-    def unroll(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
-        return Outputs(*module.apply({"params": params}, carry, obs, start))
+    def unroll(
+        params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
+    ) -> Outputs:
+        return Outputs(*module.apply({"params": params}, carry, obs, start, absent))
 
     def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
         row = jax.tree.map(lambda x: x[None], (obs, start))

@@ -123,7 +123,12 @@ def normalize(stats: RunningStats, x: Tree, clip: float) -> Tree:
 
 
 def discounted_returns(
-    reward: Array, done: Array, valid: Array, start: Array, gamma: Scalar
+    reward: Array,
+    done: Array,
+    valid: Array,
+    start: Array,
+    gamma: Scalar,
+    is_first: Array | None = None,
 ) -> tuple[Array, Array]:
     """Running discounted return of each environment, Rₜ = γRₜ₋₁ + rₜ, reset in each episode.
 
@@ -135,17 +140,22 @@ def discounted_returns(
         valid: bool [T, N]; an episode begins after a row that is not.
         start: the return carried over from the rollout before, float [N].
         gamma: discount.
+        is_first: bool [T, N], the rows that begin an episode, if not those after a row that is not
+            valid: agents may be absent (`decisions`).
 
     Returns:
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
 
-    def forwards(running: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, done, valid = row
-        running = jnp.where(valid, gamma * running + reward, running)
-        return jnp.where(done | ~valid, 0.0, running), running
+    def forwards(before: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+        reward, done, valid, is_first = row
+        if is_first is not None:
+            before = jnp.where(is_first, 0.0, before)
+        running = jnp.where(valid, gamma * before + reward, before)
+        ended = done | ~valid if is_first is None else done
+        return jnp.where(ended, 0.0, running), running
 
-    carried, returns = jax.lax.scan(forwards, start, (reward, done, valid))
+    carried, returns = jax.lax.scan(forwards, start, (reward, done, valid, is_first))
     return returns, carried
 
 
@@ -185,6 +195,7 @@ def scale_rewards(
         rows.valid,
         jnp.where(rows.start[0], 0.0, carried),
         gamma,
+        None if rows.absent is None else rows.start,
     )
     stats = update_stats(stats, returns, rows.valid, psum)
     scale = jax.lax.rsqrt(variance(stats) + EPSILON)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents.decisions import following
 from purejaxppo.aliases import Array, EnvState, Obs, ObsRows, Stored, T
 from purejaxppo.spaces import Box, Space
 from purejaxppo.types import Rollout
@@ -194,9 +195,9 @@ def make(space: Space, starts: StartsOf | None) -> ObsStorage:
 
 
 def before_and_after(storage: ObsStorage, rollout: Rollout) -> tuple[Obs, Obs]:
-    """Observations [T, N, ...] before and after each step, the true last ones of episodes."""
+    """Observations [T, N, ...] before and after each decision, the true last ones of episodes."""
     obs = storage.read(rollout.stored, rollout.transitions.obs)
-    return obs, jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), obs, rollout.end.obs)
+    return obs, following(obs, rollout.end.obs, rollout.transitions.absent)
 
 
 def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:

@@ -91,11 +91,17 @@ class Policy:
             agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
         )
 
-    def unroll(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
-        """Applies the network step after step to observations [T, N, ...]; see `apply`."""
-        return self.network.unroll(
-            agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
-        )
+    def unroll(
+        self,
+        agent: AgentState,
+        carry: Carry,
+        obs: Obs,
+        start: Array,
+        absent: Array | None = None,
+    ) -> Outputs:
+        """Applies the network step after step to observations [T, N, ...]; see `types.Unroll`."""
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        return self.network.unroll(agent.params, carry, obs, start, absent)
 
     def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
         """An action under distribution parameters [N, P], as a step of the policy."""

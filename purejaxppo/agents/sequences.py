@@ -38,7 +38,7 @@ class SingleSteps:
         """
 
         def function(obs: Obs, start: Array) -> tuple[Array, Array]:
-            return unroll((), obs, start)[1:3]
+            return unroll((), obs, start, None)[1:3]
 
         rows = rollout.transitions
         outputs = storage.map_rows(function, rollout.stored, rows.obs, rows.start)
@@ -49,9 +49,11 @@ class SingleSteps:
         units: T = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
         return units
 
-    def evaluate_units(self, unroll: Unroll, carry: Carry, obs: Obs, start: Array) -> Outputs:
+    def evaluate_units(
+        self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
+    ) -> Outputs:
         """A network's outputs for units' observations [B, ...]."""
-        return unroll(carry, obs, start)
+        return unroll(carry, obs, start, absent)
 
 
 class Sequences:
@@ -69,14 +71,15 @@ class Sequences:
         self, unroll: Unroll, rollout: Rollout, storage: ObsStorage
     ) -> RolloutOutputs:
         """See `SingleSteps.evaluate_rollout`; one sequence after another."""
-        rows = rollout.transitions.obs, rollout.transitions.start
+        given = rollout.transitions
+        rows = given.obs, given.start, given.absent
         parts = jax.tree.map(lambda x: x.reshape((-1, self.length, *x.shape[1:])), rows)
 
         def sequence(
-            carry: Carry, part: tuple[ObsRows, Array]
+            carry: Carry, part: tuple[ObsRows, Array, Array | None]
         ) -> tuple[Carry, tuple[Carry, Array, Array]]:
-            rows, start = part
-            out = unroll(carry, storage.read(rollout.stored, rows), start)
+            rows, start, absent = part
+            out = unroll(carry, storage.read(rollout.stored, rows), start, absent)
             return out.carry, (carry, out.dist_params, out.critic)
 
         after, outs = jax.lax.scan(sequence, rollout.carry, parts)
@@ -94,10 +97,12 @@ class Sequences:
         units: T = jax.tree.map(split, rows)
         return units
 
-    def evaluate_units(self, unroll: Unroll, carry: Carry, obs: Obs, start: Array) -> Outputs:
+    def evaluate_units(
+        self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
+    ) -> Outputs:
         """A network's outputs for units' observations [B, L, ...]: arrays [B, L, ...]."""
-        obs, start = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start))
-        out = unroll(carry, obs, start)
+        rows = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start, absent))
+        out = unroll(carry, *rows)
         return out._replace(
             **{
                 name: jax.tree.map(lambda x: x.swapaxes(0, 1), getattr(out, name))

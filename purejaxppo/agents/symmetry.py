@@ -151,7 +151,8 @@ def asymmetry(mirror: Mirror) -> Penalty:
 
     def penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> Array:
         image = mirrored(mirror, rows)
-        other = mirror.choice(forward(image.carry, image.obs, image.start).dist_params)
+        out = forward(image.carry, image.obs, image.start, image.absent)
+        other = mirror.choice(out.dist_params)
         own = mirror.mirrored_choice(mirror.choice(dist_params))
         return hp.symmetry_coef * jnp.sum(jnp.square(other - own), axis=-1)
 

@@ -30,6 +30,9 @@ class EnvStep(NamedTuple):
     over: jax.Array | None = (
         None  # [N] bool: the reported episode's end, if not the flags': the whole game's
     )
+    absent: jax.Array | None = (
+        None  # [N] bool: the agent asks for nothing now; given if `EnvSpec.absent`
+    )
 
     @property
     def scores(self) -> jax.Array:
@@ -65,6 +68,8 @@ class EnvSpec:
     """The time limit; 0 means none."""
     known_starts: bool = False
     """True if `starts(state)` exists: the observations that episodes begin with until `refresh`."""
+    absent: bool = False
+    """True if agents may ask for nothing for some steps: `EnvStep.absent` says which."""
     restorable: bool = True
     """True if the state can be saved and continued exactly (False for host simulators)."""
 
@@ -77,6 +82,12 @@ class Env(Protocol):
 
     A step whose result is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
     `valid`, ends nothing, and the next valid step is of a new episode.
+
+    An agent that asks for decisions only now and then is `absent` after a step that brought it no
+    observation: `obs` is stale, and the next step ignores its action and is not `valid`. Rewards
+    and ends may come with any step of a running episode, valid or not. With an end `obs` is the
+    true last observation, and the agent is not absent; nor is it before an episode's first
+    observation, when rows are not valid and have no reward.
     """
 
     spec: EnvSpec

@@ -180,6 +180,7 @@ class WorldsEnv:
 
     def __init__(self, worlds: "VectorEnv | HostEnv", team: Team) -> None:
         """Stores the worlds, which `close` closes."""
+        assert not worlds.spec.absent, "a world's agents act at once: give each a row of its own"
         self.worlds = worlds
         self.team = team
         self.task: Any = worlds.task

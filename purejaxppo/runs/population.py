@@ -139,9 +139,13 @@ def evolve(
 
     old = state.rollout.carry
     fresh = jax.tree.map(lambda new, old: jnp.broadcast_to(new, old.shape), initial_carry, old)
+    rollout = state.rollout.replace(carry=keep_better(copied, old, fresh))
+    if rollout.open is not None:  # the old network's decisions
+        valid = keep_better(copied, rollout.open.valid, jnp.zeros_like(rollout.open.valid))
+        rollout = rollout.replace(open=rollout.open._replace(valid=valid))
     inherited = [f.name for f in dataclasses.fields(TrainState) if not f.metadata["own"]]
     state = state.replace(
-        rollout=state.rollout.replace(carry=keep_better(copied, old, fresh)),
+        rollout=rollout,
         **{name: copy(getattr(state, name)) for name in inherited},
     )
     population = Population(

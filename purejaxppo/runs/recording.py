@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.agents.decisions import begins, hold
 from purejaxppo.config.hints import number
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
@@ -70,17 +71,20 @@ def film_in_jax(
         env_state, obs = env.reset(env_key)
 
         def step(loop, key):
-            env_state, obs, start, carry = loop
+            env_state, obs, start, carry, absent = loop
             choice = act(state, key, carry, obs, start)
             env_state, out = env.step(env_state, choice.env_action)
+            begun = begins(out.valid, out.diverged, absent)
+            carry = hold(absent, carry, choice.carry)
             done = out.terminated | out.truncated | out.diverged
-            return (env_state, out.obs, ~out.valid, choice.carry), (
+            return (env_state, out.obs, begun, carry, out.absent), (
                 env_state.task,
                 out.reward,
                 done,
             )
 
-        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)))
+        nobody = jnp.zeros(rows, bool) if env.spec.absent else None
+        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)), nobody)
         keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
@@ -100,10 +104,12 @@ def film_on_host(
     """Records (pictures, rewards) of one episode of a simulator on the host, step by step."""
 
     @jax.jit
-    def step(state: AgentState, key, env_state, obs, start, carry):
+    def step(state: AgentState, key, now):
+        env_state, obs, start, carry, absent = now
         choice = act(state, key, carry, obs, start)
         env_state, out = env.step(env_state, choice.env_action)
-        return env_state, out, choice.carry
+        begun = begins(out.valid, out.diverged, absent)
+        return env_state, out, begun, hold(absent, carry, choice.carry)
 
     state, key = jax.device_get(state), jax.random.key(seed)
     env_state, obs = jax.jit(env.reset)(key)
@@ -111,11 +117,13 @@ def film_on_host(
     rewards: list[float] = []
     n = env.spec.num_envs  # one, or the agents of one world
     start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
+    absent = jnp.zeros(n, bool) if env.spec.absent else None
     longest = 2 * env.spec.max_episode_steps or max_steps
     while not done.all() and len(rewards) < longest:
         key, step_key = jax.random.split(key)
-        env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
-        obs, start = out.obs, ~out.valid
+        now = env_state, obs, start, carry, absent
+        env_state, out, start, carry = step(state, step_key, now)
+        obs, absent = out.obs, out.absent
         done |= np.asarray(out.ends | out.diverged)
         pictures.append(env.picture(obs))
         rewards.append(float(out.scores.sum()))

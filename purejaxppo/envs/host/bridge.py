@@ -39,6 +39,9 @@ class HostStep(NamedTuple):
     diverged: jax.Array | None = (
         None  # [N] bool: episodes that the pool itself found diverged and ended
     )
+    absent: jax.Array | None = (
+        None  # [N] bool: no observation came, also where an agent's successor is not there yet
+    )
 
 
 class Pool(Protocol):
@@ -50,7 +53,10 @@ class Pool(Protocol):
         ...
 
     def reset(self, key: Key) -> tuple[Token, Obs]:
-        """A key -> (token, obs [N, ...])."""
+        """A key -> (token, obs [N, ...]).
+
+        In place of obs, (obs, bool [N]: there is no agent yet) where agents may be absent.
+        """
         ...
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
@@ -133,6 +139,7 @@ class HostState(struct.PyTreeNode):
     token: Token
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
+    absent: jax.Array | None = None  # [N] bool: the agent asks for nothing; None: none ever does
 
 
 NO_LIMIT = 2**31 - 1
@@ -151,6 +158,7 @@ class HostEnv:
         num_envs: N.
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
+        absent: True if agents may ask for nothing for some steps (`HostStep.absent`).
     """
 
     def __init__(
@@ -162,6 +170,7 @@ class HostEnv:
         num_envs: int,
         max_episode_steps: int,
         frame_rate: float = 10.0,
+        absent: bool = False,
     ) -> None:
         """Prepares the batch; pools are made when a program is traced."""
         self._make_pool = make_pool
@@ -176,6 +185,7 @@ class HostEnv:
             action=unit_space(flat),
             num_envs=num_envs,
             max_episode_steps=max_episode_steps if max_episode_steps < NO_LIMIT else 0,
+            absent=absent,
             restorable=False,
         )
 
@@ -217,7 +227,10 @@ class HostEnv:
         key = jax.random.fold_in(key, self._update) if self._update else key
         token, obs = self._calls_of(self.spec.num_envs)[0](key)
         false = jnp.zeros(self.spec.num_envs, bool)
-        return HostState(token, done=false, lost=false), obs
+        if not self.spec.absent:
+            return HostState(token, done=false, lost=false), obs
+        obs, empty = obs
+        return HostState(token, done=empty, lost=false, absent=false), obs
 
     def refresh(self, state: HostState) -> HostState:
         """Does nothing: the simulator resets itself."""
@@ -253,21 +266,25 @@ class HostEnv:
         ok = bounded(rows.reward) & bounded(rows.obs)
         contained = False if rows.diverged is None else rows.diverged
         diverged = ~(state.done | lost) & (~ok | contained)
-        valid = ~(state.done | lost | diverged)
-        terminated = valid & rows.terminated
-        truncated = valid & rows.truncated & ~terminated
+        running = ~(state.done | lost | diverged)
+        terminated = running & rows.terminated
+        truncated = running & rows.truncated & ~terminated
+        absent = None if rows.absent is None else running & rows.absent & ~(terminated | truncated)
         step = EnvStep(
             obs=select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
-            reward=jnp.where(valid, rows.reward, 0.0),
+            reward=jnp.where(running, rows.reward, 0.0),
             terminated=terminated,
             truncated=truncated,
-            valid=valid,
+            valid=running if state.absent is None else running & ~state.absent,
             diverged=diverged,
-            score=None if rows.score is None else jnp.where(valid, rows.score, 0.0),
-            over=None if rows.over is None else valid & rows.over,
+            score=None if rows.score is None else jnp.where(running, rows.score, 0.0),
+            over=None if rows.over is None else running & rows.over,
+            absent=absent,
         )
-        state = HostState(token, done=rows.terminated | rows.truncated, lost=lost | diverged)
-        return state, step
+        done = rows.terminated | rows.truncated
+        if rows.absent is not None:  # a slot whose next agent has not come yet
+            done |= state.done & rows.absent
+        return HostState(token, done, lost | diverged, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""

@@ -1,0 +1,159 @@
+"""Decisions of agents that are asked only now and then.
+
+An agent that asks for nothing is `absent`: on such a row its observation is stale and its action is
+ignored. Learning is from one decision to the next, with one discount per decision, whatever the
+number of rows between them:
+
+    δₖ = Rₖ + γ(1 - terminatedₖ) v(oₖ₊₁) - v(oₖ)        Rₖ = the rewards until the next observation
+
+So each decision's row takes the rewards and the end of the absent rows after it (`join`), values
+and traces pass over them (`following`, `advantages.gae`), and a recurrent carry is held (`hold`).
+A decision that is still open after a rollout's last row is no row of it: there is no observation
+to bootstrap from. It is the first row of the next rollout, with the rewards so far.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.aliases import Array, T
+from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition
+
+
+def hold(absent: Array | None, old: T, new: T) -> T:
+    """Arrays [N, ...], `old` where an agent was absent, `new` elsewhere; None: `new`."""
+    if absent is None:
+        return new
+    held: T = jax.tree.map(lambda x, y: jnp.where(_expand(absent, x), x, y), old, new)
+    return held
+
+
+def begins(valid: Array, diverged: Array, absent: Array | None) -> Array:
+    """True where an observation is an episode's first, bool [N].
+
+    Args:
+        valid: of the step that returned it, bool [N].
+        diverged: of that step, bool [N].
+        absent: True where the agent was absent before that step, bool [N]; None: nowhere.
+    """
+    return ~valid if absent is None else ~(valid | (absent & ~diverged))
+
+
+def following(rows: T, last: T, absent: Array | None) -> T:
+    """For each row, the entry of the row after it that is not absent, [T, N, ...].
+
+    Args:
+        rows: arrays [T, N, ...], an entry for each row.
+        last: arrays [N, ...], the entry after the last row.
+        absent: bool [T, N]; None: no row is.
+    """
+    after: T = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), rows, last)
+    if absent is None:
+        return after
+    length = len(absent)
+    asked = jnp.concatenate([~absent[1:], jnp.ones_like(absent[:1])])
+    row = jnp.where(asked, jnp.arange(length)[:, None], length - 1)
+    row = jax.lax.cummin(row, reverse=True)
+    found: T = jax.tree.map(lambda x: jnp.take_along_axis(x, _expand(row, x), axis=0), after)
+    return found
+
+
+def latest(
+    state: RolloutState, choice: PolicyStep, valid: Array, reward: Array
+) -> OpenDecision | None:
+    """Each agent's last decision after a step, None where no agent is ever absent.
+
+    Args:
+        state: before the step.
+        choice: the policy's actions.
+        valid: of the step, bool [N].
+        reward: of the step, float [N].
+    """
+    if state.open is None:
+        return None
+    zero = jnp.zeros_like(reward)
+    new = OpenDecision(
+        state.obs, choice.action, choice.log_prob, zero, valid, state.start, state.carry
+    )
+    last = hold(state.absent, state.open, new)
+    return last._replace(reward=last.reward + reward)
+
+
+def join(before: RolloutState, rollout: Rollout) -> Rollout:
+    """A rollout from decision to decision.
+
+    Rewards and ends of absent rows go to the decision before them. An open decision of the rollout
+    before takes row 0, and one that is open at the end is not valid, nor one after which the
+    simulator diverged.
+
+    Args:
+        before: the state before the rollout.
+        rollout: its rows as they were stepped.
+    """
+    rows, end = rollout.transitions, rollout.end
+    if rows.absent is None:
+        return rollout
+    later_start = jnp.concatenate([rows.start[1:], end.start[None]])
+    outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, rows.absent & later_start)
+    carry = rollout.carry
+    if before.open is not None:
+        rows = _resume(before.open, rows)
+        waited = jnp.where(before.absent, before.open.reward, 0.0)
+        outcome = outcome._replace(reward=outcome.reward.at[0].add(waited))
+        carry = hold(before.absent, before.open.carry, carry)
+    zero = jnp.zeros_like(end.start)
+    after = _Outcome(jnp.zeros_like(rows.reward[0]), zero, zero, end.absent)
+    reward, terminated, truncated, lost = _add_up(outcome, after, rows.absent)
+    rows = rows._replace(
+        reward=jnp.where(lost, 0.0, reward),
+        terminated=terminated,
+        truncated=truncated,
+        valid=rows.valid & ~lost,
+    )
+    return rollout._replace(transitions=rows, carry=carry)
+
+
+class _Outcome(NamedTuple):
+    """The outcome of a step, or of all steps until the next decision."""
+
+    reward: Array  # [(T,) N]
+    terminated: Array  # [(T,) N] bool
+    truncated: Array  # [(T,) N] bool
+    lost: Array  # [(T,) N] bool: nothing to bootstrap from
+
+
+def _resume(decision: OpenDecision, rows: Transition) -> Transition:
+    """Rows [T, N] whose first is an open decision where it was absent."""
+    absent = rows.absent[0]
+
+    def put(x: Array, y: Array) -> Array:
+        return x.at[0].set(jnp.where(_expand(absent, y), y, x[0]).astype(x.dtype))
+
+    return rows._replace(
+        obs=jax.tree.map(put, rows.obs, decision.obs),
+        action=jax.tree.map(put, rows.action, decision.action),
+        log_prob=put(rows.log_prob, decision.log_prob),
+        valid=put(rows.valid, decision.valid),
+        start=put(rows.start, decision.start),
+        absent=rows.absent.at[0].set(False),
+    )
+
+
+def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
+    """Outcomes [T, N] of decisions with those of the absent rows after them, which get none."""
+
+    def backwards(later: _Outcome, row: tuple[_Outcome, Array]) -> tuple[_Outcome, _Outcome]:
+        now, absent = row
+        flags = (x | y for x, y in zip(now[1:], later[1:], strict=True))
+        total = _Outcome(now.reward + later.reward, *flags)
+        nothing = jax.tree.map(jnp.zeros_like, total)
+        return hold(absent, total, nothing), hold(absent, nothing, total)
+
+    _, outcomes = jax.lax.scan(backwards, after, (outcome, absent), reverse=True)
+    return outcomes
+
+
+def _expand(mask: Array, x: Array) -> Array:
+    """`mask` with axes of length 1 appended until it has as many as `x`."""
+    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
