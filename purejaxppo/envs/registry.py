@@ -84,6 +84,13 @@ FAMILIES = {
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
     ),
+    "unity": Family(
+        "purejaxppo.envs.host.unity.adapter",
+        "grpc",
+        "unity",
+        "players with ML-Agents built in: path/to/Player, or editor",
+        True,
+    ),
     "xminigrid": Family(
         "purejaxppo.envs.xminigrid", "xminigrid", "xminigrid", "grid worlds: MiniGrid, XLand"
     ),

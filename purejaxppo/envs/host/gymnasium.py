@@ -218,9 +218,19 @@ class CallbackPool:
         observation: their space.
         num_envs: N.
         first: the number that the first environment has in a larger batch.
+        absent: True if agents may ask for nothing: `reset` then returns (obs, bool [N]: there is no
+            agent yet), and a step has `absent`, as `HostStep`.
     """
 
-    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int, first: int = 0) -> None:
+    def __init__(
+        self,
+        envs: Any,
+        observation: spaces.Space,
+        num_envs: int,
+        first: int = 0,
+        *,
+        absent: bool = False,
+    ) -> None:
         """Stores the environments, which `close` closes."""
         self.first = first
         self.envs = envs
@@ -236,13 +246,15 @@ class CallbackPool:
             terminated=flag,
             truncated=flag,
             diverged=flag,
+            absent=flag if absent else None,
         )
+        self.begun = (self.rows.obs, flag) if absent else self.rows.obs
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
     def reset(self, key):
         """Resets every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
-        return io_callback(self._reset, (self.token, self.rows.obs), seed)
+        return io_callback(self._reset, (self.token, self.begun), seed)
 
     def step(self, token, action):
         """Steps all environments, with one callback."""
@@ -298,7 +310,9 @@ def _next(token: Token) -> np.ndarray:
 
 def _rows(out: Any) -> HostStep:
     """A worker pool's result as `bridge.HostStep`."""
-    return HostStep(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
+    flags = out.reward, out.terminated, out.truncated
+    absent = getattr(out, "absent", None)
+    return HostStep(out.obs, *flags, diverged=out.diverged, absent=absent)
 
 
 class Solo:

@@ -1,0 +1,231 @@
+"""`unity/`: players that Unity ML-Agents' package is built into, and Unity's editor.
+
+`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows for;
+`unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.gymnasium import STREAMS, CallbackPool
+from purejaxppo.envs.host.unity import channels
+from purejaxppo.envs.host.unity.behaviours import Layout
+from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
+from purejaxppo.envs.host.unity.players import Players, probe, start
+from purejaxppo.envs.options import check_alike
+from purejaxppo.envs.worlds import count_worlds
+
+DEFAULTS: dict[str, Any] = {
+    "max_agents": 0,
+    "timeout": 60.0,
+    "restarts": 0,
+    "show": False,
+    "args": "",
+    "channels": "",
+    "time_scale": 20.0,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "quality_level": 5,
+    "width": 84,
+    "height": 84,
+    "package_version": "1.1.0",
+}
+"""Options, with their defaults; besides, `max_agents.NAME` and `parameters.NAME`."""
+PREFIXES = ("max_agents.", "parameters.")
+
+_layouts: dict[Any, Layout] = {}
+"""Slots of players that were looked at before, by spec, file and `max_agents`."""
+_ready: dict[Any, Player] = {}
+"""Players that were started to be looked at, and that nobody has taken, by spec and seed."""
+_lock = threading.RLock()
+
+
+def task_names() -> list[str]:
+    """The editor; any path of a player works, too."""
+    return [EDITOR]
+
+
+def is_task(name: str) -> bool:
+    """True for any name but ""; `make` raises an error if there is no such player."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` rows of players.
+
+    Args:
+        name: the path of a player's executable, or `editor`.
+        config: `options` as `DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
+            `parameters.NAME` (an environment parameter).
+        num_envs: N, of all slots; rounded up to whole players in an evaluation.
+        seed: of the players' generators.
+        evaluation: other streams of these generators.
+        film: ignored: players draw in windows of their own.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: a bad option, behaviours whose spaces cannot be padded to one, or N rows are not
+            a whole number of players.
+        SimulatorError: the player does not start, or is none.
+    """
+    del film
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps} is for simulators with a time "
+            f"limit of ours, and {config.name} has its own: set Max Step of the agents in Unity"
+        )
+    options, slots, parameters = split_options(config)
+    spec = _spec(name, options, parameters)
+    seed = 2 * seed + evaluation
+
+    def seed_after(update: int) -> int:
+        return seed_at(seed, update) * STREAMS % 2**30
+
+    with _in_words(config.name):
+        layout = _layout(spec, slots, seed_after(0))
+    exact = bool(evaluation) or num_envs == 1  # of one row the spaces are wanted
+    count = count_worlds(config, layout.size, num_envs, evaluation=exact)
+    start_at = first // num_envs * count
+
+    def make_pool(rows: int, update: int) -> CallbackPool:
+        with _in_words(config.name):
+            at = seed_after(update) + start_at
+            ready = _take(spec, at)
+            players = Players(
+                spec,
+                layout,
+                rows // layout.size,
+                seed=at,
+                restarts=options["restarts"],
+                ready=[ready] if ready else [],
+            )
+        return CallbackPool(players, layout.observation, rows, first, absent=True)
+
+    env = HostEnv(
+        make_pool,
+        layout.observation,
+        layout.action,
+        num_envs=count * layout.size,
+        max_episode_steps=0,
+        absent=True,
+    )
+    names = layout.names if len(layout.names) > 1 else ()
+    env.spec = replace(env.spec, num_agents=layout.size, agents=names)
+    return env
+
+
+def split_options(
+    config: EnvConfig,
+) -> tuple[dict[str, Any], dict[str, int], tuple[tuple[str, float], ...]]:
+    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
+
+    Raises:
+        ValueError: an unknown option, or an invalid value.
+    """
+    ours, slots, parameters = dict(DEFAULTS), {}, []
+    for key, value in config.options.items():
+        where = f"env.options.{key}"
+        prefix = next((p for p in PREFIXES if key.startswith(p) and key != p), "")
+        if prefix == "parameters.":
+            if isinstance(value, bool | str) or not key.isascii():
+                raise ValueError(f"{where} = {value!r} should be a number, of a name in ASCII")
+            parameters.append((key.removeprefix(prefix), float(value)))
+        elif prefix:
+            check_alike(key, value, 1)
+            slots[key.removeprefix(prefix)] = value
+        elif key in DEFAULTS:
+            check_alike(key, value, DEFAULTS[key])
+            ours[key] = value
+        else:
+            known = [*DEFAULTS, *(f"{prefix}NAME" for prefix in PREFIXES)]
+            hint = did_you_mean(key, known, f"it has {', '.join(known)}")
+            raise ValueError(f"{where}: {config.name} has no such option; {hint}")
+    slots[""] = ours["max_agents"]
+    for key, value in slots.items():
+        if value < (1 if key else 0):
+            raise ValueError(f"env.options.max_agents{'.' * bool(key)}{key} = {value} is too small")
+    if ours["timeout"] <= 0:
+        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
+    if ours["restarts"] < 0:
+        raise ValueError(f"env.options.restarts = {ours['restarts']} must be at least 0")
+    return ours, slots, tuple(sorted(parameters))
+
+
+def _spec(
+    name: str, options: dict[str, Any], parameters: tuple[tuple[str, float], ...]
+) -> PlayerSpec:
+    """A player with its options."""
+    settings = (
+        channels.engine(channels.RESOLUTION, options["width"], options["height"]),
+        channels.engine(channels.QUALITY, options["quality_level"]),
+        channels.engine(channels.TIME_SCALE, options["time_scale"]),
+        channels.engine(channels.TARGET_FPS, options["target_frame_rate"]),
+        channels.engine(channels.CAPTURE_FPS, options["capture_frame_rate"]),
+    )
+    return PlayerSpec(
+        path=name,
+        timeout=float(options["timeout"]),
+        show=options["show"],
+        args=options["args"],
+        package_version=options["package_version"],
+        engine=settings,
+        parameters=parameters,
+        own_channels=options["channels"],
+    )
+
+
+def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
+    """The slots of a player, which is started to be looked at unless it was before."""
+    path = Path(spec.path).expanduser()
+    stamp = path.stat().st_mtime if path.is_file() else 0.0
+    key = spec, stamp, tuple(sorted(slots.items()))
+    with _lock:
+        if key not in _layouts:
+            player = start(spec, seed)
+            try:
+                player.connect()
+                _layouts[key] = probe(player, slots)
+            except BaseException:
+                player.close()
+                raise
+            _ready[spec, seed] = player
+        return _layouts[key]
+
+
+def _take(spec: PlayerSpec, seed: int) -> Player | None:
+    """The player that was looked at, if it has this seed; others of its kind are ended."""
+    with _lock:
+        mine = {key: _ready.pop(key) for key in [*_ready] if key[0] == spec}
+        taken = None
+        for (_, its_seed), player in mine.items():
+            if taken is None and (its_seed == seed or spec.is_editor):
+                taken = player
+            else:
+                player.close()
+        return taken
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """Converts an EngineError to a SimulatorError that names the environment."""
+    try:
+        yield
+    except EngineError as error:
+        raise SimulatorError(f"{name}: {error}") from error
