@@ -118,7 +118,7 @@ class Game:
         if self.options.camera == "none":
             return [vector]
         image = messages.kind("Observation")(name="camera", compression_type=messages.PNG)
-        shade = int(round((agent.goal + 1) * 100))
+        shade = round((agent.goal + 1) * 100)
         pixels = np.full((8, 12, 3), shade, np.uint8)
         pixels[0, 0] = COLOURS[0]
         data = png(pixels)

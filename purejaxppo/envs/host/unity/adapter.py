@@ -1,7 +1,7 @@
 """`unity/`: players that Unity ML-Agents' package is built into, and Unity's editor.
 
-`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows for;
-`unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
+`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows
+for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
 """
 
 import contextlib

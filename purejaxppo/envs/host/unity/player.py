@@ -70,8 +70,8 @@ def executable(path: str) -> str:
         if file.is_file():
             return str(file.resolve())
     raise EngineError(
-        f"env.name: there is no file {path!r}; name the executable of a player that Unity has built, "
-        f"or unity/editor"
+        f"env.name: there is no file {path!r}; name the executable of a player that Unity has "
+        f"built, or unity/editor"
     )
 
 

@@ -2,8 +2,8 @@
 
 Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
 the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
-its last one. After an agent's end its slot is empty, until a row brings the first observation of the
-next agent. If that one comes in the same message as the end, the player waits for a row, which
+its last one. After an agent's end its slot is empty, until a row brings the first observation of
+the next agent. If that one comes in the same message as the end, the player waits for a row, which
 brings it: the other agents, who have acted on that row, are absent on the one after it.
 
 Nothing here imports JAX.
@@ -76,7 +76,7 @@ class World:
         self.asking: list[Asking] = []
         self.chosen: dict[int, Message] = {}
         self.waiting: list[tuple[int, str, Message]] = []
-        """Agents that came in the message in which the agent before them ended, with their slots."""
+        """Agents that came in the message in which those before them ended, with their slots."""
         for slot in range(size):
             self.rows.clear(slot)
 
