@@ -63,9 +63,9 @@ def watched_step(parts, state, hp):
         updates.append((update, params, batch))
         return update_epochs(update, params, opt_state, batch, *args, **kwargs)
 
-    def unroll(params, carry, obs, start):
+    def unroll(params, carry, obs, *rows):
         seen.append(obs)
-        return network.unroll(params, carry, obs, start)
+        return network.unroll(params, carry, obs, *rows)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ppo, "update_epochs", watched_update)

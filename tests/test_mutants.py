@@ -26,6 +26,12 @@ FAULTS = {
         "delta = reward + gamma * jnp.where(done, 0.0, next_value) - value",
         "agents/test_advantages.py",
     ),
+    "the trace ends where an agent is absent": Fault(
+        "agents/advantages.py",
+        "decay = jnp.where(absent, next_rho, decay)",
+        "decay = jnp.where(absent, 0.0, decay)",
+        "test_absent.py::test_by_hand",
+    ),
     "a memory goes on into the next episode": Fault(
         "agents/cells.py",
         "lambda x: jnp.where(start.reshape(start.shape + (1,) * (x.ndim - 1)), 0.0, x), carry",
@@ -65,11 +71,11 @@ FAULTS = {
     ),
     "the update forgets the action mask": Fault(
         "learner.py",
-        "out = forward(rows.carry, rows.obs, rows.start)",
+        "out = forward(rows.carry, rows.obs, rows.start, rows.absent)",
         "obs = rows.obs\n"
         "    if isinstance(obs, dict) and 'action_mask' in obs:\n"
         "        obs = obs | {'action_mask': jnp.ones_like(obs['action_mask'])}\n"
-        "    out = forward(rows.carry, obs, rows.start)",
+        "    out = forward(rows.carry, obs, rows.start, rows.absent)",
         "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
     ),
     "an exported policy has the normaliser of no training": Fault(

@@ -11,6 +11,7 @@ from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.recording import draw
+from purejaxppo.runs.tournament import rate
 from purejaxppo.trained_agent import Agent
 
 DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
@@ -23,7 +24,7 @@ class Command:
     run: str = ""
     """The run's folder, as made by `purejaxppo train`."""
     episodes: int = 100
-    """Whole episodes to run."""
+    """Whole episodes to run; with --elo, games of each pair."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
     deterministic: bool = False
@@ -36,6 +37,9 @@ class Command:
     """Seed of the environments' starts."""
     render: str = ""
     """Draw one episode into this file: .mp4, .gif or .html."""
+    elo: bool = False
+    """Rate the run's saved agents and a random player by games against each other, for pgx/'s games
+    of two players: writes elo.csv and elo.png."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -46,8 +50,12 @@ def main(args: Sequence[str] | None = None) -> int:
     )
 
 
-def run(command: Command) -> int:
-    """Evaluates, prints one line, and draws if asked to."""
+def check(command: Command) -> None:
+    """Checks the flags.
+
+    Raises:
+        ValueError: they are incomplete, or do not go together.
+    """
     if not command.run:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
     if command.render:
@@ -56,10 +64,25 @@ def run(command: Command) -> int:
         raise ValueError("--stochastic and --deterministic: only one of them can be")
     if command.episodes < 1:
         raise ValueError(f"--episodes {command.episodes} must be at least 1")
+    one = command.deterministic or command.render or command.checkpoint != Command.checkpoint
+    if command.elo and one:
+        raise ValueError(
+            "--elo rates all of a run's saves, by sampled actions: leave off --checkpoint, "
+            "--deterministic and --render"
+        )
+
+
+def run(command: Command) -> int:
+    """Evaluates, prints one line, and draws if asked to."""
+    check(command)
     use_compilation_cache()
     use_cpu_cores(0)
     for line in imports(command.run):
         print(line, flush=True)
+    if command.elo:
+        games, seed = command.episodes, command.seed
+        print(rate(command.run, games=games, member=command.member, seed=seed))
+        return 0
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:
         agent = agent.member(command.member)

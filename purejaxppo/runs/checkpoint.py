@@ -307,6 +307,18 @@ def restore(
     return agents if len(members) > 1 else agents.member(0)
 
 
+def saved_steps(run_dir: Path) -> list[int]:
+    """Environment steps of a run's saves, in order.
+
+    Raises:
+        ValueError: no such run, or nothing has been saved.
+    """
+    check_is_run(run_dir)
+    if steps := _steps(run_dir / "checkpoints"):
+        return steps
+    raise ValueError(f"{run_dir}: nothing has been saved yet")
+
+
 def _find(run_dir: Path, checkpoint: str | int) -> tuple[Path, int, str]:
     """The folder, the step and the item of a save; `restore` describes the arguments and errors."""
     saves, old = run_dir / "checkpoints", run_dir / OLD_BEST

@@ -1,0 +1,126 @@
+"""Elo ratings from games of pairs: maximum likelihood, a table and a picture."""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from purejaxppo.interrupts import named_when_done
+from purejaxppo.runs.curves import new_figure, save_figure
+
+POINTS = 400 / math.log(10)
+"""Elo points for each unit of the log-odds of winning."""
+CONFIDENT = 1.96
+"""Standard deviations to either side of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Elo ratings of P players; the first one's is 0."""
+
+    elo: np.ndarray  # [P] points
+    error: np.ndarray  # [P] standard error of the distance to the first player
+    bounded: bool
+    """False if the likelihood alone had no maximum, so that a draw was added to every pair."""
+
+
+def ratings(score: np.ndarray) -> Ratings:
+    """Elo ratings by maximum likelihood in the model of Bradley & Terry.
+
+    P[i beats j] = σ(xᵢ - xⱼ), and the rating is xᵢ 400 / ln 10 points; a draw counts as half a game
+    won and half a game lost. Standard errors are those of Fisher's information, and somewhat too
+    wide where there are draws.
+
+    The likelihood has no maximum if some players have won all of their games against all others. A
+    draw is then added to every pair of players that met.
+
+    Args:
+        score: [P, P], games that i has won against j, draws as halves; 0 on the diagonal.
+
+    Bradley & Terry 1952, https://doi.org/10.2307/2334029. Existence: Ford 1957,
+    https://doi.org/10.2307/2308513.
+    """
+    games = score + score.T
+    bounded = _connected(score > 0)
+    if not bounded:
+        score, games = score + 0.5 * (games > 0), games + (games > 0)
+    strength = np.zeros(len(score))
+    for _ in range(100):
+        expected = 1 / (1 + np.exp(strength[None] - strength[:, None]))
+        gradient = (score - games * expected).sum(axis=1)
+        weight = games * expected * (1 - expected)
+        information = (np.diag(weight.sum(axis=1)) - weight)[1:, 1:]
+        change = np.linalg.solve(information, gradient[1:])
+        # Far from the maximum a whole step may go beyond it.
+        strength[1:] += change / max(1.0, np.abs(change).max())
+        if np.abs(change).max() < 1e-9:
+            break
+    error = np.sqrt(np.diag(np.linalg.inv(information)))
+    return Ratings(POINTS * strength, POINTS * np.concatenate([[0.0], error]), bounded)
+
+
+def _connected(beats: np.ndarray) -> bool:
+    """True if a chain of wins leads from each player to each other one."""
+    reach = beats | np.eye(len(beats), dtype=bool)
+    for _ in range(len(beats)):
+        reach = reach @ reach
+    return bool(reach.all())
+
+
+def table(names: Sequence[str], found: Ratings, score: np.ndarray) -> list[dict[str, str]]:
+    """Rows of a table: a player, its rating with a 95 % interval, its games and its share won."""
+    games = (score + score.T).sum(axis=1)
+    half = CONFIDENT * found.error
+    return [
+        {
+            "player": name,
+            "elo": f"{found.elo[i]:.1f}",
+            "low": f"{found.elo[i] - half[i]:.1f}",
+            "high": f"{found.elo[i] + half[i]:.1f}",
+            "games": f"{games[i]:.0f}",
+            "score": f"{score[i].sum() / games[i]:.4f}",
+        }
+        for i, name in enumerate(names)
+    ]
+
+
+def aligned(rows: Sequence[dict[str, str]]) -> str:
+    """A table as text, its columns aligned at the right."""
+    lines = [list(rows[0]), *[list(row.values()) for row in rows]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
+    """Writes a table atomically."""
+    with named_when_done(path) as partial, open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
+    """Draws ratings over environment steps; the first player's, 0, is a line."""
+    figure = new_figure(7, 4.2)
+    axes = figure.add_subplot()
+    axes.errorbar(
+        steps,
+        found.elo[1:],
+        yerr=CONFIDENT * found.error[1:],
+        marker="o",
+        capsize=3,
+        label="saved agents, with 95 % intervals",
+    )
+    axes.axhline(0.0, color="C7", ls="--", label="a random player: 0")
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("Elo rating (points)")
+    axes.set_title(title)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
+    axes.grid(alpha=0.3)
+    save_figure(figure, path)

@@ -1,0 +1,177 @@
+"""Games of a run's saved agents against each other and a random player, and their Elo ratings."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import streams
+from purejaxppo.agents.policy import Policy, at_matmul_precision
+from purejaxppo.aliases import Array, Carry, Key, Obs
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.envs.apart import Apart
+from purejaxppo.envs.pgx import OPPONENT
+from purejaxppo.evaluation import run_episodes
+from purejaxppo.runs import elo
+from purejaxppo.runs.checkpoint import restore, saved_steps
+from purejaxppo.spaces import MASK
+from purejaxppo.trained_agent import Agent
+from purejaxppo.types import AgentState, PolicyStep
+
+RANDOM = "random"
+"""Name of the player who chooses among allowed moves with equal chances."""
+FAMILY = "pgx/"
+
+
+def game_of(config: Config) -> Config:
+    """A run's config with all seats of its game taken by agents.
+
+    Raises:
+        ValueError: the task is no game of two players.
+    """
+    name = config.env.name
+    options = {key: x for key, x in config.env.options.items() if key != OPPONENT}
+    config = replace(config, env=replace(config.env, options=options))
+    if name.startswith(FAMILY):
+        players = registry.make(config.env, 1, evaluation=True).spec.num_agents
+        if players == 2:
+            return config
+        name = f"{name} has {players}" if players > 1 else f"{name} has one"
+    raise ValueError(f"--elo is for games of two players of pgx/, such as pgx/connect_four: {name}")
+
+
+class Match:
+    """Games of two players, of which each moves first in half.
+
+    Actions are sampled: games of two deterministic players would all be the same.
+
+    Args:
+        config: of the run, by `game_of`.
+        policy: of its agents.
+        games: their number, even.
+    """
+
+    def __init__(self, config: Config, policy: Policy, games: int) -> None:
+        """Makes the games; nothing is compiled yet."""
+        self.config = config
+        self.policy = policy
+        self.env = Apart(registry.make(config.env, 1, evaluation=True), games)
+
+    @at_matmul_precision
+    def play(self, players: tuple[AgentState, AgentState], random: Array, key: Key) -> Array:
+        """Games that the first of two players has won against the second one, draws as halves, [].
+
+        Args:
+            players: agents.
+            random: True for a player who moves at random instead, bool [2].
+            key: consumed.
+        """
+        games = self.env.count
+        env_keys, keys = jax.random.split(key, (2, games))
+        begun = self.env.reset(env_keys)
+        first = begun[1]["obs"]["turn"] == 1
+        # Rows are the seats 0 and 1 of a game, of the next game, and so on.
+        even = jnp.arange(2 * games) // 2 % 2 == 0
+        own = jnp.where(even, first, ~first)
+
+        def act(keys: Key, carry: Carry, obs: Obs, start: Array) -> PolicyStep:
+            by = jax.vmap(jax.random.split, out_axes=1)(keys)
+            steps = [
+                self._moves(agent, moves_at_random, *now, obs, start)
+                for agent, moves_at_random, *now in zip(players, random, by, carry, strict=True)
+            ]
+            mine, other = (step.env_action for step in steps)
+            chosen = jnp.where(own, mine, other)
+            return steps[0]._replace(carry=tuple(s.carry for s in steps), env_action=chosen)
+
+        def initial_carry(batch: tuple[int, ...]) -> Carry:
+            return (self.policy.network.initial_carry(batch),) * 2
+
+        returns = run_episodes(self.env, begun, act, initial_carry, keys).returns
+        return jnp.sum(jnp.where(own, (jnp.sign(returns) + 1) / 2, 0.0))
+
+    def _moves(self, agent: AgentState, random: Array, keys: Key, *now: Any) -> PolicyStep:
+        """A player's moves for all rows."""
+        step = self.policy.act_apart(agent, keys, *now)
+        allowed = now[1][MASK].reshape(len(keys), 2, -1) > 0
+        drawn = jax.vmap(jax.random.categorical)(keys, jnp.where(allowed, 0.0, -jnp.inf))
+        return step._replace(env_action=jnp.where(random, drawn.ravel(), step.env_action))
+
+
+def play_all(
+    config: Config,
+    agents: list[Agent],
+    games: int,
+    seed: int,
+    played: Callable[[int], None] = lambda count: None,
+) -> np.ndarray:
+    """Games that players have won against each other, draws as halves, [P, P].
+
+    Args:
+        config: of the run, by `game_of`.
+        agents: P - 1 of them; player 0 moves at random.
+        games: of each pair, even.
+        seed: of games and moves.
+        played: called with the number of games played so far.
+    """
+    match = Match(config, agents[0].policy, games)
+    play = jax.jit(match.play)
+    states = [jax.device_get(agent.state) for agent in (agents[0], *agents)]
+    key = streams.stream(jax.random.key(seed), streams.EVALUATE)
+    score = np.zeros((len(states), len(states)))
+    for number, (i, j) in enumerate(_pairs(len(states))):
+        random = np.array([i == 0, j == 0])
+        pair_key = jax.random.fold_in(key, number)
+        score[i, j] = play((states[i], states[j]), random, pair_key)
+        score[j, i] = games - score[i, j]
+        played((number + 1) * games)
+    return score
+
+
+def _pairs(count: int) -> Iterator[tuple[int, int]]:
+    return itertools.combinations(range(count), 2)
+
+
+def rate(run: str | Path, *, games: int = 100, member: int = -1, seed: int = 0) -> str:
+    """Rates a run's saved agents; writes elo.csv and elo.png into its folder; returns a table.
+
+    Args:
+        run: folder of a run.
+        games: of each pair of players, even.
+        member: of a run of several agents, the one to take.
+        seed: of games and moves.
+
+    Raises:
+        ValueError: the run's task is no game of two players, nothing was saved, or the run has
+            several agents and none is chosen.
+    """
+    folder = Path(run)
+    if games < 2 or games % 2:
+        raise ValueError(f"--episodes {games} must be even with --elo: each player begins in half")
+    agents = [restore(folder, str(steps)) for steps in saved_steps(folder)]
+    config = game_of(agents[0].config)
+    agents = [agent if member == -1 else agent.member(member) for agent in agents]
+    agents[0].check_single("--elo rates", str(run))
+    score = play_all(config, agents, games, seed)
+    found = elo.ratings(score)
+    steps = [agent.env_steps for agent in agents]
+    rows = elo.table([RANDOM, *map(str, steps)], found, score)
+    elo.write_csv(rows, folder / "elo.csv")
+    elo.plot(steps, found, folder / "elo.png", f"{config.env.name}: {games} games of each pair")
+    return "\n".join([elo.aligned(rows), *_notes(found, len(agents), run)])
+
+
+def _notes(found: elo.Ratings, saves: int, run: str | Path) -> Iterator[str]:
+    """Lines below the table."""
+    yield "Elo points, random = 0, with 95 % intervals; a draw is half a game won"
+    if not found.bounded:
+        yield "a draw was added to each pair: some have won all games, and had no largest rating"
+    if saves < 3:
+        yield f"{saves} saved agents; a run keeps more with --checkpoint.keep 20"
+    yield f"written: {run}/elo.csv, {run}/elo.png"

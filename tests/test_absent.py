@@ -1,0 +1,423 @@
+"""Agents that ask for a decision only now and then, against the same from decision to decision."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.sparse import GARBAGE, script_env, write
+
+from purejaxppo import double_buffer, evaluation, learner, rollout
+from purejaxppo.agents import advantages, decisions, normalize, obs_storage
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.split import HalvedEnv
+from purejaxppo.parts import make_parts
+from purejaxppo.spaces import Box, Discrete
+from purejaxppo.types import PolicyStep, Rollout, RolloutState, Transition
+
+T, N, ROLLOUTS = 12, 6, 6
+GAMMA, LAMBDA = 0.9, 0.8
+
+
+@pytest.fixture(scope="module", params=[(1.0, 0.1), (3.0, 0.1), (8.0, 0.02)], ids=str)
+def script(request):
+    """Agents that ask at every step, now and then, and more rarely than a rollout is long."""
+    period, end = request.param
+    script = write(T * ROLLOUTS, N, period=period, end=end)
+    decisions = [d for slot in script.episodes for episode in slot for d in episode]
+    assert {d.terminated for d in decisions} == {d.truncated for d in decisions} == {False, True}
+    assert any(d.lost for d in decisions)
+    waits = [d.closed - d.row for d in decisions if d.closed >= 0]
+    assert (max(waits) == 0) if period == 1 else (max(waits) > 2)
+    return script
+
+
+def act(key, carry, obs, start):
+    """Actions that say what was seen: its first number."""
+    del key, start
+    action = jnp.round(1000 * obs[:, 0]).astype(jnp.int32)
+    return PolicyStep(carry, action, obs[:, 1], jnp.zeros(len(obs), jnp.int32))
+
+
+def rollouts(env, collect=rollout.collect, count=ROLLOUTS):
+    """One rollout after another of a policy without a network, as numpy arrays."""
+    state = jax.jit(partial(rollout.init_rollout, env, lambda batch: ()))(jax.random.key(0))
+    step = jax.jit(lambda state: collect(env, act, state, jax.random.key(0), T))
+    found = []
+    for _ in range(count):
+        found.append(jax.device_get(step(state)))
+        state = found[-1].end
+    return found
+
+
+def place(decision, k):
+    """The row of rollout k that holds a decision: its own, or the first if it was made before."""
+    return max(decision.row - k * T, 0)
+
+
+def learned_in(script, k):
+    """(slot, episode, its decisions that rollout k learns from), for all slots and episodes."""
+    for n, episodes in enumerate(script.episodes):
+        for episode in episodes:
+            yield n, episode, [d for d in episode if d.closed // T == k and not d.lost]
+
+
+def by_decision(script, k, value, gamma=GAMMA, lam=LAMBDA):
+    """(valid, advantages) [T, N] of rollout k from decision to decision.
+
+    `value` is a function (slot, episode, number of a decision or of what follows the last) -> v.
+    """
+    valid, advantage = np.zeros((T, N), bool), np.zeros((T, N))
+    for n, episode, closed in learned_in(script, k):
+        later = 0.0
+        for d in reversed(closed):
+            i = episode.index(d)
+            bootstrap = 0.0 if d.terminated else value(n, episode, i + 1)
+            later = d.reward + gamma * bootstrap - value(n, episode, i) + gamma * lam * later
+            assert not valid[place(d, k), n]
+            valid[place(d, k), n], advantage[place(d, k), n] = True, later
+    return valid, advantage
+
+
+def obs_of(episode, i):
+    """The i-th observation of an episode, the last of which is no decision's."""
+    return episode[i].obs if i < len(episode) else episode[-1].next_obs
+
+
+def test_by_hand():
+    # Decisions at rows 0, 3 and 4 with rewards 1 + 2 + 3 = 6, 4 and 5; row 5 is absent, and brings
+    # the end: a time limit, with v = 8 of the last observation, on the reset row 6.
+    # 5 + 0.5 * 8 - 2 = 7;  4 + 0.5 * 2 - 3 + 0.25 * 7 = 3.75;
+    # 6 + 0.5 * 3 - 1 + 0.25 * 3.75 = 7.4375.
+    absent = np.array([0, 1, 1, 0, 0, 1, 0], bool)[:, None]
+    start = np.array([1, 0, 0, 0, 0, 0, 0], bool)[:, None]
+    valid = np.array([1, 0, 0, 1, 1, 0, 0], bool)[:, None]
+    truncated = np.array([0, 0, 0, 0, 0, 1, 0], bool)[:, None]
+    rows = joined([1, 2, 3, 4, 2, 3, 0], truncated, absent, start, valid)
+    value = np.array([1, 99, 99, 3, 2, 99, 8], np.float32)[:, None]
+    out = estimate(rows, value, np.zeros(1, np.float32), 0.5, 0.5)
+    np.testing.assert_array_equal(out.advantage[:, 0], [7.4375, 0, 0, 3.75, 7, 0, 0])
+    np.testing.assert_array_equal(np.asarray(out.target)[valid], [8.4375, 6.75, 9])
+
+
+def test_rows_hold_decisions_with_all_their_rewards_and_their_next_observations(script):
+    for k, rows in enumerate(rollouts(script_env(script))):
+        transitions = rows.transitions
+        valid, _ = by_decision(script, k, lambda n, episode, i: 0.0)
+        np.testing.assert_array_equal(transitions.valid, valid)
+        obs, after = map(np.asarray, obs_storage.before_and_after(rollout.FULL_OBS, rows))
+        assert np.all(np.abs(obs[valid]) < GARBAGE) and np.all(np.abs(after[valid]) < GARBAGE)
+        assert not np.any(transitions.reward[~valid])
+        for n, episode, closed in learned_in(script, k):
+            for d in closed:
+                at = place(d, k), n
+                np.testing.assert_array_equal(obs[at], d.obs)
+                np.testing.assert_array_equal(after[at], d.next_obs)
+                np.testing.assert_allclose(transitions.reward[at], d.reward, atol=1e-5)
+                assert transitions.action[at] == np.round(np.float32(1000) * d.obs[0])
+                assert transitions.log_prob[at] == d.obs[1]
+                ends = transitions.terminated[at], transitions.truncated[at]
+                assert ends == (d.terminated, d.truncated)
+                assert transitions.start[at] == (d is episode[0])
+
+
+def test_returns_count_all_rewards_and_lengths_all_decisions(script):
+    ended = [
+        episode
+        for episodes in script.episodes
+        for episode in episodes
+        if episode[-1].terminated or episode[-1].truncated
+    ]
+    lost = [e for episodes in script.episodes for e in episodes if e[-1].lost]
+    episodes = [rows.episodes for rows in rollouts(script_env(script))]
+    total = jax.tree.map(lambda *xs: sum(xs), *episodes)
+    assert total.count == len(ended) and total.diverged == len(lost)
+    assert total.length_sum == sum(map(len, ended))
+    np.testing.assert_allclose(total.return_sum, sum(d.reward for e in ended for d in e), atol=1e-3)
+
+
+@pytest.mark.parametrize("rnn", ["none", "gru", "lstm", "mingru"])
+def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config, monkeypatch):
+    monkeypatch.setattr(registry, "make", lambda *args, **kwargs: script_env(script))
+    config = make_config(
+        env={"name": "dummy/vector", "num_envs": N},
+        network={"rnn": rnn, "rnn_size": 4},
+        ppo={
+            "rollout_length": T,
+            "num_minibatches": 1,
+            "bptt_length": T // 2 if rnn != "none" else 0,
+            "normalize_obs": False,
+        },
+    )
+    parts = make_parts(config)
+    hp = make_hyperparams(config)._replace(gamma=GAMMA, gae_lambda=LAMBDA)
+    state = learner.init_state(parts, jax.random.key(0), jnp.int32(0))
+    value = network_values(parts, state.agent)
+
+    @jax.jit
+    def update(before, key):
+        """A rollout, its batch, and the batch's loss under the same parameters."""
+        rows = learner.collect(parts, state.agent, before, key, 0.0)
+        args = parts, state.agent
+        reward = rows.transitions.reward
+        batch = learner.make_batch(*args, rows, reward, hp, state.value_stats)
+        read = learner.read_minibatch(parts, rows.stored, batch)
+        losses = learner.minibatch_loss(*args, state.value_stats, hp, state.agent.params, read)[1]
+        return rows.end, batch, losses
+
+    before = state.rollout
+    for k, key in enumerate(jax.random.split(jax.random.key(1), ROLLOUTS)):
+        before, batch, losses = update(before, key)
+        valid, advantage = by_decision(script, k, value)
+        np.testing.assert_array_equal(in_rows(batch.valid, config), valid)
+        ours = np.where(valid, in_rows(batch.advantage, config), 0.0)
+        np.testing.assert_allclose(ours, advantage, atol=2e-4)
+        assert losses.clipfrac == 0
+        # The log-probabilities are again those of acting: so are observations and carries.
+        assert abs(losses.approx_kl) < 1e-8
+
+
+def test_with_a_constant_value_every_advantage_is_zero(script):
+    env = paying_one(script)
+    value = 1 / (1 - GAMMA)
+    for rows in rollouts(env):
+        transitions = rows.transitions
+        ends = transitions.terminated | transitions.truncated
+        transitions = transitions._replace(
+            terminated=np.zeros_like(ends), truncated=ends, reward=transitions.reward
+        )
+        same = np.full((T, N), value, np.float32)
+        out = estimate(transitions, same, same[0], GAMMA, 0.95)
+        np.testing.assert_allclose(out.advantage, 0.0, atol=1e-5)
+        assert transitions.valid.any()
+
+
+def test_vtrace_weighs_the_next_decision():
+    # Rows 0 and 3 decide, 1 and 2 do not. With values 0 and gamma = lambda = 1:
+    # row 3: 4;  row 0: 1 + 0.25 * 4 = 2.
+    column = lambda x, kind=np.float32: jnp.asarray(np.array(x, kind)[:, None])  # noqa: E731
+    out = advantages.gae(
+        column([1, 0, 0, 4]),
+        *[column([0, 0, 0, 0])] * 2,
+        *[column([0, 0, 0, 0], bool)] * 2,
+        column([1, 0, 0, 1], bool),
+        gamma=1.0,
+        gae_lambda=1.0,
+        rho=column([0.5, 9, 9, 0.25]),
+        absent=column([0, 1, 1, 0], bool),
+    )
+    np.testing.assert_array_equal(out.advantage[:, 0], [2, 0, 0, 4])
+    np.testing.assert_array_equal(out.target[jnp.array([0, 3]), 0], [1, 1])
+
+
+def test_rewards_are_scaled_by_the_returns_of_decisions(script):
+    stats, carried = normalize.init_stats(jnp.zeros(())), jnp.zeros(N)
+    for rows in rollouts(script_env(script)):
+        stats, carried = normalize.scale_rewards(
+            stats, carried, rows.transitions, GAMMA, 10.0, psum=lambda x: x
+        )[1:]
+    seen = []
+    for episodes in script.episodes:
+        for episode in episodes:
+            running = 0.0
+            for d in episode:
+                if d.closed >= 0 and not d.lost:
+                    running = GAMMA * running + d.reward
+                    seen.append(running)
+    assert stats.count == len(seen)
+    np.testing.assert_allclose(stats.mean, np.mean(seen), atol=1e-5)
+    np.testing.assert_allclose(normalize.variance(stats), np.var(seen), rtol=1e-4)
+
+
+def test_two_halves_in_turns_collect_the_same(script):
+    whole = rollouts(script_env(script), count=3)
+    both = HalvedEnv(*(script_env(half_of(script, i)) for i in range(2)))
+    halves = rollouts(both, double_buffer.collect, count=3)
+    for a, b in zip(whole, halves, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a.transitions, b.transitions)
+        jax.tree.map(np.testing.assert_array_equal, a.end.open, b.end.open)
+
+
+def test_evaluations_pay_all_rewards_of_each_slots_first_episode(script):
+    env = script_env(script)
+    run = jax.jit(
+        lambda key: evaluation.run_episodes(
+            env,
+            env.reset(key),
+            lambda keys, *args: act(None, *args),
+            lambda batch: (),
+            key[None],
+            max_steps=T * ROLLOUTS,
+        )
+    )
+    out = run(jax.random.key(0))
+    for n, episodes in enumerate(script.episodes):
+        first = episodes[0]
+        if first[-1].lost:
+            assert np.isnan(out.returns[n])
+            assert out.lengths[n] == len(first) - (first[-1].closed == first[-1].row)
+        else:
+            np.testing.assert_allclose(out.returns[n], sum(d.reward for d in first), atol=1e-4)
+            assert out.lengths[n] == len(first)
+
+
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_config, monkeypatch):
+    monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
+    config = make_config(
+        env={"name": "dummy/vector", "num_envs": 32},
+        network={"rnn": rnn, "rnn_size": 8, "hidden": (16,)},
+        ppo={"rollout_length": 16, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 1e-2},
+        total_timesteps=40 * 32 * 16,
+    )
+    parts, hp = make_parts(config), make_hyperparams(config)
+    state = learner.init_state(parts, jax.random.key(0), jnp.int32(0))
+    chunk = jax.jit(partial(learner.train_chunk, parts))
+    returns = []
+    for _ in range(2):
+        state, metrics = chunk(state, hp, jnp.int32(20))
+        returns.append(metrics.episodes.return_sum / metrics.episodes.count)
+        assert metrics.env_steps < 20 * 32 * 16 / 2  # decisions, not rows
+    # Four decisions of 1 each at best, and 0 on average without learning.
+    assert returns[0] < returns[1] and returns[1] > 3
+
+
+# What the tests above are made of.
+
+
+def joined(reward, truncated, absent, start, valid):
+    """Rows of one column [T, 1] from decision to decision."""
+    reward = np.array(reward, np.float32)[:, None]
+    zero = np.zeros_like(reward)
+    rows: Any = Transition(
+        zero, zero, zero, reward, np.zeros_like(truncated), truncated, valid, start, absent
+    )
+    end: Any = RolloutState(
+        env=(),
+        obs=zero[0],
+        start=np.ones(1, bool),
+        carry=(),
+        episode_return=zero[0],
+        episode_length=zero[0],
+        discounted_return=zero[0],
+        absent=np.zeros(1, bool),
+    )
+    rows = jax.tree.map(jnp.asarray, rows)
+    return decisions.join(end, Rollout(rows, (), (), end, None)).transitions
+
+
+def estimate(rows, value, last, gamma, lam):
+    """Advantages and targets of rows from decision to decision."""
+    rows = jax.tree.map(jnp.asarray, rows)
+    after = decisions.following(jnp.asarray(value), jnp.asarray(last), rows.absent)
+    return advantages.gae(
+        rows.reward,
+        value,
+        after,
+        rows.terminated,
+        rows.terminated | rows.truncated,
+        rows.valid,
+        gamma=gamma,
+        gae_lambda=lam,
+        absent=rows.absent,
+    )
+
+
+def network_values(parts, agent):
+    """A function (slot, episode, number) -> v, by one decision of a network after another."""
+    apply = jax.jit(parts.policy.apply)
+    known = {}
+
+    def value(n, episode, i):
+        if (n, id(episode)) not in known:
+            carry, values = parts.initial_carry((1,)), []
+            length = len(episode) + (episode[-1].next_obs is not None)
+            for j in range(length):
+                out = apply(
+                    agent, carry, jnp.asarray(obs_of(episode, j))[None], jnp.array([j == 0])
+                )
+                carry = out.carry
+                values.append(float(out.critic[0, 0]))
+            known[n, id(episode)] = values
+        return known[n, id(episode)][i]
+
+    return value
+
+
+def in_rows(units, config):
+    """An array of units as rows [T, N]."""
+    if config.network.rnn == "none":
+        return np.asarray(units).reshape(T, N)
+    length = config.ppo.stretch
+    return np.asarray(units).reshape(T // length, N, length).swapaxes(1, 2).reshape(T, N)
+
+
+def half_of(script, which):
+    """One half of a script's slots."""
+    mine = slice(which * N // 2, (which + 1) * N // 2)
+    rows = [jax.tree.map(lambda x: x[mine], row) for row in script.rows]
+    first = tuple(x[mine] for x in script.first)
+    return type(script)(rows, first, script.episodes[mine])
+
+
+def paying_one(script):
+    """The script's environments, with a reward of 1 for each decision, in two parts."""
+    rows = [row._replace(reward=np.zeros_like(row.reward)) for row in script.rows]
+    for n, episodes in enumerate(script.episodes):
+        for d in (d for episode in episodes for d in episode if d.closed >= 0 and not d.lost):
+            rows[d.row].reward[n] += 0.25
+            rows[d.closed].reward[n] += 0.75
+    return script_env(type(script)(rows, script.first, script.episodes))
+
+
+class LatePool:
+    """Pays 1 for an action that is what was seen, and else -1, two steps later.
+
+    Row p of an episode decides if p is 0, 3, 6 or 9; row 11, of an absent agent, ends it.
+    """
+
+    failure = None
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def reset(self, key):
+        key, obs_key = jax.random.split(key)
+        seen = jax.random.bernoulli(obs_key, shape=(self.num_envs,))
+        token = key, jnp.zeros((), jnp.int32), seen, jnp.zeros(self.num_envs, bool)
+        return token, (self.show(seen), jnp.zeros(self.num_envs, bool))
+
+    def show(self, seen):
+        return jnp.where(seen, 1.0, -1.0)[:, None] * jnp.ones(3)
+
+    def step(self, token, action):
+        key, row, seen, right = token
+        key, obs_key = jax.random.split(key)
+        right = jnp.where(row % 3 == 0, action == seen, right)
+        pays, ends = (row % 3 == 2), row == 11
+        reward = jnp.where(pays, jnp.where(right, 1.0, -1.0), 0.0)
+        absent = jnp.full(self.num_envs, (row + 1) % 3 != 0) & (row < 12)
+        new = jax.random.bernoulli(obs_key, shape=(self.num_envs,))
+        seen = jnp.where(pays | (row == 12), new, seen)
+        flag = jnp.zeros(self.num_envs, bool)
+        out = HostStep(self.show(seen), reward, flag, flag | ends, absent=absent)
+        return (key, (row + 1) % 13, seen, right), out
+
+    def close(self):
+        pass
+
+
+def late_env(num_envs):
+    """The environments of `LatePool`."""
+    return HostEnv(
+        lambda n, update: LatePool(n),
+        Box((3,)),
+        Discrete(2),
+        num_envs=num_envs,
+        max_episode_steps=0,
+        absent=True,
+    )
