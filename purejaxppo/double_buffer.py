@@ -52,7 +52,7 @@ def collect(
         choice = join(first, second)
         if next_key is not None:
             next_obs = join(first_out.obs, env.rows(1, state.obs))
-            start = join(~first_out.valid, env.rows(1, state.start))
+            start = join(first_out.is_first, env.rows(1, state.start))
             env_state, first = act_for(0, next_key, env_state, choice.carry, next_obs, start)
         env_state, second_out = env.recv(env_state, 1)
         state, row = record(state, obs, choice, env_state, join(first_out, second_out))

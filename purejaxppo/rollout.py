@@ -99,7 +99,7 @@ def record(
     state = state.replace(
         env=env_state,
         obs=out.obs,
-        start=~out.valid,
+        start=out.is_first,
         carry=choice.carry,
         episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
         episode_length=jnp.where(done | out.diverged, 0, episode_length),

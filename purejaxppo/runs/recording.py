@@ -74,7 +74,7 @@ def film_in_jax(
             choice = act(state, key, carry, obs, start)
             env_state, out = env.step(env_state, choice.env_action)
             done = out.terminated | out.truncated | out.diverged
-            return (env_state, out.obs, ~out.valid, choice.carry), (
+            return (env_state, out.obs, out.is_first, choice.carry), (
                 env_state.task,
                 out.reward,
                 done,
@@ -115,8 +115,8 @@ def film_on_host(
     while not done.all() and len(rewards) < longest:
         key, step_key = jax.random.split(key)
         env_state, out, carry = step(state, step_key, env_state, obs, start, carry)
-        obs, start = out.obs, ~out.valid
+        obs, start = out.obs, out.is_first
+        rewards.append(float(np.asarray(out.scores).sum(where=~done)))
         done |= np.asarray(out.ends | out.diverged)
         pictures.append(env.picture(obs))
-        rewards.append(float(out.scores.sum()))
     return pictures, np.asarray(rewards)

@@ -39,6 +39,7 @@ class HostStep(NamedTuple):
     diverged: jax.Array | None = (
         None  # [N] bool: episodes that the pool itself found diverged and ended
     )
+    at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
 class Pool(Protocol):
@@ -151,6 +152,8 @@ class HostEnv:
         num_envs: N.
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
+        num_agents: A, of each world; rows of a world follow each other.
+        agents: their names, where rows observe which `agent` they are.
     """
 
     def __init__(
@@ -162,6 +165,8 @@ class HostEnv:
         num_envs: int,
         max_episode_steps: int,
         frame_rate: float = 10.0,
+        num_agents: int = 1,
+        agents: tuple[str, ...] = (),
     ) -> None:
         """Prepares the batch; pools are made when a program is traced."""
         self._make_pool = make_pool
@@ -175,6 +180,8 @@ class HostEnv:
             observation=observation,
             action=unit_space(flat),
             num_envs=num_envs,
+            num_agents=num_agents,
+            agents=agents,
             max_episode_steps=max_episode_steps if max_episode_steps < NO_LIMIT else 0,
             restorable=False,
         )
@@ -265,9 +272,12 @@ class HostEnv:
             diverged=diverged,
             score=None if rows.score is None else jnp.where(valid, rows.score, 0.0),
             over=None if rows.over is None else valid & rows.over,
+            at_once=None if rows.at_once is None else terminated & rows.at_once,
         )
-        state = HostState(token, done=rows.terminated | rows.truncated, lost=lost | diverged)
-        return state, step
+        ends, lost = rows.terminated | rows.truncated, lost | diverged
+        if rows.at_once is not None:
+            ends, lost = ends & ~rows.at_once, lost & ~rows.at_once
+        return HostState(token, done=ends, lost=lost), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""
