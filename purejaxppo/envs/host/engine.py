@@ -153,6 +153,35 @@ class Engine:
         _release(self._process)
 
 
+class Unowned(Engine):
+    """A game that somebody else started, such as the editor."""
+
+    def __init__(self, name: str) -> None:
+        """Stores the name."""
+        self.name = name
+
+    def alive(self) -> bool:
+        """True: nothing is known about it."""
+        return True
+
+    def tail(self) -> str:
+        """Its output is not seen."""
+        return ""
+
+    def death(self, doing: str) -> EngineError:
+        """The error of a game that is no longer there."""
+        return self.error(f"closed its connection when it was to {doing}")
+
+    def close(self) -> None:
+        """Does nothing: its connection is closed, upon which it quits."""
+
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
 def close_all(engines: Sequence[Engine]) -> None:
     """Closes several games at once."""
     for engine in engines:
