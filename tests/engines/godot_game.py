@@ -67,13 +67,14 @@ class Agent:
         self.more = policies.index(self.policy)
         self.random = random.Random(1000 * o["env_seed"] + number)
         self.reward, self.done, self.info = 0.0, False, {}
-        self.asked, self.sign = 0.0, 1
+        self.asked, self.shown, self.sign = 0.0, 0, 1
         self.begin()
 
     def begin(self):
         self.tick = 0
 
     def set_action(self, action):
+        self.shown = self.sign  # that of the observation which the action answers
         self.sign = self.random.choice((-1, 1))
         kind = self.o["actions"]
         if kind == "discrete":
@@ -85,11 +86,11 @@ class Agent:
         else:
             self.asked = action["turn"][0]
 
-    def step(self, shown):
-        """One tick; `shown` is the sign that the last observation had."""
+    def step(self):
+        """One tick."""
         self.tick += 1
         asked = (self.asked > 0.3) - (self.asked < -0.3)
-        self.reward += (asked == shown) / self.o["action_repeat"]
+        self.reward += (asked == self.shown) / self.o["action_repeat"]
         if self.tick == (self.o["length"] + self.number) * self.o["action_repeat"]:
             self.done = True
             if self.number < self.o["cut"]:
@@ -126,7 +127,7 @@ class Game:
             kind = ""
         self.fault, self.at = kind, int(window or 0)
         self.window = 0
-        self.record = open(o["record"], "a") if o["record"] else None
+        self.record = o["record"]
 
     def run(self):
         print("a scripted game", flush=True)
@@ -140,30 +141,31 @@ class Game:
         assert self.receive()["type"] == "handshake"
         assert self.receive()["type"] == "env_info"
         self.describe()
-        just_reset = need_to_send = False
+        just_reset, asked = False, False
         while True:
-            if just_reset:
-                just_reset = False
+            if just_reset:  # and no action is read in this window
                 self.send({"type": "reset", "obs": self.obs(), "info": self.infos()})
+                just_reset = False
             else:
-                if need_to_send:
+                if asked:
                     self.send(self.result())
-                    need_to_send = False
-                message = self.receive()
-                if message["type"] == "close":
-                    return
-                if message["type"] == "reset":
-                    for agent in self.agents:
-                        agent.begin()
-                    just_reset = True
-                elif message["type"] == "action":
-                    for agent, action in zip(self.agents, message["action"]):
-                        agent.shown = agent.sign
-                        agent.set_action(action)
-                    need_to_send = True
+                kind = self.handle(self.receive())
+                just_reset, asked = kind == "reset", kind == "action"
             for _ in range(self.o["action_repeat"]):
                 for agent in self.agents:
-                    agent.step(getattr(agent, "shown", 0))
+                    agent.step()
+
+    def handle(self, message):
+        """Does what a message says; returns its type."""
+        if message["type"] == "close":
+            sys.exit(0)
+        if message["type"] == "reset":
+            for agent in self.agents:
+                agent.begin()
+        elif message["type"] == "action":  # the plugin takes too few without a word, too
+            for agent, action in zip(self.agents, message["action"], strict=False):
+                agent.set_action(action)
+        return message["type"]
 
     def describe(self):
         info = {
@@ -239,8 +241,8 @@ class Game:
         size = struct.unpack("<I", self.exactly(4))[0]
         message = json.loads(self.exactly(size))
         if self.record:
-            self.record.write(json.dumps(message) + "\n")
-            self.record.flush()
+            with open(self.record, "a") as file:
+                file.write(json.dumps(message) + "\n")
         return message
 
     def exactly(self, size):

@@ -139,10 +139,11 @@ class Game:
 
     def hang_up(self) -> None:
         """Asks the game to quit and closes the connection."""
-        if self._wire is not None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
             with contextlib.suppress(WireError):
-                self._wire.send({"type": "close"}, 0.1)
-            self._wire.close()
+                wire.send({"type": "close"}, 0.1)
+            wire.close()
         self._server.close()
 
     def _receive(self, kind: str, doing: str) -> Message:

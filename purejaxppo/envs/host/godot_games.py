@@ -79,8 +79,7 @@ class Games:
             for game in self._games[1:]:
                 self._connect(game)
         except BaseException:
-            self._logs.clear()
-            self.close()
+            self._end()
             raise
         self.size = self.layout.size
         self._over = [True] * count  # the game is to be reset, or is a new one
@@ -163,9 +162,15 @@ class Games:
             yield
         except BaseException as error:
             self._failure = error if isinstance(error, EngineError) else None
-            self._logs.clear()
-            self.close()
+            self._end()
             raise
+
+    def _end(self) -> None:
+        """Ends all games at once, without asking them to quit, and keeps their logs."""
+        self._logs.clear()
+        for game in self._games:
+            game.close(kill=True)
+        self.close()
 
     @contextlib.contextmanager
     def _surviving(self, index: int) -> Iterator[None]:
@@ -186,8 +191,7 @@ class Games:
             raise error
         self._restarts += 1
         warnings.warn(
-            f"{str(error).splitlines()[0]} (started again, {self._restarts} of "
-            f"{self._launch.restarts} times)",
+            f"{error.summary} (started again, {self._restarts} of {self._launch.restarts} times)",
             RuntimeWarning,
             stacklevel=2,
         )
