@@ -45,6 +45,13 @@ FAMILIES = {
         "C++ on the host: Atari, MuJoCo, ...",
         True,
     ),
+    "godot": Family(
+        "purejaxppo.envs.host.godot",
+        "purejaxppo",
+        "",
+        "games made with Godot 4: an exported game, a project's folder, or editor",
+        True,
+    ),
     "gymnasium": Family(
         "purejaxppo.envs.host.gymnasium",
         "gymnasium",

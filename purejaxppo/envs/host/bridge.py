@@ -42,6 +42,7 @@ class HostStep(NamedTuple):
     absent: jax.Array | None = (
         None  # [N] bool: no observation came, also where an agent's successor is not there yet
     )
+    at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
 class Pool(Protocol):
@@ -159,6 +160,8 @@ class HostEnv:
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
         absent: True if agents may ask for nothing for some steps (`HostStep.absent`).
+        num_agents: A, of each world; rows of a world follow each other.
+        agents: their names, where rows observe which `agent` they are.
     """
 
     def __init__(
@@ -171,6 +174,8 @@ class HostEnv:
         max_episode_steps: int,
         frame_rate: float = 10.0,
         absent: bool = False,
+        num_agents: int = 1,
+        agents: tuple[str, ...] = (),
     ) -> None:
         """Prepares the batch; pools are made when a program is traced."""
         self._make_pool = make_pool
@@ -184,6 +189,8 @@ class HostEnv:
             observation=observation,
             action=unit_space(flat),
             num_envs=num_envs,
+            num_agents=num_agents,
+            agents=agents,
             max_episode_steps=max_episode_steps if max_episode_steps < NO_LIMIT else 0,
             absent=absent,
             restorable=False,
@@ -280,11 +287,14 @@ class HostEnv:
             score=None if rows.score is None else jnp.where(running, rows.score, 0.0),
             over=None if rows.over is None else running & rows.over,
             absent=absent,
+            at_once=None if rows.at_once is None else terminated & rows.at_once,
         )
-        done = rows.terminated | rows.truncated
+        done, lost = rows.terminated | rows.truncated, lost | diverged
         if rows.absent is not None:  # a slot whose next agent has not come yet
             done |= state.done & rows.absent
-        return HostState(token, done, lost | diverged, absent), step
+        if rows.at_once is not None:
+            done, lost = done & ~rows.at_once, lost & ~rows.at_once
+        return HostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""

@@ -25,6 +25,11 @@ PATROL_SECONDS = 0.1  # between checks that a process is alive
 class EngineError(RuntimeError):
     """A game ended, hangs, did not connect, or sent something that is not its protocol."""
 
+    def __init__(self, summary: str, tail: str = "") -> None:
+        """Stores one sentence, and what follows it in the message."""
+        super().__init__(summary + tail)
+        self.summary = summary
+
 
 def listen(port: int = 0) -> socket.socket:
     """A socket that listens on the loopback interface; port 0 takes a free one.
@@ -111,7 +116,7 @@ class Engine:
 
     def error(self, problem: str) -> EngineError:
         """An error that names the game and ends with the last lines of its log."""
-        return EngineError(f"{self.name} {problem}{self.tail()}")
+        return EngineError(f"{self.name} {problem}", self.tail())
 
     def death(self, doing: str) -> EngineError:
         """The error of a game that is no longer there."""
@@ -151,6 +156,35 @@ class Engine:
     def release(self) -> None:
         """Lets the game end, without waiting for it."""
         _release(self._process)
+
+
+class Unowned(Engine):
+    """A game that somebody else started, such as the editor."""
+
+    def __init__(self, name: str) -> None:
+        """Stores the name."""
+        self.name = name
+
+    def alive(self) -> bool:
+        """True: nothing is known about it."""
+        return True
+
+    def tail(self) -> str:
+        """Its output is not seen."""
+        return ""
+
+    def death(self, doing: str) -> EngineError:
+        """The error of a game that is no longer there."""
+        return self.error(f"closed its connection when it was to {doing}")
+
+    def close(self) -> None:
+        """Does nothing: its connection is closed, upon which it quits."""
+
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
 
 
 def close_all(engines: Sequence[Engine]) -> None:

@@ -7,7 +7,6 @@ for; `unity/editor` waits until Play is pressed. Rows are slots that agents take
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.engine import EngineError
-from purejaxppo.envs.host.gymnasium import STREAMS, CallbackPool
+from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.gymnasium import STREAMS
 from purejaxppo.envs.host.unity import channels
 from purejaxppo.envs.host.unity.behaviours import Layout
 from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
@@ -118,17 +118,16 @@ def make(
             )
         return CallbackPool(players, layout.observation, rows, first, absent=True)
 
-    env = HostEnv(
+    return HostEnv(
         make_pool,
         layout.observation,
         layout.action,
         num_envs=count * layout.size,
         max_episode_steps=0,
+        num_agents=layout.size,
+        agents=layout.names if len(layout.names) > 1 else (),
         absent=True,
     )
-    names = layout.names if len(layout.names) > 1 else ()
-    env.spec = replace(env.spec, num_agents=layout.size, agents=names)
-    return env
 
 
 def split_options(
