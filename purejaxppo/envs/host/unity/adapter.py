@@ -13,22 +13,23 @@ from typing import Any
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
-from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.gymnasium import STREAMS
 from purejaxppo.envs.host.unity import channels
 from purejaxppo.envs.host.unity.behaviours import Layout
 from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
-from purejaxppo.envs.host.unity.players import Players, probe, start
+from purejaxppo.envs.host.unity.players import Players, probe
 from purejaxppo.envs.options import check_alike
 from purejaxppo.envs.worlds import count_worlds
 
 DEFAULTS: dict[str, Any] = {
     "max_agents": 0,
     "timeout": 60.0,
-    "restarts": 0,
+    "restarts": 3,
     "show": False,
-    "args": "",
+    "arguments": "",
+    "port": 5004,
     "channels": "",
     "time_scale": 20.0,
     "target_frame_rate": -1,
@@ -45,6 +46,8 @@ _layouts: dict[Any, Layout] = {}
 """Slots of players that were looked at before, by spec, file and `max_agents`."""
 _ready: dict[Any, Player] = {}
 """Players that were started to be looked at, and that nobody has taken, by spec and seed."""
+_trains: list["UnityEnv"] = []
+"""Environments of training that are not closed."""
 _lock = threading.RLock()
 
 
@@ -76,7 +79,7 @@ def make(
             `parameters.NAME` (an environment parameter).
         num_envs: N, of all slots; rounded up to whole players in an evaluation.
         seed: of the players' generators.
-        evaluation: other streams of these generators.
+        evaluation: other streams of these generators; at most as many players as in training.
         film: ignored: players draw in windows of their own.
         first: the number that the first row has in a larger batch.
 
@@ -100,8 +103,12 @@ def make(
 
     with _in_words(config.name):
         layout = _layout(spec, slots, seed_after(0))
-    exact = bool(evaluation) or num_envs == 1  # of one row the spaces are wanted
-    count = count_worlds(config, layout.size, num_envs, evaluation=exact)
+    single = num_envs == 1  # of one row the spaces are wanted
+    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation or single)
+    if evaluation:
+        count = min(count, max(1, config.num_envs // layout.size))
+    if spec.is_editor:
+        _check_editor(config, count, evaluation=evaluation)
     start_at = first // num_envs * count
 
     def make_pool(rows: int, update: int) -> CallbackPool:
@@ -118,7 +125,7 @@ def make(
             )
         return CallbackPool(players, layout.observation, rows, first, absent=True)
 
-    return HostEnv(
+    env = UnityEnv(
         make_pool,
         layout.observation,
         layout.action,
@@ -128,6 +135,38 @@ def make(
         agents=layout.names if len(layout.names) > 1 else (),
         absent=True,
     )
+    env.spec_of_player = spec
+    if not evaluation and not single:
+        _trains.append(env)
+    return env
+
+
+class UnityEnv(HostEnv):
+    """Slots of several players."""
+
+    spec_of_player: PlayerSpec
+
+    def close(self) -> None:
+        """Ends the players; programs that were compiled with them must not run again."""
+        super().close()
+        if self in _trains:
+            _trains.remove(self)
+        if not any(env.spec_of_player == self.spec_of_player for env in _trains):
+            _take(self.spec_of_player, None)
+
+
+def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
+    """Raises ValueError if the editor, which is one player, is to be several."""
+    if count > 1:
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
+            f"env.num_envs = {config.num_envs // count}"
+        )
+    if evaluation and any(env.spec_of_player.is_editor for env in _trains):
+        raise ValueError(
+            "unity/editor is one player, and training uses it: switch evaluations off with "
+            "eval.num_episodes = 0"
+        )
 
 
 def split_options(
@@ -182,7 +221,8 @@ def _spec(
         path=name,
         timeout=float(options["timeout"]),
         show=options["show"],
-        args=options["args"],
+        arguments=options["arguments"],
+        port=options["port"],
         package_version=options["package_version"],
         engine=settings,
         parameters=parameters,
@@ -197,7 +237,7 @@ def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
     key = spec, stamp, tuple(sorted(slots.items()))
     with _lock:
         if key not in _layouts:
-            player = start(spec, seed)
+            player = Player(spec, seed)
             try:
                 player.connect()
                 _layouts[key] = probe(player, slots)
@@ -208,13 +248,13 @@ def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
         return _layouts[key]
 
 
-def _take(spec: PlayerSpec, seed: int) -> Player | None:
+def _take(spec: PlayerSpec, seed: int | None) -> Player | None:
     """The player that was looked at, if it has this seed; others of its kind are ended."""
     with _lock:
         mine = {key: _ready.pop(key) for key in [*_ready] if key[0] == spec}
         taken = None
         for (_, its_seed), player in mine.items():
-            if taken is None and (its_seed == seed or spec.is_editor):
+            if taken is None and seed is not None and (its_seed == seed or spec.is_editor):
                 taken = player
             else:
                 player.close()

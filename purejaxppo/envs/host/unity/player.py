@@ -6,13 +6,15 @@ Nothing here imports JAX.
 import contextlib
 import logging
 import shlex
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from purejaxppo.config import references
-from purejaxppo.envs.host.engine import Engine, EngineError
+from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
 from purejaxppo.envs.host.unity import channels, messages
 from purejaxppo.envs.host.unity.channels import SideChannel
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError
@@ -21,7 +23,6 @@ from purejaxppo.envs.host.unity.server import Gone, Server
 notice = logging.getLogger("purejaxppo")
 
 EDITOR = "editor"
-EDITOR_PORT = 5004
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,10 @@ class PlayerSpec:
     """Seconds for a start, and for a step."""
     show: bool = False
     """Draw a window."""
-    args: str = ""
+    arguments: str = ""
     """Further arguments of the command line."""
+    port: int = 5004
+    """Where the editor connects; players are told a free one."""
     package_version: str = "1.1.0"
     """Version of the trainer to report to the player."""
     engine: tuple[bytes, ...] = ()
@@ -53,7 +56,7 @@ class PlayerSpec:
     def command(self, port: int) -> list[str]:
         """The command line of a player."""
         quiet = [] if self.show else ["-nographics", "-batchmode"]
-        own = shlex.split(self.args)
+        own = shlex.split(self.arguments)
         return [executable(self.path), "--mlagents-port", str(port), "-logFile", "-", *quiet, *own]
 
 
@@ -81,17 +84,15 @@ class Player:
     Args:
         spec: its description.
         seed: of its generators.
-        log: file for what it prints.
         number: among several players, for messages.
 
     Raises:
         EngineError: there is no such program, or the port is taken.
     """
 
-    def __init__(self, spec: PlayerSpec, seed: int, log: Path, number: int = 0) -> None:
+    def __init__(self, spec: PlayerSpec, seed: int, number: int = 0) -> None:
         """Starts it."""
         self.spec, self.seed = spec, seed
-        self.name = "the editor" if spec.is_editor else f"player {number}"
         self.brains: dict[str, Message] = {}
         """BrainParameters of the behaviours that it has named so far."""
         self.stats: dict[str, float] = {}
@@ -99,16 +100,21 @@ class Player:
         self.first: Message | None = None
         """Its first RLOutput after a reset, if nobody has answered it yet."""
         self._own = own_channels(spec.own_channels)
-        self._engine: Engine | None = None
-        self._server = Server(EDITOR_PORT if spec.is_editor else 0)
+        self._folder: Path | None = None
+        self._server = Server(spec.port if spec.is_editor else 0)
         try:
-            if not spec.is_editor:
-                self._engine = Engine(self.name, spec.command(self._server.port), log)
+            self.engine = self._start(number)
         except BaseException:
             self._server.close()
             raise
-        if spec.is_editor:
-            notice.info("Press Play in Unity's editor within %g s", spec.timeout)
+
+    def _start(self, number: int) -> Engine:
+        if self.spec.is_editor:
+            notice.info("Press Play in Unity's editor within %g s", self.spec.timeout)
+            return Unowned("the editor")
+        command = self.spec.command(self._server.port)
+        self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
+        return Engine(f"player {number}", command, self._folder / f"player{number}.log")
 
     def connect(self) -> None:
         """Waits for its first message, and answers.
@@ -156,9 +162,7 @@ class Player:
 
     def error(self, problem: str) -> EngineError:
         """An error that names the player and ends with the last lines of its log."""
-        return (
-            self._engine.error(problem) if self._engine else EngineError(f"{self.name} {problem}")
-        )
+        return self.engine.error(problem)
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
@@ -171,44 +175,33 @@ class Player:
     def release(self) -> None:
         """Closes the connection, upon which the player ends."""
         self._server.close()
-        if self._engine:
-            self._engine.release()
+        self.engine.release()
 
     def close(self) -> None:
-        """Ends the player; a second call does nothing."""
+        """Ends the player, and removes its log; a second call does nothing."""
         self.release()
-        if self._engine:
-            self._engine.close()
+        self.engine.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends a player that may hang, at once."""
+        """Ends a player that may hang, at once, and keeps its log."""
         self.release()
-        if self._engine:
-            self._engine.kill()
+        self._folder = None
+        self.engine.kill()
 
     def _output(self, doing: str) -> Message:
         """The next message's UnityOutput."""
         seconds = self.spec.timeout
         try:
-            data = (
-                self._engine.wait_for(self._server.receive, doing, seconds)
-                if self._engine
-                else self._server.receive(seconds)
-            )
+            data = self.engine.wait_for(self._server.receive, doing, seconds)
         except Gone:
-            raise self._gone(doing) from None
-        if data is None:
-            raise self.error(f"did not {doing} within {seconds:g} s")
+            raise self.engine.death(doing) from None
         with self.named():
             message = messages.parse(data)
         if message.header.status != messages.OK:
             raise self.error(f"said with status {message.header.status} that it ends")
         return message.unity_output
-
-    def _gone(self, doing: str) -> EngineError:
-        if self._engine:
-            return self._engine.death(doing)
-        return self.error(f"closed its connection when it was to {doing}")
 
     def _reply(self, message: Message) -> None:
         self._server.reply(message.SerializeToString())

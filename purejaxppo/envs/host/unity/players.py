@@ -3,13 +3,11 @@
 Row = player x slots of a player + slot. Nothing here imports JAX.
 """
 
-import logging
-import os
-import tempfile
+import contextlib
 import time
+import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +18,6 @@ from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, co
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
-
-log = logging.getLogger("purejaxppo")
 
 
 class PoolStep(NamedTuple):
@@ -43,7 +39,7 @@ class Players:
         layout: of its slots.
         count: W.
         seed: of the first player's generators; the next one has seed + 1.
-        restarts: how often players that end or hang are started again, in all.
+        restarts: how often players that end, hang or send nonsense are started again, in all.
         ready: players that run already, of this spec.
 
     Raises:
@@ -61,10 +57,11 @@ class Players:
         ready: Sequence[Player] = (),
     ) -> None:
         """Starts the players, and waits for them."""
-        self.spec, self.layout, self.restarts = spec, layout, restarts
+        self.spec, self.layout = spec, layout
         size = layout.size
         self._seed = seed
-        self._started = count
+        self._restarts, self._most_restarts = 0, 0 if spec.is_editor else restarts
+        self._failure: EngineError | None = None
         self._parts = tuple(
             np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
         )
@@ -78,12 +75,12 @@ class Players:
         self._waits = [False] * count
         self._stop = weakref.finalize(self, close_all, self.players)
         try:
-            new = [start(spec, seed + i, i) for i in range(len(ready), count)]
-            self.players.extend(new)
-            for player in new:
+            for i in range(len(ready), count):
+                self.players.append(Player(spec, (seed + i) % 2**31, i))
+            for player in self.players[len(ready) :]:
                 player.connect()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            self._fail(error)
             raise
 
     def reset(self, seed: int) -> tuple[Any, np.ndarray]:
@@ -92,9 +89,10 @@ class Players:
         The seed is ignored: players take theirs when they are started.
         """
         del seed
-        for player, world in zip(self.players, self._worlds, strict=True):
-            world.clear()
-            self._begin(player, world)
+        with self._closing():
+            for player, world in zip(self.players, self._worlds, strict=True):
+                world.clear()
+                self._begin(player, world)
         return self._obs(), self._absent()
 
     def step(self, action: Any) -> PoolStep:
@@ -104,6 +102,7 @@ class Players:
 
     def send(self, action: Any) -> None:
         """The first half of `step`: returns while the players step."""
+        self._check()
         arrays = list(arrays_of(self.layout.action, action))
         size = self.layout.size
         for i, world in enumerate(self._worlds):
@@ -119,14 +118,16 @@ class Players:
         Raises:
             EngineError: a player failed, and there are no `restarts` left.
         """
-        for i, world in enumerate(self._worlds):
-            if self._waits[i]:
-                world.deliver()
-                continue
-            try:
-                self._advance(self.players[i], world)
-            except EngineError as error:
-                self._restart(i, error)
+        self._check()
+        with self._closing():
+            for i, world in enumerate(self._worlds):
+                if self._waits[i]:
+                    world.deliver()
+                    continue
+                try:
+                    self._advance(self.players[i], world)
+                except EngineError as error:
+                    self._restart(i, error)
         self._flags.absent[:] = self._absent()
         return PoolStep(self._obs(), *(flag.copy() for flag in self._flags))
 
@@ -158,31 +159,47 @@ class Players:
 
     def _restart(self, i: int, error: EngineError) -> None:
         """Starts a player again whose episodes are lost, if that is still allowed."""
-        if self.restarts <= 0 or self.spec.is_editor:
+        if self._restarts >= self._most_restarts:
             raise error
-        self.restarts -= 1
-        log.warning("%s\nIt is started again; %d restarts are left", error, self.restarts)
+        self._restarts += 1
+        warnings.warn(
+            f"{error.summary} (started again, {self._restarts} of {self._most_restarts} times)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         self._worlds[i].abandon()
         self.players[i].kill()
-        self.players[i] = start(self.spec, self._seed + self._started, i)
-        self._started += 1
+        seed = self._seed + i + len(self.players) * self._restarts  # another than any before
+        self.players[i] = Player(self.spec, seed % 2**31, i)
         self.players[i].connect()
         self._begin(self.players[i], self._worlds[i])
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._stop.alive:
+            raise RuntimeError("the players are closed")
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends all players at any error, and keeps their logs."""
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error if isinstance(error, EngineError) else None
+        for player in self.players:
+            player.kill()
+        self.close()
 
     def _absent(self) -> np.ndarray:
         return np.concatenate([~world.asked for world in self._worlds])
 
     def _obs(self) -> Any:
         return tree_of(self.layout.observation, self._parts)
-
-
-def start(spec: PlayerSpec, seed: int, number: int = 0) -> Player:
-    """Starts a player with a log of its own, and does not wait for it."""
-    folder = Path(tempfile.gettempdir()) / f"purejaxppo-unity-{time.strftime('%Y%m%d')}"
-    folder.mkdir(exist_ok=True)
-    handle, path = tempfile.mkstemp(".log", Path(spec.path).name + "-", folder)
-    os.close(handle)
-    return Player(spec, seed % 2**31, Path(path), number)
 
 
 def probe(player: Player, asked: Mapping[str, int]) -> Layout:
