@@ -242,7 +242,7 @@ def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
                 player.connect()
                 _layouts[key] = probe(player, slots)
             except BaseException:
-                player.close()
+                player.kill()  # and keep its log
                 raise
             _ready[spec, seed] = player
         return _layouts[key]
