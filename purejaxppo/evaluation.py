@@ -100,8 +100,7 @@ def run_episodes(
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit.
     """
-    # The rows after lost lives are no steps, and a game may have more of both than one episode.
-    bound = env.spec.max_episode_steps * (1 if env.spec.restorable else 2) or max_steps
+    bound = longest(env.spec) or max_steps
 
     def running(now: Running) -> Array:
         return any_member((now.time < bound) & ~jnp.all(now.finished))
@@ -128,6 +127,14 @@ def run_episodes(
 
     end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
     return Outcome(end.returns, end.lengths)
+
+
+def longest(spec: EnvSpec) -> int:
+    """The most rows of an episode; 0 if there is no such number."""
+    if spec.absent:  # rows without a decision are no steps, and there may be any number of them
+        return 0
+    # The rows after lost lives are no steps, and a game may have more of both than one episode.
+    return spec.max_episode_steps * (1 if spec.restorable else 2)
 
 
 def first_steps(

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.decisions import hold
 from purejaxppo.agents.distributions import Distribution
 from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
@@ -68,7 +67,8 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     def backwards(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         delta, decay, valid, absent = row
         advantage = jnp.where(valid, delta + decay * later, 0.0)
-        return hold(absent, decay * later, advantage), advantage
+        passed = advantage if absent is None else jnp.where(absent, decay * later, advantage)
+        return passed, advantage
 
     _, advantage = jax.lax.scan(
         backwards, jnp.zeros_like(delta[0]), (delta, decay, valid, absent), reverse=True

@@ -149,10 +149,10 @@ def discounted_returns(
 
     def forwards(before: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
         reward, done, valid, is_first = row
-        ended = done | ~valid
         if is_first is not None:
-            before, ended = jnp.where(is_first, 0.0, before), done
+            before = jnp.where(is_first, 0.0, before)
         running = jnp.where(valid, gamma * before + reward, before)
+        ended = done | ~valid if is_first is None else done
         return jnp.where(ended, 0.0, running), running
 
     carried, returns = jax.lax.scan(forwards, start, (reward, done, valid, is_first))
