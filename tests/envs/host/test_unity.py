@@ -301,7 +301,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
         ({"timeout": 0.0}, {}, "timeout = 0.0 must be above 0"),
         ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
         ({}, {"max_episode_steps": 5}, "set Max Step of the agents in Unity"),
-        ({}, {"name": "unity/no/such/Game"}, "there is no file 'no/such/Game'"),
+        ({}, {"name": "unity/no/such/Game"}, "there is no no/such/Game in "),
     ],
 )
 def test_what_is_wrong_in_a_config_is_said_in_one_sentence(options, more, said, path):

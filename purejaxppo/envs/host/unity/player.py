@@ -5,6 +5,7 @@ Nothing here imports JAX.
 
 import contextlib
 import logging
+import os
 import shlex
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from purejaxppo.config import references
 from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
+from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.unity import channels, messages
 from purejaxppo.envs.host.unity.channels import SideChannel
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError
@@ -64,17 +66,19 @@ def executable(path: str) -> str:
     """The program at a path as it was given, or with the ending that a build has here.
 
     Raises:
-        EngineError: there is none.
+        MakeError: there is none.
     """
     place = Path(path).expanduser()
     bundle = place / "Contents" / "MacOS"
     programs = sorted(bundle.iterdir()) if bundle.is_dir() else []
     for file in [place, place.with_name(place.name + ".x86_64"), *programs]:
         if file.is_file():
+            if not os.access(file, os.X_OK):
+                raise MakeError(f"env.name: {file} is no program: chmod +x {file}")
             return str(file.resolve())
-    raise EngineError(
-        f"env.name: there is no file {path!r}; name the executable of a player that Unity has "
-        f"built, or unity/editor"
+    raise MakeError(
+        f"env.name: there is no {path} in {Path.cwd()}: name the executable of a player that "
+        f"Unity has built, or unity/{EDITOR}"
     )
 
 
@@ -87,7 +91,8 @@ class Player:
         number: among several players, for messages.
 
     Raises:
-        EngineError: there is no such program, or the port is taken.
+        MakeError: there is no such program.
+        EngineError: the port is taken.
     """
 
     def __init__(self, spec: PlayerSpec, seed: int, number: int = 0) -> None:
