@@ -185,6 +185,8 @@ class Client:
         there = first.unity_output.rl_initialization_output
         there.name, there.communication_version = "scripted", version
         there.package_version = "3.0.0"
+        for known in there.capabilities.DESCRIPTOR.fields:
+            setattr(there.capabilities, known.name, True)
         return self.exchange(first).rl_initialization_input, self.exchange(messages.UnityMessage())
 
 

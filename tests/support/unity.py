@@ -7,9 +7,9 @@ from pathlib import Path
 ENGINE = Path(__file__).resolve().parents[1] / "engines" / "unity_engine.py"
 
 
-def make_player(folder: Path) -> str:
+def make_player(folder: Path, name: str = "Game") -> str:
     """Writes an executable that plays the scripted game; its path."""
-    path = folder / "Game"
+    path = folder / name
     root = ENGINE.parents[2]
     path.write_text(
         f"#!{sys.executable}\n"
