@@ -224,10 +224,20 @@ def play(options: argparse.Namespace) -> None:
                 describe(message.unity_output, agent.behaviour, options.actions)
             output.agentInfos[agent.behaviour].value.append(info)
         output.side_channel = said(count)
+        if options.replay and count:
+            replay(client, message)
         answer = client.exchange(message)
         if answer.rl_input.command == messages.STEP:
             take(sent, answer.rl_input.agent_actions)
             game.act()
+
+
+def replay(client: Client, message: messages.Message) -> None:
+    """Sends one message again and again, to measure the trainer's side alone."""
+    message.header.status = messages.OK
+    data = message.SerializeToString()
+    while True:
+        client.call(data, timeout=120)
 
 
 def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
@@ -301,7 +311,7 @@ def main() -> None:
         ("late", 0),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name in ("cut", "masks", "group", "nan"):
+    for name in ("cut", "masks", "group", "nan", "replay"):
         parser.add_argument(f"--{name}", action="store_true")
     options, _ = parser.parse_known_args()
     try:

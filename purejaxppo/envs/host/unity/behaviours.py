@@ -192,22 +192,21 @@ class Layout:
         """The number of slots, S."""
         return sum(self.capacities)
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The behaviours' names."""
         return tuple(behaviour.name for behaviour in self.behaviours)
 
+    @functools.cached_property
+    def by_name(self) -> dict[str, Behaviour]:
+        """The behaviours by name."""
+        return dict(zip(self.names, self.behaviours, strict=True))
+
     def slots(self, name: str) -> range:
-        """A behaviour's slots; KeyError if there is no such behaviour."""
-        if name not in self.names:
-            raise KeyError(name)
+        """A behaviour's slots."""
         index = self.names.index(name)
         start = sum(self.capacities[:index])
         return range(start, start + self.capacities[index])
-
-    def behaviour(self, name: str) -> Behaviour:
-        """A behaviour by name."""
-        return self.behaviours[self.names.index(name)]
 
     @functools.cached_property
     def parts(self) -> dict[str, Space]:

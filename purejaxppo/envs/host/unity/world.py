@@ -87,7 +87,7 @@ class World:
             slot = self.slot_of[asking.id]
             if asking.id in self.chosen or not (self.asked[slot] or self.status[slot] == LOST):
                 continue
-            behaviour = self.layout.behaviour(asking.behaviour)
+            behaviour = self.layout.by_name[asking.behaviour]
             lost = self.status[slot] == LOST
             self.chosen[asking.id] = behaviour.idle() if lost else behaviour.act(chosen[slot])
         self._begin_row()
@@ -98,7 +98,7 @@ class World:
         message = messages.command(messages.STEP)
         actions = message.unity_input.rl_input.agent_actions
         for asking in self.asking:
-            action = self.chosen.get(asking.id) or self.layout.behaviour(asking.behaviour).idle()
+            action = self.chosen.get(asking.id) or self.layout.by_name[asking.behaviour].idle()
             actions[asking.behaviour].value.append(action)
         self.asking, self.chosen = [], {}
         return message
@@ -157,7 +157,7 @@ class World:
             self._enter(slot, name, info)
             return
         if playing:
-            self.rows.write(slot, self.layout.behaviour(name), info)
+            self.rows.write(slot, self.layout.by_name[name], info)
             flags.reward[slot] = np.float32(info.reward) + np.float32(info.group_reward)
             if not self._bounded(slot):
                 self._diverge(slot)
@@ -190,7 +190,7 @@ class World:
 
     def _enter(self, slot: int, name: str, info: Message) -> None:
         """An agent's episode begins with its observation, if that is finite."""
-        self.rows.write(slot, self.layout.behaviour(name), info)
+        self.rows.write(slot, self.layout.by_name[name], info)
         fine = self.rows.bounded(slot, LARGEST)
         self.status[slot] = PLAYING if fine else LOST
         self.asked[slot] = fine
