@@ -175,7 +175,8 @@ class Client:
         """One exchange; ends this game when it is told to."""
         message.header.status = messages.OK
         answer = self.raw(message.SerializeToString())
-        if answer.header.status != messages.OK or answer.unity_input.rl_input.command == 2:
+        if answer.header.status == messages.QUIT_STATUS:
+            print("asked to quit", flush=True)
             sys.exit(0)
         return answer.unity_input
 

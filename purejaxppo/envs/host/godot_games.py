@@ -128,11 +128,16 @@ class Games:
             replies = [self._reply(index) for index in range(len(self._games))]
             parsed = self._parse_surviving(replies)
         out = self._rows(parsed)
-        self._over = [index in self._broken for index in range(len(self._games))]
+        self._over = [False] * len(self._games)
+        self._skipped = parsed.cut & ~self._skipped
         self._contain(parsed, out)
         self._broken.clear()
-        self._skipped = out.truncated & ~np.repeat(self._over, self.size)
         return out._replace(obs=self._tree(parsed.obs))
+
+    @property
+    def groups(self) -> list[int]:
+        """The games' process groups."""
+        return [game.engine.pid for game in self._games]
 
     def picture(self) -> None:
         """None: pictures of games are not to be had."""
@@ -262,15 +267,16 @@ class Games:
 
     def _parse(self, replies: list[Reply]) -> Parsed:
         """Answers as arrays."""
-        lists = (list(itertools.chain(*parts)) for parts in zip(*replies, strict=True))
-        obs, rewards, dones, infos = lists
-        with np.errstate(over="ignore"):
-            reward, done = np.array(rewards, np.float32), np.array(dones)
+        with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
+            return self._arrays(*(list(itertools.chain(*x)) for x in zip(*replies, strict=True)))
+
+    def _arrays(self, obs: list, rewards: list, dones: list, infos: list) -> Parsed:
+        reward, done = np.array(rewards, np.float32), np.array(dones)
         if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
             raise ValueError("no numbers")
         done = done.astype(bool)
         cut = np.zeros_like(done)
-        for row in np.flatnonzero(done):
+        for row in np.flatnonzero(done).tolist():
             info = infos[row]
             if isinstance(info, dict) and info.get("truncated") and TERMINAL in info:
                 obs[row], cut[row] = info[TERMINAL], True
@@ -299,8 +305,8 @@ class Games:
             return
         games = ok.reshape(-1, self.size)
         games[list(self._broken)] = False
-        self._over = (~games.all(axis=1)).tolist()
-        over = np.repeat(self._over, self.size)
+        over = np.repeat(~games.all(axis=1), self.size)
+        self._over = over[:: self.size].tolist()
         for part, leaf in zip(parsed.obs, self.layout.leaves, strict=True):
             part[~ok] = MASK in leaf.path  # a mask must allow something
         out.reward[~ok] = 0
@@ -309,6 +315,7 @@ class Games:
         out.truncated[over & ~out.terminated] = True
         out.truncated[~ok] = False
         out.at_once[over] = False
+        self._skipped[over] = False
 
     def _bounded(self, parsed: Parsed) -> np.ndarray:
         """True where observation and reward are not NaN or beyond ±LARGEST, bool [N]."""
@@ -320,7 +327,7 @@ class Games:
 
     def _tree(self, arrays: list[np.ndarray]) -> Any:
         """Arrays as the pytree of an observation."""
-        return tree_of(self.layout.observation, arrays)
+        return arrays[0] if len(arrays) == 1 else tree_of(self.layout.observation, arrays)
 
 
 def _close(games: list[Game], logs: list[Path]) -> None:

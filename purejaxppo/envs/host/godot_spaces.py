@@ -67,9 +67,8 @@ class Part:
             if (whole < 0).any() or (whole >= self.space.n).any():
                 raise ValueError(f"outside of 0 to {self.space.n - 1}")
             return whole.astype(np.int32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
-            numbers = numbers.reshape(len(values), *self.space.shape)
+        numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
+        numbers = numbers.reshape(len(values), *self.space.shape)
         if self.name != MASK:
             return numbers
         allowed = numbers > 0

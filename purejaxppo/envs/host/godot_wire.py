@@ -6,7 +6,6 @@ answers each of the others with a message of its own.
 """
 
 import json
-import select
 import socket
 import struct
 import time
@@ -17,6 +16,7 @@ from purejaxppo.envs.host.engine import EngineError
 LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
 CHUNK = 1 << 18
 VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
+ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 SHOWN = 80  # characters of a message that is quoted
 
 
@@ -42,7 +42,7 @@ class Wire:
         Raises:
             WireError: the game has closed its end, or does not read within `seconds`.
         """
-        data = json.dumps(message, separators=(",", ":")).encode()
+        data = ENCODE(message).encode()
         self._socket.settimeout(seconds)
         try:
             self._socket.sendall(struct.pack("<I", len(data)) + data)
@@ -81,7 +81,13 @@ class Wire:
 
     def surplus(self) -> bool:
         """True if the game has sent more than it was asked for."""
-        return bool(self._read) or bool(select.select([self._socket], [], [], 0)[0])
+        if self._read:
+            return True
+        self._socket.settimeout(0)
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:  # nothing there; or it has closed its end, which the next call finds
+            return False
 
     def close(self) -> None:
         """Closes the socket, upon which the game quits."""

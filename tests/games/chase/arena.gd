@@ -3,8 +3,9 @@
 extends Node2D
 
 const Runner := preload("res://runner.gd")
-const CAUGHT := 0.15
+const CAUGHT := 0.12
 const LIMIT := 10.0
+const HURRY := 0.2  # that a second costs the hunter, and pays the prey
 
 var hunter := Runner.new()
 var prey := Runner.new()
@@ -33,8 +34,9 @@ func _physics_process(delta: float) -> void:
 	for runner in [hunter, prey]:
 		runner.move(delta)
 	var gap := hunter.place.distance_to(prey.place)
-	hunter.reward += before - gap
-	prey.reward += gap - before
+	var closer := before - gap - HURRY * delta
+	hunter.reward += closer
+	prey.reward -= closer
 	elapsed += delta
 	if gap < CAUGHT:
 		hunter.reward += 1.0

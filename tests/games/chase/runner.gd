@@ -47,8 +47,16 @@ func reset() -> void:
 
 func move(delta: float) -> void:
 	if not hunts and policy_name == "shared_policy":
-		wander += randf_range(-4.0, 4.0) * delta
-		steer = 0.5 * Vector2.from_angle(wander)
+		flee(delta)
 	var wanted := steer.limit_length(1.0) * SPEED * (DASH if dash else 1.0)
 	velocity = velocity.lerp(wanted, minf(1.0, (3.0 if dash else 8.0) * delta))
 	place = (place + velocity * delta).clamp(-Vector2.ONE, Vector2.ONE)
+
+
+# Wanders, and turns away from a hunter that is near.
+func flee(delta: float) -> void:
+	wander += randf_range(-6.0, 6.0) * delta
+	steer = 0.5 * Vector2.from_angle(wander)
+	var gap: Vector2 = place - other.place
+	if gap.length() < 0.8:
+		steer = (steer + 1.2 * gap.normalized()).limit_length(1.0)

@@ -123,7 +123,7 @@ def _camel(name: str) -> str:
 def _pool() -> descriptor_pool.DescriptorPool:
     """A pool of our own: the default one may hold the same names from another package."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_file())  # type: ignore[no-untyped-call]
+    pool.Add(_file())
     return pool
 
 

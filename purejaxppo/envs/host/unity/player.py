@@ -178,7 +178,8 @@ class Player:
             raise self.error(str(error)) from error
 
     def release(self) -> None:
-        """Closes the connection, upon which the player ends."""
+        """Tells the player to quit, and closes the connection."""
+        self._reply(messages.command(messages.QUIT, status=messages.QUIT_STATUS))
         self._server.close()
         self.engine.release()
 

@@ -120,7 +120,7 @@ class Server:
     def close(self) -> None:
         """Ends the service; a player that waits for an answer finds its connection closed."""
         self._replies.put(None)
-        self._server.stop(0.2).wait(2.0)
+        self._server.stop(0.5).wait(2.0)
         self._threads.shutdown()
 
     def _exchange(self, request: bytes, context: Any) -> bytes:
@@ -141,6 +141,7 @@ class Server:
         self._requests.put(request)
         reply = self._replies.get()
         answered.set()
-        if reply is None:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the trainer has ended")
-        return reply
+        if reply is not None:
+            return reply
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the trainer has ended")
+        raise Gone
