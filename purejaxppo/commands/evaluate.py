@@ -80,8 +80,8 @@ def run(command: Command) -> int:
     for line in imports(command.run):
         print(line, flush=True)
     if command.elo:
-        games, seed = command.episodes, command.seed
-        print(rate(command.run, games=games, member=command.member, seed=seed))
+        games, member, seed = command.episodes, command.member, command.seed
+        print(rate(command.run, games=games, member=member, seed=seed, say=print))
         return 0
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:

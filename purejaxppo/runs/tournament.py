@@ -104,13 +104,7 @@ class Match:
         return step._replace(env_action=jnp.where(random, drawn.ravel(), step.env_action))
 
 
-def play_all(
-    config: Config,
-    agents: list[Agent],
-    games: int,
-    seed: int,
-    played: Callable[[int], None] = lambda count: None,
-) -> np.ndarray:
+def play_all(config: Config, agents: list[Agent], games: int, seed: int) -> np.ndarray:
     """Games that players have won against each other, draws as halves, [P, P].
 
     Args:
@@ -118,27 +112,28 @@ def play_all(
         agents: P - 1 of them; player 0 moves at random.
         games: of each pair, even.
         seed: of games and moves.
-        played: called with the number of games played so far.
     """
     match = Match(config, agents[0].policy, games)
     play = jax.jit(match.play)
     states = [jax.device_get(agent.state) for agent in (agents[0], *agents)]
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     score = np.zeros((len(states), len(states)))
-    for number, (i, j) in enumerate(_pairs(len(states))):
+    for number, (i, j) in enumerate(itertools.combinations(range(len(states)), 2)):
         random = np.array([i == 0, j == 0])
         pair_key = jax.random.fold_in(key, number)
         score[i, j] = play((states[i], states[j]), random, pair_key)
         score[j, i] = games - score[i, j]
-        played((number + 1) * games)
     return score
 
 
-def _pairs(count: int) -> Iterator[tuple[int, int]]:
-    return itertools.combinations(range(count), 2)
-
-
-def rate(run: str | Path, *, games: int = 100, member: int = -1, seed: int = 0) -> str:
+def rate(
+    run: str | Path,
+    *,
+    games: int = 100,
+    member: int = -1,
+    seed: int = 0,
+    say: Callable[[str], object] = lambda line: None,
+) -> str:
     """Rates a run's saved agents; writes elo.csv and elo.png into its folder; returns a table.
 
     Args:
@@ -146,6 +141,7 @@ def rate(run: str | Path, *, games: int = 100, member: int = -1, seed: int = 0) 
         games: of each pair of players, even.
         member: of a run of several agents, the one to take.
         seed: of games and moves.
+        say: called with a line before the games.
 
     Raises:
         ValueError: the run's task is no game of two players, nothing was saved, or the run has
@@ -158,6 +154,11 @@ def rate(run: str | Path, *, games: int = 100, member: int = -1, seed: int = 0) 
     config = game_of(agents[0].config)
     agents = [agent if member == -1 else agent.member(member) for agent in agents]
     agents[0].check_single("--elo rates", str(run))
+    count = len(agents)
+    say(
+        f"{config.env.name}: {count} saved agents and a random player, {games} games of each of "
+        f"{count * (count + 1) // 2} pairs, sampled actions"
+    )
     score = play_all(config, agents, games, seed)
     found = elo.ratings(score)
     steps = [agent.env_steps for agent in agents]
