@@ -36,12 +36,8 @@ class HostStep(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
     over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: jax.Array | None = (
-        None  # [N] bool: episodes that the pool itself found diverged and ended
-    )
-    absent: jax.Array | None = (
-        None  # [N] bool: no observation came, also where an agent's successor is not there yet
-    )
+    diverged: jax.Array | None = None  # [N] bool: episodes that the pool found diverged and ended
+    absent: jax.Array | None = None  # [N] bool: no observation came, or there is no agent
     at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
@@ -54,10 +50,7 @@ class Pool(Protocol):
         ...
 
     def reset(self, key: Key) -> tuple[Token, Obs]:
-        """A key -> (token, obs [N, ...]).
-
-        In place of obs, (obs, bool [N]: there is no agent yet) where agents may be absent.
-        """
+        """A key -> (token, obs [N, ...]); with absent agents (token, (obs, bool [N]: no agent))."""
         ...
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
@@ -182,12 +175,11 @@ class HostEnv:
         self._pools: dict[int, Pool] = {}
         self._update = 0
         self._raw_action = action
-        flat = flat_space(action)
         self.task = FrameSource(frame_rate)
         self._calls: dict[int, tuple[Callable, Callable]] = {}
         self.spec = EnvSpec(
             observation=observation,
-            action=unit_space(flat),
+            action=unit_space(flat_space(action)),
             num_envs=num_envs,
             num_agents=num_agents,
             agents=agents,
@@ -234,10 +226,8 @@ class HostEnv:
         key = jax.random.fold_in(key, self._update) if self._update else key
         token, obs = self._calls_of(self.spec.num_envs)[0](key)
         false = jnp.zeros(self.spec.num_envs, bool)
-        if not self.spec.absent:
-            return HostState(token, done=false, lost=false), obs
-        obs, empty = obs
-        return HostState(token, done=empty, lost=false, absent=false), obs
+        obs, empty = obs if self.spec.absent else (obs, false)
+        return HostState(token, empty, false, false if self.spec.absent else None), obs
 
     def refresh(self, state: HostState) -> HostState:
         """Does nothing: the simulator resets itself."""
