@@ -90,8 +90,7 @@ def run_episodes(
     """The first episode of each of N environments.
 
     Args:
-        env: the environments, of which `step` is called; their time limit, if they
-            have one, bounds the loop.
+        env: the environments; their time limit, if they have one, bounds the loop.
         begun: (state, obs [N, ...]), what their `reset` returned.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.

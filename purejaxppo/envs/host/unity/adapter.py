@@ -97,62 +97,76 @@ def make(
     options, slots, parameters = split_options(config)
     spec = _spec(name, options, parameters)
     seed = 2 * seed + evaluation
-
-    def seed_after(update: int) -> int:
-        return seed_at(seed, update) * STREAMS % 2**30
-
     with _in_words(config.name):
-        layout = _layout(spec, slots, seed_after(0))
+        layout = _layout(spec, slots, _seed_after(seed, 0))
     single = num_envs == 1  # of one row the spaces are wanted
     count = count_worlds(config, layout.size, num_envs, evaluation=evaluation or single)
     if evaluation:
         count = min(count, max(1, config.num_envs // layout.size))
     if spec.is_editor:
         _check_editor(config, count, evaluation=evaluation)
-    start_at = first // num_envs * count
-
-    def make_pool(rows: int, update: int) -> CallbackPool:
-        with _in_words(config.name):
-            at = seed_after(update) + start_at
-            ready = _take(spec, at)
-            players = Players(
-                spec,
-                layout,
-                rows // layout.size,
-                seed=at,
-                restarts=options["restarts"],
-                ready=[ready] if ready else [],
-            )
-        return CallbackPool(players, layout.observation, rows, first, absent=True)
-
-    env = UnityEnv(
-        make_pool,
-        layout.observation,
-        layout.action,
-        num_envs=count * layout.size,
-        max_episode_steps=0,
-        num_agents=layout.size,
-        agents=layout.names if len(layout.names) > 1 else (),
-        absent=True,
-    )
-    env.spec_of_player = spec
+    env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
     if not evaluation and not single:
         _trains.append(env)
     return env
 
 
 class UnityEnv(HostEnv):
-    """Slots of several players."""
+    """Slots of several players.
 
-    spec_of_player: PlayerSpec
+    Args:
+        player: of each of them.
+        layout: of its slots.
+        count: number of players.
+        seed: of their generators.
+        first: the number of the first player in a larger batch.
+        restarts: see `Players`.
+    """
+
+    def __init__(
+        self, player: PlayerSpec, layout: Layout, count: int, seed: int, first: int, restarts: int
+    ) -> None:
+        """Prepares the batch; players are started when a program is traced."""
+        super().__init__(
+            self._start,
+            layout.observation,
+            layout.action,
+            num_envs=count * layout.size,
+            max_episode_steps=0,
+            num_agents=layout.size,
+            agents=layout.names if len(layout.names) > 1 else (),
+            absent=True,
+        )
+        self.player, self._layout, self._restarts = player, layout, restarts
+        self._seed, self._first = seed, first
+
+    def _start(self, rows: int, update: int) -> CallbackPool:
+        """A pool of so many rows, for a run that continues after `update` updates."""
+        seed = _seed_after(self._seed, update) + self._first
+        with _in_words(f"unity/{self.player.path}"):
+            ready = _take(self.player, seed)
+            players = Players(
+                self.player,
+                self._layout,
+                rows // self._layout.size,
+                seed=seed,
+                restarts=self._restarts,
+                ready=[ready] if ready else [],
+            )
+        return CallbackPool(players, self._layout.observation, rows, absent=True)
 
     def close(self) -> None:
         """Ends the players; programs that were compiled with them must not run again."""
         super().close()
         if self in _trains:
             _trains.remove(self)
-        if not any(env.spec_of_player == self.spec_of_player for env in _trains):
-            _take(self.spec_of_player, None)
+        if not any(env.player == self.player for env in _trains):
+            _take(self.player, None)
+
+
+def _seed_after(seed: int, update: int) -> int:
+    """The first player's seed in a run that continues after `update` updates."""
+    return seed_at(seed, update) * STREAMS % 2**30
 
 
 def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
@@ -162,7 +176,7 @@ def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
             f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
             f"env.num_envs = {config.num_envs // count}"
         )
-    if evaluation and any(env.spec_of_player.is_editor for env in _trains):
+    if evaluation and any(env.player.is_editor for env in _trains):
         raise ValueError(
             "unity/editor is one player, and training uses it: switch evaluations off with "
             "eval.num_episodes = 0"
