@@ -201,7 +201,7 @@ def split_options(
             parameters.append((key.removeprefix(prefix), float(value)))
         elif prefix:
             check_alike(key, value, 1)
-            slots[key.removeprefix(prefix)] = value
+            slots[key.removeprefix(prefix)] = int(value)
         elif key in DEFAULTS:
             check_alike(key, value, DEFAULTS[key])
             ours[key] = value
