@@ -10,12 +10,12 @@ from support.paths import ROOT
 
 GAME = ROOT / "tests/engines/godot_game.py"
 ENGINE = ROOT / ".godot-engine/bin/godot"
-CHASE = ROOT / "tests/games/chase"
+GAMES = ROOT / "tests/games"
 
 
-def launch(*flags, timeout=10.0, restarts=0):
-    """How a scripted game is started; see its file for the flags."""
-    return Launch((str(GAME), *flags), timeout, restarts)
+def launch(*flags, program=GAME, timeout=10.0, restarts=0):
+    """How a game is started, by default a scripted one; see its file for the flags."""
+    return Launch((str(program), *flags), timeout, restarts)
 
 
 def start(*flags, count=1, seed=5, **settings):

@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.godot import CHASE, ENGINE, GAME
+from support.godot import ENGINE, GAME, GAMES, launch
 
 import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.rows import read_csv
@@ -231,12 +232,12 @@ def games_with(argument):
 
 
 @pytest.fixture
-def chase(tmp_path):
-    """The game of tests/games, for a real engine; an import writes into its folder."""
+def game(request, tmp_path):
+    """A folder of tests/games, for a real engine; an import writes into it."""
     if not ENGINE.exists():
         pytest.skip("the engine is not there: make godot")
-    shutil.copytree(CHASE, tmp_path / "chase")
-    return str(tmp_path / "chase")
+    shutil.copytree(GAMES / request.param, tmp_path / request.param)
+    return str(tmp_path / request.param)
 
 
 def rollout_of(name, seed, **options):
@@ -255,9 +256,10 @@ def rollout_of(name, seed, **options):
 
 
 @pytest.mark.full
-def test_a_real_engine_plays_the_chase_twice_the_same(chase):
-    rows = rollout_of(chase, 1)
-    again, other = rollout_of(chase, 1), rollout_of(chase, 2)
+@pytest.mark.parametrize("game", ["chase"], indirect=True)
+def test_a_real_engine_plays_the_chase_twice_the_same(game):
+    rows = rollout_of(game, 1)
+    again, other = rollout_of(game, 1), rollout_of(game, 2)
     assert all(np.array_equal(*pair) for pair in zip(rows, again, strict=True))
     assert not np.array_equal(rows.obs, other.obs)
     assert rows.truncated.any() and (~rows.valid).sum() == rows.truncated[:-1].sum()
@@ -265,3 +267,21 @@ def test_a_real_engine_plays_the_chase_twice_the_same(chase):
     moved = np.diff(rows.obs[..., 5], axis=0)[5:8]
     free = rows.obs[5:8, :, 5] < 0.8
     np.testing.assert_allclose(moved[free], 0.96 * 8 / 60, rtol=0.1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", ["catch"], indirect=True)
+def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
+    flags = ("--path", game, "--headless", "--fixed-fps", "60", "--action_repeat=1", "--players=2")
+    with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
+        assert games.layout.observation == Box((8, 8, 3), 0.0, 255.0, "uint8")
+        pictures, ends = games.reset(0), 0
+        for _ in range(30):
+            step = games.step(np.ones(2, int))
+            for before, now, end in zip(pictures, step.obs, step.terminated, strict=True):
+                (ball,), (then,) = np.argwhere(now[..., 0]), np.argwhere(before[..., 0])
+                # A ball falls a row a step, as rows are sent, and begins in the first one.
+                assert ball[0] == 0 if end else ball.tolist() == [then[0] + 1, then[1]]
+                assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
+            pictures, ends = step.obs, ends + step.terminated.sum()
+    assert 6 <= ends <= 10
