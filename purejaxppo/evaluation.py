@@ -17,7 +17,7 @@ from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.base import Env, EnvSpec
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
@@ -109,9 +109,6 @@ def run_episodes(
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
         counts = out.valid & ~now.finished
-        pays = counts if now.absent is None else counts | (now.absent & ~now.finished)
-        paid = jnp.where(pays, out.scores, 0.0)
-        paid = jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
         return Running(
             time=now.time + 1,
             env=state,
@@ -119,13 +116,26 @@ def run_episodes(
             start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
             carry=decisions.hold(now.absent, now.carry, choice.carry),
             finished=now.finished | out.ends | out.diverged,
-            returns=now.returns + paid,
+            returns=now.returns + payment(now, out, counts),
             lengths=now.lengths + counts,
             absent=out.absent,
         )
 
     end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
     return Outcome(end.returns, end.lengths)
+
+
+def payment(now: Running, out: EnvStep, counts: Array) -> Array:
+    """The part of episodes' returns that a step pays, [N]; NaN where the episode diverged.
+
+    Args:
+        now: before the step.
+        out: its result.
+        counts: True where it was a step of an episode, bool [N].
+    """
+    pays = counts if now.absent is None else counts | (now.absent & ~now.finished)
+    paid = jnp.where(pays, out.scores, 0.0)
+    return jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
 
 
 def longest(spec: EnvSpec) -> int:

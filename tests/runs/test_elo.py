@@ -106,7 +106,7 @@ def test_who_has_won_all_games_has_a_finite_rating_with_a_draw_added_to_each_pai
 FLAGS = [
     *["--config", "connect_four", "--env.name", "pgx/tic_tac_toe", "--env.num_envs", "16"],
     *["--network.hidden", "8", "--ppo.rollout_length", "16", "--ppo.num_minibatches", "2"],
-    *["--total_timesteps", "1024", "--eval.num_episodes", "2", "--logging.tensorboard", "false"],
+    *["--total_timesteps", "1024", "--eval.num_episodes", "2", "--logging.no_tensorboard"],
     *["--checkpoint.interval", "256", "--checkpoint.keep", "10"],
 ]
 
