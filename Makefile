@@ -14,7 +14,7 @@ ARGS ?=
 WORKERS ?= 2
 EXTRAS ?= brax,gymnax,render
 JAX_WORLD = craftax,jaxmarl,jumanji,pgx,xminigrid
-TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,$(JAX_WORLD),dev
+TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,render,slurm,unity,$(JAX_WORLD),dev
 LOCKED = $(TESTED),docs
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
@@ -25,7 +25,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all mpirun lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all mpirun godot lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -62,6 +62,10 @@ mpirun:
 	  { $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive $$root apt-get -qq install -y openmpi-bin; } \
 	    >/dev/null 2>&1 || echo "openmpi-bin could not be installed: tests that need mpirun are skipped" >&2; \
 	fi
+
+# Godot 4 in .godot-engine, for tests and configs that play its games; other systems install it themselves.
+godot:
+	tests/engines/install_godot.sh .godot-engine
 
 lint: $(for_test)
 	$(RUN) -m ruff check .

@@ -12,11 +12,15 @@ alone: there it has to be finite again). Rows go to benchmarks/results/policies.
 import argparse
 import datetime
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import machine
 
 MEMORIES = ("none", "gru", "lstm", "mingru")
+GAME = Path(__file__).resolve().parents[1] / "tests/engines/godot_game.py"
+"""A scripted game in place of Godot's engine."""
+MIXED = "--actions=mixed --obs=parts"
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
 CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("dummy", "discrete"): CHOICES,
@@ -54,6 +58,7 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("envpool", "beta"): {"env.name": "envpool/Pendulum-v1"},
     ("gymnasium", "discrete"): {"env.name": "gymnasium/CartPole-v1"},
     ("gymnasium", "gaussian"): {"env.name": "gymnasium/Pendulum-v1"},
+    ("godot", "hybrid"): {"env.name": f"godot/{GAME}", "env.options": {"arguments": MIXED}},
     ("pettingzoo", "discrete"): {
         "env.name": "pettingzoo/mpe2.simple_spread_v3",
         "env.num_envs": 12,

@@ -54,7 +54,7 @@ def collect(
         if next_key is not None:
             next_obs = join(first_out.obs, env.rows(1, state.obs))
             mine = env.rows(0, state.absent)
-            begun = decisions.begins(first_out.valid, first_out.diverged, mine)
+            begun = decisions.begins(first_out.valid, first_out.diverged, mine, first_out.at_once)
             start = join(begun, env.rows(1, state.start))
             carry = decisions.hold(state.absent, state.carry, choice.carry)
             env_state, first = act_for(0, next_key, env_state, carry, next_obs, start)

@@ -90,8 +90,7 @@ def run_episodes(
     """The first episode of each of N environments.
 
     Args:
-        env: the environments, of which `step` is called; their time limit, if they
-            have one, bounds the loop.
+        env: the environments; their time limit, if they have one, bounds the loop.
         begun: (state, obs [N, ...]), what their `reset` returned.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
@@ -114,7 +113,7 @@ def run_episodes(
             time=now.time + 1,
             env=state,
             obs=out.obs,
-            start=decisions.begins(out.valid, out.diverged, now.absent),
+            start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
             carry=decisions.hold(now.absent, now.carry, choice.carry),
             finished=now.finished | out.ends | out.diverged,
             returns=now.returns + payment(now, out, counts),
@@ -221,8 +220,11 @@ class Evaluator:
         if config.eval.options:
             _check_spaces(self.env.spec, policy)
         size = self.env.spec.num_agents
-        self.per_shard = self.env.spec.num_envs // size  # environments, or worlds of many agents
+        self.per_turn = self.env.spec.num_envs // size  # environments, or worlds of many agents
         self.count = -(-episodes // size)  # over all shards, without those cut off
+        # Games on the host are as many as in training, however many episodes are asked for.
+        self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
+        self.per_shard = self.turns * self.per_turn
         self.act = how_to_act(config, policy, deterministic, apart=True)
         self.initial_carry = policy.network.initial_carry
         self.mapped = self.shards.map(
@@ -246,7 +248,17 @@ class Evaluator:
 
     @at_matmul_precision
     def _shard(self, agent: AgentState, key: Key, first: Array, shard_id: Array) -> Outcome:
-        numbers = first + shard_id * self.per_shard + jnp.arange(self.per_shard)
+        """A shard's episodes, in turns."""
+        begin = first + shard_id * self.per_shard
+        if self.turns == 1:
+            return self._turn(agent, key, begin)
+        firsts = begin + self.per_turn * jnp.arange(self.turns)
+        outcome = jax.lax.map(lambda first: self._turn(agent, key, first), firsts)
+        return jax.tree.map(jnp.ravel, outcome)
+
+    def _turn(self, agent: AgentState, key: Key, first: Array) -> Outcome:
+        """An episode of each environment, the first of which has the number `first`."""
+        numbers = first + jnp.arange(self.per_turn)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
         apart = isinstance(self.env, Apart)

@@ -127,7 +127,7 @@ def record(
     state = state.replace(
         env=env_state,
         obs=out.obs,
-        start=decisions.begins(out.valid, out.diverged, state.absent),
+        start=decisions.begins(out.valid, out.diverged, state.absent, out.at_once),
         carry=decisions.hold(state.absent, state.carry, choice.carry),
         episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
         episode_length=jnp.where(done | out.diverged, 0, episode_length),

@@ -29,15 +29,19 @@ def hold(absent: Array | None, old: T, new: T) -> T:
     return held
 
 
-def begins(valid: Array, diverged: Array, absent: Array | None) -> Array:
+def begins(
+    valid: Array, diverged: Array, absent: Array | None, at_once: Array | None = None
+) -> Array:
     """True where an observation is an episode's first, bool [N].
 
     Args:
         valid: of the step that returned it, bool [N].
         diverged: of that step, bool [N].
         absent: True where the agent was absent before that step, bool [N]; None: nowhere.
+        at_once: True where that step ended an episode and began the next; None: nowhere.
     """
-    return ~valid if absent is None else ~(valid | (absent & ~diverged))
+    first = ~valid if absent is None else ~(valid | (absent & ~diverged))
+    return first if at_once is None else first | at_once
 
 
 def following(rows: T, last: T, absent: Array | None) -> T:

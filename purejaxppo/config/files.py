@@ -294,6 +294,10 @@ FREE_OPTIONS = (
     "timeout",
     "num_threads",
     "thread_affinity_offset",
+    "godot",
+    "restarts",
+    "show",
+    "port",
 )
 """Options of simulators that say how fast they are or where their files lie: no other results."""
 

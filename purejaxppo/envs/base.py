@@ -33,6 +33,9 @@ class EnvStep(NamedTuple):
     absent: jax.Array | None = (
         None  # [N] bool: the agent asks for nothing now; given if `EnvSpec.absent`
     )
+    at_once: jax.Array | None = (
+        None  # [N] bool: an end whose `obs` is the next episode's first: the next row is valid
+    )
 
     @property
     def scores(self) -> jax.Array:
@@ -43,6 +46,11 @@ class EnvStep(NamedTuple):
     def ends(self) -> jax.Array:
         """True where a reported episode ends, bool [N]."""
         return self.terminated | self.truncated if self.over is None else self.over
+
+    @property
+    def is_first(self) -> jax.Array:
+        """True where `obs` is an episode's first observation, bool [N]."""
+        return ~self.valid if self.at_once is None else ~self.valid | self.at_once
 
 
 class Starts(NamedTuple):
@@ -79,6 +87,10 @@ class Env(Protocol):
 
     On the step that ends an episode `obs` is the true last observation. The step after it ignores
     the action, returns the next episode's first observation with reward 0, and is not `valid`.
+
+    Simulators whose agents begin their next episodes by themselves cannot wait for that step: where
+    `at_once` is true, on a row that is `terminated`, `obs` is the next episode's first observation
+    and the step after it is valid. Nothing is lost, since a terminated row does not bootstrap.
 
     A step whose result is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
     `valid`, ends nothing, and the next valid step is of a new episode.

@@ -45,6 +45,13 @@ FAMILIES = {
         "C++ on the host: Atari, MuJoCo, ...",
         True,
     ),
+    "godot": Family(
+        "purejaxppo.envs.host.godot",
+        "purejaxppo",
+        "",
+        "games made with Godot 4: an exported game, a project's folder, or editor",
+        True,
+    ),
     "gymnasium": Family(
         "purejaxppo.envs.host.gymnasium",
         "gymnasium",
@@ -83,6 +90,13 @@ FAMILIES = {
     ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
+    ),
+    "unity": Family(
+        "purejaxppo.envs.host.unity.adapter",
+        "grpc",
+        "unity",
+        "players with ML-Agents built in: path/to/Player, or editor",
+        True,
     ),
     "xminigrid": Family(
         "purejaxppo.envs.xminigrid", "xminigrid", "xminigrid", "grid worlds: MiniGrid, XLand"

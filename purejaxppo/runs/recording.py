@@ -74,7 +74,7 @@ def film_in_jax(
             env_state, obs, start, carry, absent = loop
             choice = act(state, key, carry, obs, start)
             env_state, out = env.step(env_state, choice.env_action)
-            begun = begins(out.valid, out.diverged, absent)
+            begun = begins(out.valid, out.diverged, absent, out.at_once)
             carry = hold(absent, carry, choice.carry)
             done = out.terminated | out.truncated | out.diverged
             return (env_state, out.obs, begun, carry, out.absent), (
@@ -108,7 +108,7 @@ def film_on_host(
         env_state, obs, start, carry, absent = now
         choice = act(state, key, carry, obs, start)
         env_state, out = env.step(env_state, choice.env_action)
-        begun = begins(out.valid, out.diverged, absent)
+        begun = begins(out.valid, out.diverged, absent, out.at_once)
         return env_state, out, begun, hold(absent, carry, choice.carry)
 
     state, key = jax.device_get(state), jax.random.key(seed)
@@ -124,7 +124,7 @@ def film_on_host(
         now = env_state, obs, start, carry, absent
         env_state, out, start, carry = step(state, step_key, now)
         obs, absent = out.obs, out.absent
+        rewards.append(float(np.asarray(out.scores).sum(where=~done)))
         done |= np.asarray(out.ends | out.diverged)
         pictures.append(env.picture(obs))
-        rewards.append(float(out.scores.sum()))
     return pictures, np.asarray(rewards)

@@ -36,12 +36,9 @@ class HostStep(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
     over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: jax.Array | None = (
-        None  # [N] bool: episodes that the pool itself found diverged and ended
-    )
-    absent: jax.Array | None = (
-        None  # [N] bool: no observation came, also where an agent's successor is not there yet
-    )
+    diverged: jax.Array | None = None  # [N] bool: episodes that the pool found diverged and ended
+    absent: jax.Array | None = None  # [N] bool: no observation came, or there is no agent
+    at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
 class Pool(Protocol):
@@ -53,10 +50,7 @@ class Pool(Protocol):
         ...
 
     def reset(self, key: Key) -> tuple[Token, Obs]:
-        """A key -> (token, obs [N, ...]).
-
-        In place of obs, (obs, bool [N]: there is no agent yet) where agents may be absent.
-        """
+        """A key -> (token, obs [N, ...]); with absent agents (token, (obs, bool [N]: no agent))."""
         ...
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
@@ -159,6 +153,8 @@ class HostEnv:
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
         absent: True if agents may ask for nothing for some steps (`HostStep.absent`).
+        num_agents: A, of each world; rows of a world follow each other.
+        agents: their names, where rows observe which `agent` they are.
     """
 
     def __init__(
@@ -171,19 +167,22 @@ class HostEnv:
         max_episode_steps: int,
         frame_rate: float = 10.0,
         absent: bool = False,
+        num_agents: int = 1,
+        agents: tuple[str, ...] = (),
     ) -> None:
         """Prepares the batch; pools are made when a program is traced."""
         self._make_pool = make_pool
         self._pools: dict[int, Pool] = {}
         self._update = 0
         self._raw_action = action
-        flat = flat_space(action)
         self.task = FrameSource(frame_rate)
         self._calls: dict[int, tuple[Callable, Callable]] = {}
         self.spec = EnvSpec(
             observation=observation,
-            action=unit_space(flat),
+            action=unit_space(flat_space(action)),
             num_envs=num_envs,
+            num_agents=num_agents,
+            agents=agents,
             max_episode_steps=max_episode_steps if max_episode_steps < NO_LIMIT else 0,
             absent=absent,
             restorable=False,
@@ -227,10 +226,8 @@ class HostEnv:
         key = jax.random.fold_in(key, self._update) if self._update else key
         token, obs = self._calls_of(self.spec.num_envs)[0](key)
         false = jnp.zeros(self.spec.num_envs, bool)
-        if not self.spec.absent:
-            return HostState(token, done=false, lost=false), obs
-        obs, empty = obs
-        return HostState(token, done=empty, lost=false, absent=false), obs
+        obs, empty = obs if self.spec.absent else (obs, false)
+        return HostState(token, empty, false, false if self.spec.absent else None), obs
 
     def refresh(self, state: HostState) -> HostState:
         """Does nothing: the simulator resets itself."""
@@ -280,11 +277,14 @@ class HostEnv:
             score=None if rows.score is None else jnp.where(running, rows.score, 0.0),
             over=None if rows.over is None else running & rows.over,
             absent=absent,
+            at_once=None if rows.at_once is None else terminated & rows.at_once,
         )
-        done = rows.terminated | rows.truncated
+        done, lost = rows.terminated | rows.truncated, lost | diverged
         if rows.absent is not None:  # a slot whose next agent has not come yet
             done |= state.done & rows.absent
-        return HostState(token, done, lost | diverged, absent), step
+        if rows.at_once is not None:
+            done, lost = done & ~rows.at_once, lost & ~rows.at_once
+        return HostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""

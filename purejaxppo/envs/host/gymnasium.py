@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
-from jax.experimental import io_callback
 
-from purejaxppo import spaces
 from purejaxppo.aliases import EnvAction
 from purejaxppo.config.references import LoadError
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError, Token, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
 from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.workers import EnvInfo, PoolStep, WorkerError, WorkerPool
@@ -208,97 +206,6 @@ def _in_words(name: str) -> Iterator[None]:
         yield
     except WorkerError as error:
         raise SimulatorError(f"{name}: {error}") from error
-
-
-class CallbackPool:
-    """Environments of this process or of workers behind callbacks; see `bridge.Pool`.
-
-    Args:
-        envs: a `WorkerPool`, or any object with its `reset`, `step` and `close`.
-        observation: their space.
-        num_envs: N.
-        first: the number that the first environment has in a larger batch.
-    """
-
-    def __init__(self, envs: Any, observation: spaces.Space, num_envs: int, first: int = 0) -> None:
-        """Stores the environments, which `close` closes."""
-        self.first = first
-        self.envs = envs
-        self.num_envs = num_envs
-        self.failure: Exception | None = None
-        flag: Any = jax.ShapeDtypeStruct((num_envs,), np.bool_)
-        self.rows = HostStep(
-            obs=jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
-                spaces.example(observation),
-            ),
-            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),  # type: ignore[arg-type]
-            terminated=flag,
-            truncated=flag,
-            diverged=flag,
-        )
-        self.token = jax.ShapeDtypeStruct((), np.int32)
-
-    def reset(self, key):
-        """Resets every environment, with seeds drawn from the key."""
-        seed = jax.random.bits(key, dtype=np.uint32) >> 1
-        return io_callback(self._reset, (self.token, self.rows.obs), seed)
-
-    def step(self, token, action):
-        """Steps all environments, with one callback."""
-        return io_callback(self._step, (self.token, self.rows), token, action)
-
-    def send(self, token, action):
-        """Sends the actions, with one callback that does not wait for the environments."""
-        return io_callback(self._send, self.token, token, action)
-
-    def recv(self, token):
-        """Returns the results, with one callback that waits for the environments."""
-        return io_callback(self._recv, (self.token, self.rows), token)
-
-    def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
-        return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
-
-    def _step(self, token: Token, action: EnvAction) -> tuple[np.ndarray, HostStep]:
-        return _next(token), _rows(self._ask(self.envs.step, _arrays(action)))
-
-    def _send(self, token: Token, action: EnvAction) -> np.ndarray:
-        self._ask(self.envs.send, _arrays(action))
-        return _next(token)
-
-    def _recv(self, token: Token) -> tuple[np.ndarray, HostStep]:
-        return _next(token), _rows(self._ask(self.envs.recv))
-
-    def _ask(self, function: Any, *args: Any) -> Any:
-        """Calls `function` and stores its error: JAX passes on no more than the error's text."""
-        try:
-            return function(*args)
-        except Exception as error:
-            self.failure = error
-            raise
-
-    def picture(self) -> np.ndarray | None:
-        """A picture of environment 0 by its own `render`."""
-        return self.envs.picture()
-
-    def close(self) -> None:
-        """Ends environments and workers."""
-        self.envs.close()
-
-
-def _arrays(action: EnvAction) -> Any:
-    """An action's arrays as NumPy's."""
-    return jax.tree.map(np.asarray, action)
-
-
-def _next(token: Token) -> np.ndarray:
-    """The token of the next call, never 0: see `split.after`."""
-    return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
-
-
-def _rows(out: Any) -> HostStep:
-    """A worker pool's result as `bridge.HostStep`."""
-    return HostStep(out.obs, out.reward, out.terminated, out.truncated, diverged=out.diverged)
 
 
 class Solo:

@@ -1,0 +1,228 @@
+"""A game engine's process: its start, its log and its end. Nothing here imports JAX."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from purejaxppo.envs.host import keeper
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
+TAIL_LINES = 12  # of a log, in messages
+PATROL_SECONDS = 0.1  # between checks that a process is alive
+
+
+class EngineError(RuntimeError):
+    """A game ended, hangs, did not connect, or sent something that is not its protocol."""
+
+    def __init__(self, summary: str, tail: str = "") -> None:
+        """Stores one sentence, and what follows it in the message."""
+        super().__init__(summary + tail)
+        self.summary = summary
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket that listens on the loopback interface; port 0 takes a free one.
+
+    Raises:
+        EngineError: the port is taken.
+    """
+    try:
+        return socket.create_server((LOOPBACK, port), reuse_port=False)
+    except OSError as error:
+        raise EngineError(f"port {port} of {LOOPBACK} cannot be used: {error.strerror}") from error
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, for servers that open their own."""
+    with listen() as server:
+        return server.getsockname()[1]
+
+
+class Engine:
+    """A game in a process group of its own, which ends with this process, even by SIGKILL.
+
+    Args:
+        name: of the game, for messages.
+        command: program and arguments.
+        log: file for all that it prints, kept below 2 MiB.
+        env: environment variables, besides this process's own.
+
+    Raises:
+        EngineError: this is not Linux or macOS.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None
+    ) -> None:
+        """Starts the process, and does not wait for it."""
+        if os.name != "posix":
+            raise EngineError(f"{name}: games are started on Linux and macOS alone")
+        self.name = name
+        self.log = log
+        log.write_bytes(b"")
+        boot = [sys.executable, "-I", "-S", keeper.__file__, str(log), str(LARGEST_LOG)]
+        self._process = subprocess.Popen(
+            [*boot, *command],
+            stdin=subprocess.PIPE,
+            stdout=2,
+            start_new_session=True,  # so that it can be ended with its own children
+            env={**os.environ, **(env or {})},
+        )
+        self._stop = weakref.finalize(self, _end, self._process)
+
+    @property
+    def pid(self) -> int:
+        """The number of its process group."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """True if the game runs."""
+        return self._process.poll() is None
+
+    def tail(self) -> str:
+        """The last lines that the game printed, indented; and where the others are."""
+        with contextlib.suppress(OSError):
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line]
+            if lines:
+                last = "\n".join(f"  {line[:200]}" for line in lines[-TAIL_LINES:])
+                return f"; the end of its log, {self.log}:\n{last}"
+        return "; it printed nothing"
+
+    def ending(self) -> str:
+        """How the game ended, in words."""
+        code = self._process.poll()
+        if code is None:
+            return "closed its connection"
+        if code < 0:
+            return "was ended"
+        if code <= 128:
+            return f"ended with exit code {code}"
+        with contextlib.suppress(ValueError):
+            number = signal.Signals(code - 128)
+            hint = ", perhaps for lack of memory" if number == signal.SIGKILL else ""
+            return f"was ended by {number.name}{hint}"
+        return f"ended with exit code {code}"
+
+    def error(self, problem: str) -> EngineError:
+        """An error that names the game and ends with the last lines of its log."""
+        return EngineError(f"{self.name} {problem}", self.tail())
+
+    def death(self, doing: str) -> EngineError:
+        """The error of a game that is no longer there."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # its connection closes a moment before it ends
+        return self.error(f"{self.ending()} when it was to {doing}")
+
+    def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
+        """Calls `attempt` with a time limit in seconds until it returns something.
+
+        Raises:
+            EngineError: the game ended, or nothing was returned within `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            result = attempt(max(0.0, min(left, PATROL_SECONDS)))
+            if result is not None:
+                return result
+            if not self.alive():
+                raise self.death(doing)
+            if left <= 0:
+                raise self.error(f"did not {doing} within {seconds:g} s")
+
+    def close(self) -> None:
+        """Ends the game and all processes that it started; a second call does nothing.
+
+        One that was asked to quit, or whose connection was closed, has a moment to do so.
+        """
+        self._stop()
+
+    def kill(self) -> None:
+        """Ends a game that hangs, at once."""
+        _kill(self._process)
+        self._stop()
+
+    def release(self) -> None:
+        """Lets the game end, without waiting for it."""
+        _release(self._process)
+
+
+class Unowned(Engine):
+    """A game that somebody else started, such as the editor."""
+
+    def __init__(self, name: str) -> None:
+        """Stores the name."""
+        self.name = name
+
+    def alive(self) -> bool:
+        """True: nothing is known about it."""
+        return True
+
+    def tail(self) -> str:
+        """Its output is not seen."""
+        return ""
+
+    def death(self, doing: str) -> EngineError:
+        """The error of a game that is no longer there."""
+        return self.error(f"closed its connection when it was to {doing}")
+
+    def close(self) -> None:
+        """Does nothing: its connection is closed, upon which it quits."""
+
+    def kill(self) -> None:
+        """Does nothing."""
+
+    def release(self) -> None:
+        """Does nothing."""
+
+
+def close_all(engines: Sequence[Engine]) -> None:
+    """Closes several games at once."""
+    for engine in engines:
+        engine.release()
+    for engine in engines:
+        engine.close()
+
+
+def accept(server: socket.socket, seconds: float) -> socket.socket | None:
+    """The next connection, without delay of small packets; None if there is none in time."""
+    server.settimeout(max(seconds, 1e-3))
+    try:
+        connection, _ = server.accept()
+    except TimeoutError:
+        return None
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _release(process: subprocess.Popen) -> None:
+    """Closes the keeper's standard input, upon which it ends the group."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+
+
+def _kill(process: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Waits a moment, then ends the process group."""
+    _release(process)
+    try:
+        process.wait(keeper.GRACE_SECONDS + 1.0)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        process.wait()

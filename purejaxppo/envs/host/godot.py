@@ -1,0 +1,262 @@
+"""`godot/`: games made with Godot 4 that contain the plugin of Godot RL Agents.
+
+`godot/path/to/game.x86_64` is an exported game, `godot/path/to/project` a project's folder, which
+needs the editor's program, and `godot/editor` waits for a game that is started in the editor. Each
+game is a process that connects to this one, and each of its agents is a row.
+
+Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
+"""
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.godot_game import Launch
+from purejaxppo.envs.host.godot_games import Games
+from purejaxppo.envs.host.godot_spaces import Layout
+from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.worlds import count_worlds
+
+DEFAULTS: dict[str, Any] = {
+    "godot": "",
+    "action_repeat": 0,
+    "speedup": 0.0,
+    "fixed_fps": 60,
+    "show": False,
+    "timeout": 60.0,
+    "restarts": 3,
+    "port": 11008,
+    "arguments": "",
+}
+"""Options, with their defaults."""
+MakePool = Callable[[int, int], CallbackPool]
+EDITOR = "editor"
+PROGRAMS = ("godot", "godot4")
+STREAMS = 100_003
+"""Distance between the seeds of two runs' games."""
+
+
+def task_names() -> list[str]:
+    """The editor; games and projects are files."""
+    return [EDITOR]
+
+
+def is_task(name: str) -> bool:
+    """True for any name but ""; `make` raises an error if there is no such game."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> "GodotEnv":
+    """`num_envs` agents of as many games as have them.
+
+    Args:
+        name: an exported game, a project's folder, or `editor`.
+        config: `options` as in `DEFAULTS`.
+        num_envs: N, of all agents; an evaluation has at most as many games as training.
+        seed: of the games' generators, with their numbers.
+        evaluation: other seeds; N is rounded up to whole games.
+        film: ignored; a game that is watched has a window.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: there is no such game, its spaces are not supported, or N rows are not a whole
+            number of games.
+        SimulatorError: it does not start.
+    """
+    del film
+    options = _options(config)
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
+            f"end where the game says so; limit them there, by `reset_after` of its AIController"
+        )
+    launch = _launch(name, config.name, options)
+    probe = _started(config.name, launch, _seed(seed, evaluation, 0, first))
+    layout = probe.layout
+    try:
+        count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
+    except ValueError:
+        probe.close()
+        raise
+    if evaluation:
+        count = min(count, max(1, config.num_envs // layout.size))
+    unused = [probe]
+
+    def make_pool(rows: int, update: int) -> CallbackPool:
+        if update and unused:  # other episodes than the run began with
+            unused.pop().close()
+        games = (
+            unused.pop()
+            if unused
+            else _started(config.name, launch, _seed(seed, evaluation, update, first))
+        )
+        with _in_words(config.name):
+            games.extend(rows // layout.size)
+        return CallbackPool(games, layout.observation, rows, at_once=True)
+
+    return GodotEnv(make_pool, layout, count, unused)
+
+
+class GodotEnv(HostEnv):
+    """Agents of several games.
+
+    Args:
+        make_pool: see `HostEnv`.
+        layout: a game's agents.
+        count: number of games.
+        unused: those that were started to read their spaces, until a pool has them.
+    """
+
+    def __init__(
+        self, make_pool: MakePool, layout: Layout, count: int, unused: list[Games]
+    ) -> None:
+        """Prepares the batch."""
+        super().__init__(
+            make_pool,
+            layout.observation,
+            layout.action,
+            num_envs=count * layout.size,
+            max_episode_steps=0,
+            num_agents=layout.size,
+            agents=layout.names,
+        )
+        self._unused = unused
+
+    def close(self) -> None:
+        """Ends the games; programs that were compiled with them must not run again."""
+        super().close()
+        for games in self._unused:
+            games.close()
+
+
+def _options(config: EnvConfig) -> dict[str, Any]:
+    """All options, with their defaults.
+
+    Raises:
+        ValueError: an unknown one, or one of another kind.
+    """
+    check_known(config.name, config.options, DEFAULTS, suggest=True)
+    options = DEFAULTS | config.options
+    for key, value in options.items():
+        check_alike(key, value, DEFAULTS[key])
+        least = 0 if key not in ("timeout", "port") else 1
+        if isinstance(value, int | float) and value < least:
+            raise ValueError(f"env.options.{key} = {value} must be at least {least}")
+    return options
+
+
+def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
+    """How the game called `name` is started."""
+    if path == EDITOR:
+        return Launch((), options["timeout"], port=options["port"])
+    flags = [] if options["show"] else ["--headless"]
+    if options["fixed_fps"]:
+        flags += ["--fixed-fps", str(options["fixed_fps"])]
+    for key in ("action_repeat", "speedup"):
+        if options[key]:
+            flags.append(f"--{key}={options[key]:g}")
+    command = [*_program(Path(path), name, options), *flags, *shlex.split(options["arguments"])]
+    return Launch(tuple(command), options["timeout"], options["restarts"])
+
+
+def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
+    """The program that runs a game, and its arguments.
+
+    Raises:
+        MakeError: there is no such file, or no editor.
+    """
+    path = path.parent if path.name == "project.godot" else path
+    if (path / "project.godot").is_file():
+        editor = _editor(name, options["godot"])
+        _import(editor, path, name, options["timeout"])
+        return [editor, "--path", str(path)]
+    if path.is_dir():
+        raise MakeError(f"env.name: {name} is a folder without project.godot")
+    if not path.is_file():
+        raise MakeError(
+            f"env.name: there is no {path} in {Path.cwd()}: name an exported game, a project's "
+            f"folder, or godot/{EDITOR}"
+        )
+    if not os.access(path, os.X_OK):
+        raise MakeError(f"env.name: {path} is no program: chmod +x {path}")
+    return [str(path.resolve())]
+
+
+def _editor(name: str, option: str) -> str:
+    """The program of the editor, which runs projects that were not exported."""
+    given = option or os.environ.get("GODOT", "")
+    found = [shutil.which(program) for program in ((given,) if given else PROGRAMS)]
+    program = next((program for program in found if program), None)
+    if program is None:
+        where = f"{given} is no program" if given else f"none of {', '.join(PROGRAMS)} is on PATH"
+        raise MakeError(
+            f"{name} is a project, which needs the program of Godot 4's editor, and {where}: name "
+            f"it in env.options.godot or in the environment's GODOT, or export the game"
+        )
+    return program
+
+
+def _import(editor: str, project: Path, name: str, timeout: float) -> None:
+    """Imports a project's assets, which the editor does once, if it has not.
+
+    Raises:
+        SimulatorError: it fails, or takes longer than `timeout`.
+    """
+    if (project / ".godot").exists():
+        return
+    command = [editor, "--headless", "--path", str(project), "--import"]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
+    if done.returncode:
+        raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
+
+
+def _seed(seed: int, evaluation: bool, update: int, first: int) -> int:
+    """The seed of the first game's generator; the others' follow."""
+    return (seed_at(2 * seed + evaluation, update) * STREAMS + first) % 2**31
+
+
+def _started(name: str, launch: Launch, seed: int) -> Games:
+    with _in_words(name):
+        return Games(launch, seed)
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """Converts an EngineError to a SimulatorError that names the environment."""
+    try:
+        yield
+    except EngineError as error:
+        raise SimulatorError(f"{name}: {error}") from error
+    except MakeError as error:
+        raise MakeError(f"{name}: {error}") from error

@@ -1,0 +1,166 @@
+"""A Godot game: its process, and what is said over its connection. Nothing here imports JAX."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from purejaxppo.envs.host.engine import Engine, Unowned, accept, listen
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
+from purejaxppo.envs.host.godot_wire import VERSION, Wire, WireError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How games are started.
+
+    Args:
+        command: the program and its arguments, but for those of one game; (): from outside.
+        timeout: seconds to connect, and for an answer.
+        restarts: how often games that end, hang or send nonsense are started again, in all.
+        port: to listen on; 0: a free one for each game.
+    """
+
+    command: tuple[str, ...]
+    timeout: float
+    restarts: int = 0
+    port: int = 0
+
+
+class Reply(NamedTuple):
+    """A game's answer to actions: lists with an entry for each of its agents."""
+
+    obs: list[Message]
+    reward: list[float]
+    done: list[bool]
+    info: list[Message]
+
+
+class Game:
+    """One game: its process and its connection.
+
+    Args:
+        launch: how it is started.
+        number: for messages.
+        seed: of its generator.
+        folder: for its log.
+    """
+
+    def __init__(self, launch: Launch, number: int, seed: int, folder: Path) -> None:
+        """Starts the game, and does not wait for it."""
+        self.number = number
+        self._launch = launch
+        self._server = listen(launch.port)
+        self._wire: Wire | None = None
+        self.layout: Layout | None = None
+        """Its agents; None until it has connected."""
+        self.engine: Engine
+        if launch.command:
+            port = self._server.getsockname()[1]
+            command = [*launch.command, f"--port={port}", f"--env_seed={seed}"]
+            self.engine = Engine(f"game {number}", command, folder / f"game{number}.log")
+        else:
+            self.engine = Unowned(f"the game on port {launch.port}")
+
+    def connect(self) -> Layout:
+        """Waits for the game, and asks it for its spaces.
+
+        Raises:
+            EngineError: it did not connect.
+            MakeError: its spaces are not supported.
+        """
+        seconds = self._launch.timeout
+        connection = self.engine.wait_for(
+            lambda wait: accept(self._server, wait), "connect", seconds
+        )
+        self._wire = Wire(connection)
+        self.send(VERSION)
+        self.send({"type": "env_info"})
+        info = self._receive("env_info", "describe itself")
+        try:
+            self.layout = layout_of(info)
+        except MakeError as error:
+            raise MakeError(f"{self.engine.name}: {error}") from error
+        return self.layout
+
+    def send(self, message: Message) -> None:
+        """Sends a message."""
+        assert self._wire is not None
+        with self._named("read a message"):
+            self._wire.send(message, self._launch.timeout)
+
+    def act(self, actions: list[Message]) -> None:
+        """Sends one action for each agent."""
+        assert self._wire is not None
+        assert self.layout is not None
+        assert len(actions) == self.layout.size  # the game accepts fewer, and goes on
+        if self._wire.surplus():
+            raise self.engine.error("sent a message that it was not asked for")
+        self.send({"type": "action", "action": actions})
+
+    def answer(self) -> Reply:
+        """The result of the actions that were sent."""
+        message = self._receive("step", "step")
+        assert self.layout is not None
+        size = self.layout.size
+        try:
+            lists = [message["obs"], message["reward"], message["done"]]
+            lists.append(message.get("info") or [{}] * size)
+            counts = [len(x) if isinstance(x, list) else -1 for x in lists]
+        except BAD:
+            raise self.engine.error("answered a step without obs, reward and done") from None
+        if counts != [size] * 4:
+            raise self.engine.error(
+                f"has {size} agents and answered a step with lists of other lengths: "
+                f"{counts[0]} obs, {counts[1]} reward, {counts[2]} done, {counts[3]} info"
+            )
+        return Reply(*lists)
+
+    def finish_reset(self) -> list[Message]:
+        """First observations, once `reset` was sent.
+
+        The game reads its first action one window of ticks late, and may say `done` in its answer:
+        so one action of zeros is sent, and only the observation of its answer is used.
+        """
+        assert self.layout is not None
+        self._receive("reset", "reset")
+        self.act(self.layout.nothing)
+        return self.answer().obs
+
+    def close(self, *, kill: bool = False) -> None:
+        """Ends the connection and the game; one that hangs or sends nonsense is killed."""
+        self.hang_up()
+        if kill:
+            self.engine.kill()
+        else:
+            self.engine.close()
+
+    def hang_up(self) -> None:
+        """Asks the game to quit and closes the connection."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            with contextlib.suppress(WireError):
+                wire.send({"type": "close"}, 0.1)
+            wire.close()
+        self._server.close()
+
+    def _receive(self, kind: str, doing: str) -> Message:
+        """The next message, which is to be of one type."""
+        assert self._wire is not None
+        with self._named(doing):
+            message = self._wire.receive(self._launch.timeout)
+        if message.get("type") != kind:
+            raise self.engine.error(
+                f"sent a message of type {str(message.get('type'))[:40]!r} in place of {kind!r}"
+            )
+        return message
+
+    @contextlib.contextmanager
+    def _named(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except WireError as error:
+            words = str(error)
+            raise (self.engine.error(words) if words else self.engine.death(doing)) from None

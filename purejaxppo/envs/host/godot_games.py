@@ -1,0 +1,339 @@
+"""Several Godot games that step together, with their agents as rows. Nothing here imports JAX.
+
+All games get their actions before any answer is read, so that they compute side by side.
+"""
+
+import contextlib
+import itertools
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.host.engine import EngineError, close_all
+from purejaxppo.envs.host.godot_game import Game, Launch, Reply
+from purejaxppo.envs.host.godot_spaces import BAD, Message
+from purejaxppo.envs.host.godot_wire import WireError
+from purejaxppo.spaces import LARGEST, MASK, tree_of
+
+TRIES = 3  # resets before one that returns NaN is an error
+TERMINAL = "terminal_observation"
+"""With `truncated`, the part of an agent's info that holds the last observation of its episode."""
+
+
+class GamesStep(NamedTuple):
+    """Result of one step of all games' agents; see `envs.base.EnvStep`."""
+
+    obs: Any  # [N, ...]
+    reward: np.ndarray  # [N] float32
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+    diverged: np.ndarray  # [N] bool
+    at_once: np.ndarray  # [N] bool
+
+
+class Parsed(NamedTuple):
+    """Answers of whole games as arrays of their agents' rows."""
+
+    obs: list[np.ndarray]  # [N, ...] each, in the order of `Layout.leaves`
+    reward: np.ndarray  # [N] float32
+    done: np.ndarray  # [N] bool
+    cut: np.ndarray  # [N] bool: done by a time limit, with the true last observation
+
+
+class Games:
+    """Games with the same agents; row = game * A + agent.
+
+    Args:
+        launch: how they are started.
+        seed: of the first; the others' follow.
+        count: their number.
+
+    Raises:
+        EngineError: one does not start.
+        MakeError: its spaces are not supported.
+    """
+
+    def __init__(self, launch: Launch, seed: int, count: int = 1) -> None:
+        """Starts the games."""
+        self._launch, self._seed = launch, seed
+        self._restarts = 0
+        self._failure: EngineError | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-godot-"))
+        self._logs = [self._folder]  # to remove
+        self._games: list[Game] = []
+        self._stop = weakref.finalize(self, _close, self._games, self._logs)
+        self.extend(count)
+
+    def extend(self, count: int) -> None:
+        """Starts more games, so that there are `count`."""
+        try:
+            for number in range(len(self._games), count):
+                self._games.append(self._start(number))
+            self.layout = self._games[0].layout or self._games[0].connect()
+            for game in self._games[1:]:
+                self._connect(game)
+        except BaseException:
+            self._end()
+            raise
+        self.size = self.layout.size
+        self._over = [True] * count  # the game is to be reset, or is a new one
+        self._skipped = np.zeros(count * self.size, bool)  # the row after `cut`
+        self._broken: set[int] = set()
+        self._first: list[list[Message]] = [[] for _ in range(count)]
+
+    def reset(self, seed: int) -> Any:
+        """Starts all agents' episodes anew: -> obs [N, ...]; games are seeded when they start."""
+        del seed
+        self._check()
+        self._over = [True] * len(self._games)
+        self._skipped[:] = False
+        with self._closing():
+            self._begin_resets()
+            first = [self._finish_reset(index) for index in range(len(self._games))]
+        self._over = [False] * len(self._games)
+        return self._tree(self._parse(first).obs)
+
+    def step(self, action: Any) -> GamesStep:
+        """Steps all games: actions [N, ...] -> GamesStep."""
+        self.send(action)
+        return self.recv()
+
+    def send(self, action: Any) -> None:
+        """The first half of `step`: returns while the games step.
+
+        A game that is to be reset ignores its agents' actions, and so does the row after one that
+        was `cut`: these are zeros.
+        """
+        self._check()
+        size, messages = self.size, self.layout.write(action)
+        for row in np.flatnonzero(self._skipped):
+            messages[row] = self.layout.nothing[row % size]
+        with self._closing():
+            self._begin_resets()
+            for index, game in enumerate(self._games):
+                if not self._over[index]:
+                    with self._surviving(index):
+                        game.act(messages[index * size : (index + 1) * size])
+
+    def recv(self) -> GamesStep:
+        """The second half of `step`: waits for the answers."""
+        self._check()
+        with self._closing():
+            replies = [self._reply(index) for index in range(len(self._games))]
+            parsed = self._parse_surviving(replies)
+        out = self._rows(parsed)
+        self._over = [False] * len(self._games)
+        self._skipped = parsed.cut & ~self._skipped
+        self._contain(parsed, out)
+        self._broken.clear()
+        return out._replace(obs=self._tree(parsed.obs))
+
+    @property
+    def groups(self) -> list[int]:
+        """The games' process groups."""
+        return [game.engine.pid for game in self._games]
+
+    def picture(self) -> None:
+        """None: pictures of games are not to be had."""
+
+    def close(self) -> None:
+        """Ends the games; a second call does nothing."""
+        self._stop()
+
+    def _start(self, number: int) -> Game:
+        again = len(self._games) * self._restarts  # another seed than any before
+        return Game(self._launch, number, self._seed + number + again, self._folder)
+
+    def _connect(self, game: Game) -> None:
+        if game.layout is None and game.connect() != self.layout:
+            raise game.engine.error("has other agents or spaces than game 0")
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._stop.alive:
+            raise RuntimeError("the games are closed")
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends all games at any error, and keeps their logs."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error if isinstance(error, EngineError) else None
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        """Ends all games at once, without asking them to quit, and keeps their logs."""
+        self._logs.clear()
+        for game in self._games:
+            game.close(kill=True)
+        self.close()
+
+    @contextlib.contextmanager
+    def _surviving(self, index: int) -> Iterator[None]:
+        """Lets a game fail, if it may be started again."""
+        try:
+            yield
+        except EngineError as error:
+            self._fail(index, error)
+
+    def _fail(self, index: int, error: EngineError) -> None:
+        """Ends a game that failed and starts it anew; its episodes end at this step.
+
+        Raises:
+            EngineError: the restarts are used up.
+        """
+        self._games[index].close(kill=True)
+        if self._restarts >= self._launch.restarts:
+            raise error
+        self._restarts += 1
+        warnings.warn(
+            f"{error.summary} (started again, {self._restarts} of {self._launch.restarts} times)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self._games[index] = self._start(index)
+        self._broken.add(index)
+
+    def _begin_resets(self) -> None:
+        """Asks games that are over to reset."""
+        for index, game in enumerate(self._games):
+            if self._over[index] and game.layout is not None:
+                with self._surviving(index):
+                    game.send({"type": "reset"})
+
+    def _finish_reset(self, index: int) -> Reply:
+        """First observations of a game, new or not; NaN, or beyond ±LARGEST, is reset again."""
+        tries = 0
+        while tries < TRIES:
+            game = self._games[index]
+            with self._surviving(index):
+                if game.layout is None:
+                    self._connect(game)
+                    game.send({"type": "reset"})
+                obs = game.finish_reset()
+                reply = Reply(obs, [0.0] * self.size, [False] * self.size, [{}] * self.size)
+                if self._bounded(self._parse_one(index, reply)).all():
+                    self._first[index] = obs
+                    self._broken.discard(index)
+                    return reply
+                tries += 1
+                game.send({"type": "reset"})
+        raise self._games[index].engine.error(
+            f"returned NaN, infinity or more than {LARGEST:g} after {TRIES} resets"
+        )
+
+    def _reply(self, index: int) -> Reply:
+        """A game's answer; a stand-in, which is not looked at, of one that is broken."""
+        if self._over[index]:
+            return self._finish_reset(index)
+        if index not in self._broken:
+            with self._surviving(index):
+                return self._games[index].answer()
+        size = self.size
+        return Reply(self._first[index], [0.0] * size, [False] * size, [{}] * size)
+
+    def _parse_surviving(self, replies: list[Reply]) -> Parsed:
+        """All answers as arrays; games with values of the wrong kind are broken."""
+        try:
+            return self._parse(replies)
+        except (WireError, *BAD):
+            for index, reply in enumerate(replies):
+                with self._surviving(index):
+                    self._parse_one(index, reply)
+                if index in self._broken:
+                    replies[index] = self._reply(index)
+            return self._parse(replies)
+
+    def _parse_one(self, index: int, reply: Reply) -> Parsed:
+        engine = self._games[index].engine
+        try:
+            return self._parse([reply])
+        except WireError as error:
+            raise engine.error(str(error)) from None
+        except BAD:
+            raise engine.error(
+                f"sent rewards that are no numbers or ends that are not true or false: "
+                f"{str(reply.reward)[:80]}, {str(reply.done)[:80]}"
+            ) from None
+
+    def _parse(self, replies: list[Reply]) -> Parsed:
+        """Answers as arrays."""
+        with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
+            return self._arrays(*(list(itertools.chain(*x)) for x in zip(*replies, strict=True)))
+
+    def _arrays(self, obs: list, rewards: list, dones: list, infos: list) -> Parsed:
+        reward, done = np.array(rewards, np.float32), np.array(dones)
+        if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
+            raise ValueError("no numbers")
+        done = done.astype(bool)
+        cut = np.zeros_like(done)
+        for row in np.flatnonzero(done).tolist():
+            info = infos[row]
+            if isinstance(info, dict) and info.get("truncated") and TERMINAL in info:
+                obs[row], cut[row] = info[TERMINAL], True
+        return Parsed(list(self.layout.read(obs)), reward, done, cut)
+
+    def _rows(self, parsed: Parsed) -> GamesStep:
+        """Rewards and ends of all rows, of which none diverged yet."""
+        counts = ~self._skipped
+        terminated = parsed.done & ~parsed.cut & counts
+        return GamesStep(
+            obs=(),
+            reward=np.where(counts, parsed.reward, np.float32(0)),
+            terminated=terminated,
+            truncated=parsed.cut & counts,
+            diverged=np.zeros_like(terminated),
+            at_once=terminated.copy(),
+        )
+
+    def _contain(self, parsed: Parsed, out: GamesStep) -> None:
+        """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
+
+        Rows with NaN have diverged, as have all of a broken game; the others are cut.
+        """
+        ok = self._bounded(parsed)
+        if ok.all() and not self._broken:
+            return
+        games = ok.reshape(-1, self.size)
+        games[list(self._broken)] = False
+        over = np.repeat(~games.all(axis=1), self.size)
+        self._over = over[:: self.size].tolist()
+        for part, leaf in zip(parsed.obs, self.layout.leaves, strict=True):
+            part[~ok] = MASK in leaf.path  # a mask must allow something
+        out.reward[~ok] = 0
+        out.diverged[:] = ~ok
+        out.terminated[~ok] = True
+        out.truncated[over & ~out.terminated] = True
+        out.truncated[~ok] = False
+        out.at_once[over] = False
+        self._skipped[over] = False
+
+    def _bounded(self, parsed: Parsed) -> np.ndarray:
+        """True where observation and reward are not NaN or beyond ±LARGEST, bool [N]."""
+        ok = np.abs(parsed.reward) <= LARGEST
+        for part in parsed.obs:
+            if part.dtype == np.float32:
+                ok &= (np.abs(part) <= LARGEST).reshape(len(part), -1).all(axis=1)
+        return ok
+
+    def _tree(self, arrays: list[np.ndarray]) -> Any:
+        """Arrays as the pytree of an observation."""
+        return arrays[0] if len(arrays) == 1 else tree_of(self.layout.observation, arrays)
+
+
+def _close(games: list[Game], logs: list[Path]) -> None:
+    """Ends all games at once, and removes their logs."""
+    for game in games:
+        game.hang_up()
+    close_all([game.engine for game in games])
+    for folder in logs:
+        shutil.rmtree(folder, ignore_errors=True)

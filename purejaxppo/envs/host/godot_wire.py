@@ -1,0 +1,116 @@
+"""The connection to a Godot game: frames of JSON over a local socket. Nothing here imports JAX.
+
+The game connects to us. A frame is a length, four bytes with the lowest first, and so many bytes of
+UTF-8. We send `handshake` (not answered), `env_info`, `reset`, `action` and `close`; the game
+answers each of the others with a message of its own.
+"""
+
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+from purejaxppo.envs.host.engine import EngineError
+
+LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
+CHUNK = 1 << 18
+VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
+ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+SHOWN = 80  # characters of a message that is quoted
+
+
+class WireError(EngineError):
+    """A game closed its connection, was silent, or sent what is no message."""
+
+
+class Wire:
+    """A connection to a game.
+
+    Args:
+        connection: the socket, which `close` closes.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Stores the socket."""
+        self._socket = connection
+        self._read = bytearray()  # received, and not yet returned
+
+    def send(self, message: dict[str, Any], seconds: float) -> None:
+        """Sends a message.
+
+        Raises:
+            WireError: the game has closed its end, or does not read within `seconds`.
+        """
+        data = ENCODE(message).encode()
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.sendall(struct.pack("<I", len(data)) + data)
+        except TimeoutError:
+            raise WireError(f"did not read a message within {seconds:g} s") from None
+        except OSError:
+            raise WireError("") from None
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """The next message, within `seconds`.
+
+        Raises:
+            WireError: the game closed its end (""), was silent, or sent what is no message.
+        """
+        deadline = time.monotonic() + seconds
+        read = self._read
+        while len(read) < 4:
+            self._more(CHUNK, deadline, seconds)
+        size = int.from_bytes(read[:4], "little")
+        if size > LARGEST_FRAME:
+            raise WireError(
+                f"announced a message of {size:,} bytes, more than {LARGEST_FRAME:,}: "
+                f"this is not the protocol of Godot RL Agents"
+            )
+        while len(read) < 4 + size:
+            self._more(min(CHUNK, 4 + size - len(read)), deadline, seconds)
+        data = bytes(read[4 : 4 + size])
+        del read[: 4 + size]
+        try:
+            message = json.loads(data)
+        except (ValueError, RecursionError):
+            raise WireError(f"sent what is no JSON: {quoted(data)}") from None
+        if not isinstance(message, dict):
+            raise WireError(f"sent what is no message: {quoted(data)}")
+        return message
+
+    def surplus(self) -> bool:
+        """True if the game has sent more than it was asked for."""
+        if self._read:
+            return True
+        self._socket.settimeout(0)
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:  # nothing there; or it has closed its end, which the next call finds
+            return False
+
+    def close(self) -> None:
+        """Closes the socket, upon which the game quits."""
+        self._socket.close()
+
+    def _more(self, most: int, deadline: float, seconds: float) -> None:
+        """Appends what has arrived; waits if it is nothing."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WireError(f"did not answer within {seconds:g} s")
+        self._socket.settimeout(left)
+        try:
+            data = self._socket.recv(most)
+        except TimeoutError:
+            raise WireError(f"did not answer within {seconds:g} s") from None
+        except OSError:
+            data = b""
+        if not data:
+            raise WireError("")
+        self._read += data
+
+
+def quoted(data: bytes) -> str:
+    """The beginning of a message, printable."""
+    text = ascii(data[:SHOWN].decode(errors="replace"))
+    return text if len(data) <= SHOWN else f"{text}..."

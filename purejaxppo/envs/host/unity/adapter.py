@@ -1,0 +1,284 @@
+"""`unity/`: players that Unity ML-Agents' package is built into, and Unity's editor.
+
+`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows
+for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.gymnasium import STREAMS
+from purejaxppo.envs.host.unity import channels
+from purejaxppo.envs.host.unity.behaviours import Layout
+from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
+from purejaxppo.envs.host.unity.players import Players, probe
+from purejaxppo.envs.options import check_alike
+from purejaxppo.envs.worlds import count_worlds
+
+DEFAULTS: dict[str, Any] = {
+    "max_agents": 0,
+    "timeout": 60.0,
+    "restarts": 3,
+    "show": False,
+    "arguments": "",
+    "port": 5004,
+    "channels": "",
+    "time_scale": 20.0,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "quality_level": 5,
+    "width": 84,
+    "height": 84,
+    "package_version": "1.1.0",
+}
+"""Options, with their defaults; besides, `max_agents.NAME` and `parameters.NAME`."""
+PREFIXES = ("max_agents.", "parameters.")
+
+_layouts: dict[Any, Layout] = {}
+"""Slots of players that were looked at before, by spec, file and `max_agents`."""
+_ready: dict[Any, Player] = {}
+"""Players that were started to be looked at, and that nobody has taken, by spec and seed."""
+_trains: list["UnityEnv"] = []
+"""Environments of training that are not closed."""
+_lock = threading.RLock()
+
+
+def task_names() -> list[str]:
+    """The editor; any path of a player works, too."""
+    return [EDITOR]
+
+
+def is_task(name: str) -> bool:
+    """True for any name but ""; `make` raises an error if there is no such player."""
+    return bool(name)
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` rows of players.
+
+    Args:
+        name: the path of a player's executable, or `editor`.
+        config: `options` as `DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
+            `parameters.NAME` (an environment parameter).
+        num_envs: N, of all slots; rounded up to whole players in an evaluation.
+        seed: of the players' generators.
+        evaluation: other streams of these generators; at most as many players as in training.
+        film: ignored: players draw in windows of their own.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: a bad option, behaviours whose spaces cannot be padded to one, or N rows are not
+            a whole number of players.
+        SimulatorError: the player does not start, or is none.
+    """
+    del film
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps} is for simulators with a time "
+            f"limit of ours, and {config.name} has its own: set Max Step of the agents in Unity"
+        )
+    options, slots, parameters = split_options(config)
+    spec = _spec(name, options, parameters)
+    seed = 2 * seed + evaluation
+    with _in_words(config.name):
+        layout = _layout(spec, slots, _seed_after(seed, 0))
+    single = num_envs == 1  # of one row the spaces are wanted
+    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation or single)
+    if evaluation:
+        count = min(count, max(1, config.num_envs // layout.size))
+    if spec.is_editor:
+        _check_editor(config, count, evaluation=evaluation)
+    env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
+    if not evaluation and not single:
+        _trains.append(env)
+    return env
+
+
+class UnityEnv(HostEnv):
+    """Slots of several players.
+
+    Args:
+        player: of each of them.
+        layout: of its slots.
+        count: number of players.
+        seed: of their generators.
+        first: the number of the first player in a larger batch.
+        restarts: see `Players`.
+    """
+
+    def __init__(
+        self, player: PlayerSpec, layout: Layout, count: int, seed: int, first: int, restarts: int
+    ) -> None:
+        """Prepares the batch; players are started when a program is traced."""
+        super().__init__(
+            self._start,
+            layout.observation,
+            layout.action,
+            num_envs=count * layout.size,
+            max_episode_steps=0,
+            num_agents=layout.size,
+            agents=layout.names if len(layout.names) > 1 else (),
+            absent=True,
+        )
+        self.player, self._layout, self._restarts = player, layout, restarts
+        self._seed, self._first = seed, first
+
+    def _start(self, rows: int, update: int) -> CallbackPool:
+        """A pool of so many rows, for a run that continues after `update` updates."""
+        seed = _seed_after(self._seed, update) + self._first
+        with _in_words(f"unity/{self.player.path}"):
+            ready = _take(self.player, seed)
+            players = Players(
+                self.player,
+                self._layout,
+                rows // self._layout.size,
+                seed=seed,
+                restarts=self._restarts,
+                ready=[ready] if ready else [],
+            )
+        return CallbackPool(players, self._layout.observation, rows, absent=True)
+
+    def close(self) -> None:
+        """Ends the players; programs that were compiled with them must not run again."""
+        super().close()
+        if self in _trains:
+            _trains.remove(self)
+        if not any(env.player == self.player for env in _trains):
+            _take(self.player, None)
+
+
+def _seed_after(seed: int, update: int) -> int:
+    """The first player's seed in a run that continues after `update` updates."""
+    return seed_at(seed, update) * STREAMS % 2**30
+
+
+def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
+    """Raises ValueError if the editor, which is one player, is to be several."""
+    if count > 1:
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
+            f"env.num_envs = {config.num_envs // count}"
+        )
+    if evaluation and any(env.player.is_editor for env in _trains):
+        raise ValueError(
+            "unity/editor is one player, and training uses it: switch evaluations off with "
+            "eval.num_episodes = 0"
+        )
+
+
+def split_options(
+    config: EnvConfig,
+) -> tuple[dict[str, Any], dict[str, int], tuple[tuple[str, float], ...]]:
+    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
+
+    Raises:
+        ValueError: an unknown option, or an invalid value.
+    """
+    ours, slots, parameters = dict(DEFAULTS), {}, []
+    for key, value in config.options.items():
+        where = f"env.options.{key}"
+        prefix = next((p for p in PREFIXES if key.startswith(p) and key != p), "")
+        if prefix == "parameters.":
+            if isinstance(value, bool | str) or not key.isascii():
+                raise ValueError(f"{where} = {value!r} should be a number, of a name in ASCII")
+            parameters.append((key.removeprefix(prefix), float(value)))
+        elif prefix:
+            check_alike(key, value, 1)
+            slots[key.removeprefix(prefix)] = int(value)
+        elif key in DEFAULTS:
+            check_alike(key, value, DEFAULTS[key])
+            ours[key] = value
+        else:
+            known = [*DEFAULTS, *(f"{prefix}NAME" for prefix in PREFIXES)]
+            hint = did_you_mean(key, known, f"it has {', '.join(known)}")
+            raise ValueError(f"{where}: {config.name} has no such option; {hint}")
+    slots[""] = ours["max_agents"]
+    for key, value in slots.items():
+        if value < (1 if key else 0):
+            raise ValueError(f"env.options.max_agents{'.' * bool(key)}{key} = {value} is too small")
+    if ours["timeout"] <= 0:
+        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
+    if ours["restarts"] < 0:
+        raise ValueError(f"env.options.restarts = {ours['restarts']} must be at least 0")
+    return ours, slots, tuple(sorted(parameters))
+
+
+def _spec(
+    name: str, options: dict[str, Any], parameters: tuple[tuple[str, float], ...]
+) -> PlayerSpec:
+    """A player with its options."""
+    settings = (
+        channels.engine(channels.RESOLUTION, options["width"], options["height"]),
+        channels.engine(channels.QUALITY, options["quality_level"]),
+        channels.engine(channels.TIME_SCALE, options["time_scale"]),
+        channels.engine(channels.TARGET_FPS, options["target_frame_rate"]),
+        channels.engine(channels.CAPTURE_FPS, options["capture_frame_rate"]),
+    )
+    return PlayerSpec(
+        path=name,
+        timeout=float(options["timeout"]),
+        show=options["show"],
+        arguments=options["arguments"],
+        port=options["port"],
+        package_version=options["package_version"],
+        engine=settings,
+        parameters=parameters,
+        own_channels=options["channels"],
+    )
+
+
+def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
+    """The slots of a player, which is started to be looked at unless it was before."""
+    path = Path(spec.path).expanduser()
+    stamp = path.stat().st_mtime if path.is_file() else 0.0
+    key = spec, stamp, tuple(sorted(slots.items()))
+    with _lock:
+        if key not in _layouts:
+            player = Player(spec, seed)
+            try:
+                player.connect()
+                _layouts[key] = probe(player, slots)
+            except BaseException:
+                player.kill()  # and keep its log
+                raise
+            _ready[spec, seed] = player
+        return _layouts[key]
+
+
+def _take(spec: PlayerSpec, seed: int | None) -> Player | None:
+    """The player that was looked at, if it has this seed; others of its kind are ended."""
+    with _lock:
+        mine = {key: _ready.pop(key) for key in [*_ready] if key[0] == spec}
+        taken = None
+        for (_, its_seed), player in mine.items():
+            if taken is None and seed is not None and (its_seed == seed or spec.is_editor):
+                taken = player
+            else:
+                player.close()
+        return taken
+
+
+@contextlib.contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """Converts an EngineError to a SimulatorError that names the environment."""
+    try:
+        yield
+    except EngineError as error:
+        raise SimulatorError(f"{name}: {error}") from error

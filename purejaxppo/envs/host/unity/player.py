@@ -1,0 +1,241 @@
+"""One Unity player, or the editor: its process, the handshake, and its messages.
+
+Nothing here imports JAX.
+"""
+
+import contextlib
+import logging
+import os
+import shlex
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from purejaxppo.config import references
+from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.unity import channels, messages
+from purejaxppo.envs.host.unity.channels import SideChannel
+from purejaxppo.envs.host.unity.messages import Message, ProtocolError
+from purejaxppo.envs.host.unity.server import Gone, Server
+
+notice = logging.getLogger("purejaxppo")
+
+EDITOR = "editor"
+
+
+@dataclass(frozen=True)
+class PlayerSpec:
+    """How to start a player, and what to tell it."""
+
+    path: str
+    """Of an executable; `editor` waits for Unity's editor."""
+    timeout: float = 60.0
+    """Seconds for a start, and for a step."""
+    show: bool = False
+    """Draw a window."""
+    arguments: str = ""
+    """Further arguments of the command line."""
+    port: int = 5004
+    """Where the editor connects; players are told a free one."""
+    package_version: str = "1.1.0"
+    """Version of the trainer to report to the player."""
+    engine: tuple[bytes, ...] = ()
+    """Engine configuration, as side channels' messages."""
+    parameters: tuple[tuple[str, float], ...] = ()
+    """Environment parameters."""
+    own_channels: str = ""
+    """Side channels of the user's own, `file.py:Name`, separated by commas."""
+
+    @property
+    def is_editor(self) -> bool:
+        """True if there is no process to start."""
+        return self.path == EDITOR
+
+    def command(self, port: int) -> list[str]:
+        """The command line of a player."""
+        quiet = [] if self.show else ["-nographics", "-batchmode"]
+        own = shlex.split(self.arguments)
+        return [executable(self.path), "--mlagents-port", str(port), "-logFile", "-", *quiet, *own]
+
+
+def executable(path: str) -> str:
+    """The program at a path as it was given, or with the ending that a build has here.
+
+    Raises:
+        MakeError: there is none.
+    """
+    place = Path(path).expanduser()
+    bundle = place / "Contents" / "MacOS"
+    programs = sorted(bundle.iterdir()) if bundle.is_dir() else []
+    for file in [place, place.with_name(place.name + ".x86_64"), *programs]:
+        if file.is_file():
+            if not os.access(file, os.X_OK):
+                raise MakeError(f"env.name: {file} is no program: chmod +x {file}")
+            return str(file.resolve())
+    raise MakeError(
+        f"env.name: there is no {path} in {Path.cwd()}: name the executable of a player that "
+        f"Unity has built, or unity/{EDITOR}"
+    )
+
+
+class Player:
+    """A player that was started; `connect` waits for it.
+
+    Args:
+        spec: its description.
+        seed: of its generators.
+        number: among several players, for messages.
+
+    Raises:
+        MakeError: there is no such program.
+        EngineError: the port is taken.
+    """
+
+    def __init__(self, spec: PlayerSpec, seed: int, number: int = 0) -> None:
+        """Starts it."""
+        self.spec, self.seed = spec, seed
+        self.brains: dict[str, Message] = {}
+        """BrainParameters of the behaviours that it has named so far."""
+        self.stats: dict[str, float] = {}
+        """The latest value of each statistic that it has recorded."""
+        self.first: Message | None = None
+        """Its first RLOutput after a reset, if nobody has answered it yet."""
+        self._own = own_channels(spec.own_channels)
+        self._folder: Path | None = None
+        self._server = Server(spec.port if spec.is_editor else 0)
+        try:
+            self.engine = self._start(number)
+        except BaseException:
+            self._server.close()
+            raise
+
+    def _start(self, number: int) -> Engine:
+        if self.spec.is_editor:
+            notice.info("Press Play in Unity's editor within %g s", self.spec.timeout)
+            return Unowned("the editor")
+        command = self.spec.command(self._server.port)
+        self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
+        return Engine(f"player {number}", command, self._folder / f"player{number}.log")
+
+    def connect(self) -> None:
+        """Waits for its first message, and answers.
+
+        Raises:
+            EngineError: none came in time, or it is no player of this protocol.
+        """
+        output = self._output("connect")
+        if not output.HasField("rl_initialization_output"):
+            raise self.error("did not name itself first, as a player of ML-Agents does")
+        there = output.rl_initialization_output
+        with self.named():
+            messages.check_version(there.communication_version)
+        self._learn(output)
+        self._reply(messages.initialization(self.seed, self.spec.package_version))
+        self._output("be ready")
+
+    def reset(self) -> Message:
+        """Begins all episodes anew; its first RLOutput."""
+        said = [*self.spec.engine, *(channels.parameter(*pair) for pair in self.spec.parameters)]
+        self._reply(messages.command(messages.RESET, b"".join([*said, *self._said()])))
+        return self.receive("reset")
+
+    def send(self, reply: Message) -> None:
+        """Sends actions, and what own side channels have to say."""
+        reply.unity_input.rl_input.side_channel = b"".join(self._said())
+        self._reply(reply)
+
+    def receive(self, doing: str = "step") -> Message:
+        """Its next RLOutput.
+
+        Raises:
+            EngineError: it ended, hangs, or sent something else.
+        """
+        output = self._output(doing)
+        self._learn(output)
+        with self.named():
+            for channel, payload in channels.unpack(output.rl_output.side_channel):
+                if channel == channels.STATS:
+                    name, value, _ = channels.stat(payload)
+                    self.stats[name] = value
+                elif channel in self._own:
+                    self._own[channel].receive(payload)
+        return output.rl_output
+
+    def error(self, problem: str) -> EngineError:
+        """An error that names the player and ends with the last lines of its log."""
+        return self.engine.error(problem)
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Names the player in a ProtocolError from inside."""
+        try:
+            yield
+        except ProtocolError as error:
+            raise self.error(str(error)) from error
+
+    def release(self) -> None:
+        """Tells the player to quit, and closes the connection."""
+        self._reply(messages.command(messages.QUIT, status=messages.QUIT_STATUS))
+        self._server.close()
+        self.engine.release()
+
+    def close(self) -> None:
+        """Ends the player, and removes its log; a second call does nothing."""
+        self.release()
+        self.engine.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Ends a player that may hang, at once, and keeps its log."""
+        self.release()
+        self._folder = None
+        self.engine.kill()
+
+    def _output(self, doing: str) -> Message:
+        """The next message's UnityOutput."""
+        seconds = self.spec.timeout
+        try:
+            data = self.engine.wait_for(self._server.receive, doing, seconds)
+        except Gone:
+            raise self.engine.death(doing) from None
+        with self.named():
+            message = messages.parse(data)
+        if message.header.status != messages.OK:
+            raise self.error(f"said with status {message.header.status} that it ends")
+        return message.unity_output
+
+    def _reply(self, message: Message) -> None:
+        self._server.reply(message.SerializeToString())
+
+    def _said(self) -> Iterator[bytes]:
+        """Messages of own side channels."""
+        for channel, own in self._own.items():
+            for payload in own.send():
+                yield channels.pack(channel, payload)
+
+    def _learn(self, output: Message) -> None:
+        """Remembers the behaviours that a message introduces."""
+        for brain in output.rl_initialization_output.brain_parameters:
+            self.brains[brain.brain_name] = brain
+
+
+def own_channels(names: str) -> dict[uuid.UUID, SideChannel]:
+    """A player's side channels of the user's own, by id.
+
+    Raises:
+        LoadError: a name is no class, or one without an id.
+    """
+    where = "env.options.channels"
+    own = {}
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        channel = references.load(name, where)()
+        try:
+            own[uuid.UUID(str(channel.id))] = channel
+        except (AttributeError, ValueError) as error:
+            raise references.LoadError(f"{where}: {name} has no id that is a UUID") from error
+    return own

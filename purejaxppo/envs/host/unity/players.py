@@ -1,0 +1,285 @@
+"""Several Unity players that step together, as one batch of rows.
+
+Row = player x slots of a player + slot. Nothing here imports JAX.
+"""
+
+import contextlib
+import time
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
+from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, command
+from purejaxppo.envs.host.unity.player import Player, PlayerSpec
+from purejaxppo.envs.host.unity.world import Flags, World
+from purejaxppo.spaces import arrays_of, leaves, tree_of
+
+
+class PoolStep(NamedTuple):
+    """Result of one step of N rows; see `world.Flags`."""
+
+    obs: Any  # [N, ...]
+    reward: np.ndarray  # [N] float32
+    terminated: np.ndarray  # [N] bool
+    truncated: np.ndarray  # [N] bool
+    absent: np.ndarray  # [N] bool
+    diverged: np.ndarray  # [N] bool
+
+
+class Players:
+    """W players with S slots each, N = W x S.
+
+    Args:
+        spec: of a player.
+        layout: of its slots.
+        count: W.
+        seed: of the first player's generators; the next one has seed + 1.
+        restarts: how often players that end, hang or send nonsense are started again, in all.
+        ready: players that run already, of this spec.
+
+    Raises:
+        EngineError: a player does not start.
+    """
+
+    def __init__(
+        self,
+        spec: PlayerSpec,
+        layout: Layout,
+        count: int,
+        *,
+        seed: int = 0,
+        restarts: int = 0,
+        ready: Sequence[Player] = (),
+    ) -> None:
+        """Starts the players, and waits for them."""
+        self.spec, self.layout = spec, layout
+        size = layout.size
+        self._seed = seed
+        self._restarts, self._most_restarts = 0, 0 if spec.is_editor else restarts
+        self._failure: EngineError | None = None
+        self._parts = tuple(
+            np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
+        )
+        self._flags = Flags.of(count * size)
+        bounds = [(size * i, size * (i + 1)) for i in range(count)]
+        self._worlds = [
+            World(layout, Rows(layout, [part[a:b] for part in self._parts]), self._flags.part(a, b))
+            for a, b in bounds
+        ]
+        self.players = list(ready)
+        self._waits = [False] * count
+        self._stop = weakref.finalize(self, close_all, self.players)
+        try:
+            for i in range(len(ready), count):
+                self.players.append(Player(spec, (seed + i) % 2**31, i))
+            for player in self.players[len(ready) :]:
+                player.connect()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def reset(self, seed: int) -> tuple[Any, np.ndarray]:
+        """Begins all episodes anew: -> (obs [N, ...], bool [N]: there is no agent yet).
+
+        The seed is ignored: players take theirs when they are started.
+        """
+        del seed
+        with self._closing():
+            for player, world in zip(self.players, self._worlds, strict=True):
+                world.clear()
+                self._begin(player, world)
+        return self._obs(), self._absent()
+
+    def step(self, action: Any) -> PoolStep:
+        """Actions [N, ...] -> PoolStep."""
+        self.send(action)
+        return self.recv()
+
+    def send(self, action: Any) -> None:
+        """The first half of `step`: returns while the players step."""
+        self._check()
+        arrays = list(arrays_of(self.layout.action, action))
+        size = self.layout.size
+        for i, world in enumerate(self._worlds):
+            mine = tree_of(self.layout.action, [x[size * i : size * (i + 1)] for x in arrays])
+            reply = world.act(mine)
+            self._waits[i] = reply is None
+            if reply is not None:
+                self.players[i].send(reply)
+
+    def recv(self) -> PoolStep:
+        """The second half of `step`.
+
+        Raises:
+            EngineError: a player failed, and there are no `restarts` left.
+        """
+        self._check()
+        with self._closing():
+            for i, world in enumerate(self._worlds):
+                if self._waits[i]:
+                    world.deliver()
+                    continue
+                try:
+                    self._advance(self.players[i], world)
+                except EngineError as error:
+                    self._restart(i, error)
+        self._flags.absent[:] = self._absent()
+        return PoolStep(self._obs(), *(flag.copy() for flag in self._flags))
+
+    def picture(self) -> None:
+        """None: players draw in windows of their own."""
+
+    def close(self) -> None:
+        """Ends the players; a second call does nothing."""
+        self._stop()
+
+    def _advance(self, player: Player, world: World) -> None:
+        """Completes a row by the next message that has an agent of ours."""
+        output = player.receive()
+        while not _read(player, world, output):
+            player.send(world.reply())
+            output = player.receive()
+
+    def _begin(self, player: Player, world: World) -> None:
+        """Resets a player, and steps it until an agent asks for a decision."""
+        output = player.first or player.reset()
+        player.first = None
+        deadline = time.monotonic() + self.spec.timeout
+        _read(player, world, output)
+        while not (world.asked.any() or world.waiting):
+            if time.monotonic() > deadline:
+                raise player.error(f"had no agent that asked within {self.spec.timeout:g} s")
+            player.send(world.reply())
+            _read(player, world, player.receive())
+
+    def _restart(self, i: int, error: EngineError) -> None:
+        """Starts a player again whose episodes are lost, if that is still allowed."""
+        if self._restarts >= self._most_restarts:
+            raise error
+        self._restarts += 1
+        warnings.warn(
+            f"{error.summary} (started again, {self._restarts} of {self._most_restarts} times)",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        self._worlds[i].abandon()
+        self.players[i].kill()
+        seed = self._seed + i + len(self.players) * self._restarts  # another than any before
+        self.players[i] = Player(self.spec, seed % 2**31, i)
+        self.players[i].connect()
+        self._begin(self.players[i], self._worlds[i])
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._stop.alive:
+            raise RuntimeError("the players are closed")
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends all players at any error, and keeps their logs."""
+        try:
+            yield
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error if isinstance(error, EngineError) else None
+        for player in self.players:
+            player.kill()
+        self.close()
+
+    def _absent(self) -> np.ndarray:
+        return np.concatenate([~world.asked for world in self._worlds])
+
+    def _obs(self) -> Any:
+        return tree_of(self.layout.observation, self._parts)
+
+
+def probe(player: Player, asked: Mapping[str, int]) -> Layout:
+    """The slots that a player needs, from its first messages.
+
+    Args:
+        player: connected.
+        asked: slots of behaviours by name, with or without its team; "" is for all others. The
+            player is stepped until those that are named here have agents. 0 or no entry: as many
+            as the behaviour's first agents.
+
+    Raises:
+        EngineError: no agent asked for a decision in time, or there is no such behaviour.
+        ValueError: the behaviours' spaces cannot be padded to one.
+    """
+    deadline = time.monotonic() + player.spec.timeout
+    found: dict[str, tuple[Behaviour, int]] = {}
+    output = player.first = player.reset()
+    while True:
+        with player.named():
+            _find(player, output, found)
+        missing = [name for name in asked if name and not any(fits(name, f) for f in found)]
+        if found and not missing and _requests(output):
+            break
+        if time.monotonic() > deadline:
+            what = f"agents of behaviour {missing[0]!r}" if missing else "agents that asked"
+            there = f"; it has {', '.join(found)}" if found else ""
+            raise player.error(f"had no {what} within {player.spec.timeout:g} s{there}")
+        player.send(_idle(output, found))
+        player.first = None  # the next episode begins with a reset
+        output = player.receive()
+    names = sorted(found)
+    counts = [_capacity(name, asked) or max(found[name][1], 1) for name in names]
+    return Layout(tuple(found[name][0] for name in names), tuple(counts))
+
+
+def fits(wanted: str, name: str) -> bool:
+    """True if a behaviour is called so, with or without its team."""
+    return wanted in (name, name.partition("?")[0])
+
+
+def close_all(players: Sequence[Player]) -> None:
+    """Ends several players at once."""
+    for player in players:
+        player.release()
+    for player in players:
+        player.close()
+
+
+def _capacity(name: str, asked: Mapping[str, int]) -> int:
+    own = [count for wanted, count in asked.items() if wanted and fits(wanted, name)]
+    return own[0] if own else asked.get("", 0)
+
+
+def _find(player: Player, output: Message, found: dict[str, tuple[Behaviour, int]]) -> None:
+    """Adds the behaviours that a message has agents of, with their number."""
+    for name in output.agentInfos:
+        infos = output.agentInfos[name].value
+        if name in found or not infos:
+            continue
+        if name not in player.brains:
+            raise ProtocolError(f"has agents of behaviour {name!r}, which it did not describe")
+        behaviour = Behaviour.of(player.brains[name], infos[0])
+        found[name] = behaviour, sum(not info.done for info in infos)
+
+
+def _requests(output: Message) -> bool:
+    return any(not x.done for agents in output.agentInfos.values() for x in agents.value)
+
+
+def _idle(output: Message, found: Mapping[str, tuple[Behaviour, int]]) -> Message:
+    """The answer to a message with an action of zeros for every agent that asks."""
+    message = command(STEP)
+    for name, agents in output.agentInfos.items():
+        idle = [found[name][0].idle() for info in agents.value if not info.done]
+        if idle:
+            message.unity_input.rl_input.agent_actions[name].value.extend(idle)
+    return message
+
+
+def _read(player: Player, world: World, output: Message) -> bool:
+    with player.named():
+        return world.read(output)

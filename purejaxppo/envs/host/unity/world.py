@@ -1,0 +1,218 @@
+"""One player's agents in fixed slots: its messages as rows, and rows of actions as its replies.
+
+Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
+the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
+its last one. After an agent's end its slot is empty, until a row brings the first observation of
+the next agent. If that one comes in the same message as the end, the player waits for a row, which
+brings it: the other agents, who have acted on that row, are absent on the one after it.
+
+Nothing here imports JAX.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.host.unity import messages
+from purejaxppo.envs.host.unity.behaviours import Layout, Rows, rows_of
+from purejaxppo.envs.host.unity.messages import Message, ProtocolError
+from purejaxppo.spaces import LARGEST
+
+EMPTY, PLAYING, LOST = 0, 1, 2
+"""A slot's status: no agent, one in an episode, one whose episode diverged and no new one yet."""
+
+
+class Flags(NamedTuple):
+    """The rest of a row of S slots, beside the observations."""
+
+    reward: np.ndarray  # [S] float32
+    terminated: np.ndarray  # [S] bool
+    truncated: np.ndarray  # [S] bool
+    absent: np.ndarray  # [S] bool: no decision is asked for on the next row, or there is no agent
+    diverged: np.ndarray  # [S] bool: NaN, infinity or more than LARGEST; ended, too
+
+    @classmethod
+    def of(cls, count: int) -> "Flags":
+        """Flags of `count` slots."""
+        return cls(np.zeros(count, np.float32), *(np.zeros(count, bool) for _ in cls._fields[1:]))
+
+    def part(self, start: int, stop: int) -> "Flags":
+        """Views of some slots' flags."""
+        return Flags(*(x[start:stop] for x in self))
+
+
+class Asking(NamedTuple):
+    """An agent that asked for a decision in the message that is to be answered."""
+
+    behaviour: str
+    id: int
+
+
+class World:
+    """The slots of one player.
+
+    Args:
+        layout: its behaviours and their slots.
+        rows: where to write observations.
+        flags: where to write the rest of a row.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, flags: Flags) -> None:
+        """No agents yet."""
+        self.layout, self.rows, self.flags = layout, rows, flags
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all agents, as after a reset."""
+        size = self.layout.size
+        self.slot_of: dict[int, int] = {}
+        """The slot of each agent, by id."""
+        self.status = np.full(size, EMPTY)
+        self.asked = np.zeros(size, bool)
+        """True where the agent acts on the next row."""
+        self.ended = np.zeros(size, bool)
+        """True where an episode ended on the last row, so that another cannot begin on it."""
+        self.asking: list[Asking] = []
+        self.chosen: dict[int, Message] = {}
+        self.waiting: list[tuple[int, str, Message]] = []
+        """Agents that came in the message in which those before them ended, with their slots."""
+        for slot in range(size):
+            self.rows.clear(slot)
+
+    def act(self, action: Any) -> Message | None:
+        """Takes the actions [S, ...] of a row; the reply, None if the player waits for a row."""
+        chosen = rows_of(action, self.layout.action, self.layout.size)
+        for asking in self.asking:
+            slot = self.slot_of[asking.id]
+            if asking.id in self.chosen or not (self.asked[slot] or self.status[slot] == LOST):
+                continue
+            behaviour = self.layout.by_name[asking.behaviour]
+            lost = self.status[slot] == LOST
+            self.chosen[asking.id] = behaviour.idle() if lost else behaviour.act(chosen[slot])
+        self._begin_row()
+        return None if self.waiting else self.reply()
+
+    def reply(self) -> Message:
+        """The answer to the last message: one action for each agent that asked, in its order."""
+        message = messages.command(messages.STEP)
+        actions = message.unity_input.rl_input.agent_actions
+        for asking in self.asking:
+            action = self.chosen.get(asking.id) or self.layout.by_name[asking.behaviour].idle()
+            actions[asking.behaviour].value.append(action)
+        self.asking, self.chosen = [], {}
+        return message
+
+    def deliver(self) -> None:
+        """Completes a row on which the player waited: new agents' first observations."""
+        for slot, behaviour, info in self.waiting:
+            self._enter(slot, behaviour, info)
+        self.waiting = []
+
+    def read(self, output: Message) -> bool:
+        """Completes a row by a message; False if no agent of ours is in it.
+
+        Args:
+            output: `RLOutput`.
+
+        Raises:
+            ProtocolError: it is not what this player's behaviours say, or has too many agents.
+        """
+        infos = [
+            (name, info) for name in sorted(output.agentInfos) for info in self._of(output, name)
+        ]
+        self.asking = [Asking(name, info.id) for name, info in infos if not info.done]
+        if len(self.asking) != len({asking.id for asking in self.asking}):
+            raise ProtocolError("sent two requests of one agent in one message")
+        known = [(name, info) for name, info in infos if info.id in self.slot_of]
+        new = [(name, info) for name, info in infos if info.id not in self.slot_of]
+        for name, info in known:
+            self._continue(name, info)
+        for name, info in new:
+            if not info.done:  # one that ends before it has asked has made no decision
+                self._arrive(name, info)
+        return bool(known) or bool(self.asking)
+
+    def _of(self, output: Message, name: str) -> Iterator[Message]:
+        """A behaviour's agents in a message."""
+        if name not in self.layout.names:
+            raise ProtocolError(
+                f"has agents of behaviour {name!r}, which came after the first decisions: with "
+                f"--env.options max_agents.{name.partition('?')[0]} N there are N places for it"
+            )
+        yield from output.agentInfos[name].value
+
+    def _begin_row(self) -> None:
+        """Writes the flags of a row on which nothing happens."""
+        for array in self.flags:
+            array[:] = 0
+        self.asked[:] = False
+        self.ended[:] = False
+
+    def _continue(self, name: str, info: Message) -> None:
+        """An agent that is there asks for a decision, or ends."""
+        slot, flags = self.slot_of[info.id], self.flags
+        playing = self.status[slot] == PLAYING
+        if not playing and not info.done:
+            self._enter(slot, name, info)
+            return
+        if playing:
+            self.rows.write(slot, self.layout.by_name[name], info)
+            flags.reward[slot] = np.float32(info.reward) + np.float32(info.group_reward)
+            if not self._bounded(slot):
+                self._diverge(slot)
+            elif info.done:
+                flags.truncated[slot] = info.max_step_reached
+                flags.terminated[slot] = not info.max_step_reached
+            else:
+                self.asked[slot] = True
+        if info.done:
+            del self.slot_of[info.id]
+            self.status[slot] = EMPTY
+            self.ended[slot] = True
+
+    def _arrive(self, name: str, info: Message) -> None:
+        """A new agent takes an empty slot, at best one that it can begin in on this row."""
+        slots = self.layout.slots(name)
+        taken = set(self.slot_of.values())
+        free = sorted((bool(self.ended[slot]), slot) for slot in slots if slot not in taken)
+        if not free:
+            raise ProtocolError(
+                f"has more than {len(slots)} agents of behaviour {name!r} at once: set "
+                f"env.options.max_agents higher"
+            )
+        ended, slot = free[0]
+        self.slot_of[info.id] = slot
+        if ended:
+            self.waiting.append((slot, name, info))
+        else:
+            self._enter(slot, name, info)
+
+    def _enter(self, slot: int, name: str, info: Message) -> None:
+        """An agent's episode begins with its observation, if that is finite."""
+        self.rows.write(slot, self.layout.by_name[name], info)
+        fine = self.rows.bounded(slot, LARGEST)
+        self.status[slot] = PLAYING if fine else LOST
+        self.asked[slot] = fine
+        if not fine:
+            self.rows.clear(slot)
+
+    def _bounded(self, slot: int) -> bool:
+        return bool(abs(self.flags.reward[slot]) <= LARGEST) and self.rows.bounded(slot, LARGEST)
+
+    def _diverge(self, slot: int) -> None:
+        """Ends an episode whose reward or observation is not finite."""
+        self.rows.clear(slot)
+        self.flags.reward[slot] = 0
+        self.flags.diverged[slot] = self.flags.terminated[slot] = True
+        self.asked[slot] = False
+        self.status[slot] = LOST
+
+    def abandon(self) -> None:
+        """Ends all episodes as diverged, and forgets the agents: the player is lost."""
+        for slot in np.flatnonzero(self.status == PLAYING).tolist():
+            self._diverge(slot)
+            self.ended[slot] = True
+        self.status[:] = EMPTY
+        self.asked[:] = False
+        self.slot_of, self.asking, self.chosen, self.waiting = {}, [], {}, []

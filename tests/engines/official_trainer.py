@@ -1,0 +1,67 @@
+"""Plays a Unity player with the package mlagents_envs and prints what it saw, as JSON.
+
+    python official_trainer.py FOLDER_OF_THE_PACKAGE PLAYER SEED STEPS PORT [ARGUMENT ...]
+
+For every agent by id: its decisions (observation, mask, reward) and its end. Actions are those of
+`policy`, which a test takes, too.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+
+def policy(obs: np.ndarray, branches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Actions from vectors [n, 2]: continuous [n, 2], discrete [n, branches]."""
+    continuous = np.stack([obs[:, 0] / 2, obs[:, 1] / 10], axis=1).astype(np.float32)
+    return continuous, np.rint(obs[:, 1:] * 10).astype(np.int32)[:, :branches] % 3
+
+
+def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: list[str]) -> dict:
+    """The agents by id."""
+    sys.path.insert(0, folder)
+    from mlagents_envs.base_env import ActionTuple
+    from mlagents_envs.environment import UnityEnvironment
+    from mlagents_envs.logging_util import ERROR, set_log_level
+
+    set_log_level(ERROR)  # it writes to standard output
+    env = UnityEnvironment(
+        player, seed=seed, no_graphics=True, base_port=port, additional_args=arguments
+    )
+    seen: dict[int, dict] = {}
+    try:
+        env.reset()
+        for _ in range(steps):
+            for name, spec in env.behavior_specs.items():
+                asking, over = env.get_steps(name)
+                record(seen, name, asking, over)
+                if len(asking):
+                    size = spec.action_spec.continuous_size
+                    branches = spec.action_spec.discrete_size
+                    continuous, discrete = policy(asking.obs[0], branches)
+                    actions = ActionTuple(continuous=continuous[:, :size], discrete=discrete)
+                    env.set_actions(name, actions)
+            env.step()
+    finally:
+        env.close()
+    return seen
+
+
+def record(seen: dict[int, dict], name: str, asking, over) -> None:
+    """Adds a behaviour's steps."""
+    for i, number in enumerate(asking.agent_id):
+        agent = seen.setdefault(int(number), {"behaviour": name, "decisions": [], "end": None})
+        masks = asking.action_mask
+        allowed = [] if masks is None else [int(not x) for mask in masks for x in mask[i]]
+        reward = float(asking.reward[i] + asking.group_reward[i])
+        agent["decisions"].append([asking.obs[0][i].tolist(), allowed, reward])
+    for i, number in enumerate(over.agent_id):
+        agent = seen.setdefault(int(number), {"behaviour": name, "decisions": [], "end": None})
+        reward = float(over.reward[i] + over.group_reward[i])
+        agent["end"] = [over.obs[0][i].tolist(), reward, bool(over.interrupted[i])]
+
+
+if __name__ == "__main__":
+    numbers = [int(x) for x in sys.argv[3:6]]
+    print(json.dumps(main(sys.argv[1], sys.argv[2], *numbers, sys.argv[6:])))

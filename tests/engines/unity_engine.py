@@ -1,0 +1,325 @@
+"""A game without Unity that speaks ML-Agents' protocol as Unity's side does, for tests.
+
+    python unity_engine.py --mlagents-port PORT --scenario NAME [--agents N] [--period N] ...
+
+It is the gRPC client, asks for decisions every `period` ticks, ends episodes between them, gives
+agents that come back new ids, matches actions with agents by their position, and ends with an error
+where Unity would crash: when there are fewer or more actions than agents that asked.
+"""
+
+import argparse
+import io
+import itertools
+import math
+import os
+import struct
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+
+from purejaxppo.envs.host.unity import channels, messages
+from purejaxppo.envs.host.unity.server import METHOD, SERVICE
+
+LENGTH = 6  # decisions in an episode
+COLOURS = np.array([[0, 64, 128], [255, 192, 32]], np.uint8)
+
+
+@dataclass
+class Agent:
+    """One agent, in its present episode."""
+
+    game: "Game"
+    behaviour: str
+    number: int
+    id: int = 0
+    age: int = 0
+    reward: float = 0.0
+    action: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    goal: float = 0.0
+    back: int = 0  # the tick at which it begins anew
+
+    def begin(self) -> None:
+        """An episode under a new id."""
+        self.id, self.age, self.reward = next(self.game.ids), 0, 0.0
+        self.goal = self.game.random.uniform(-0.8, 0.8)
+
+    def info(self, *, done: bool = False, cut: bool = False) -> messages.Message:
+        """What it tells now; its reward is then spent."""
+        info = messages.kind("AgentInfo")(
+            reward=self.reward, done=done, max_step_reached=cut, id=self.id
+        )
+        if self.game.options.group:
+            info.group_id, info.group_reward = 1, 0.25
+        self.reward = 0.0
+        for seen in self.game.sense(self):
+            info.observations.append(seen)
+        if self.game.options.actions != "continuous":
+            allowed = self.best() if self.game.options.masks else -1
+            mask = [allowed >= 0 and i % 3 != allowed for i in range(3)]
+            info.action_mask.extend(mask)
+        return info
+
+    def best(self) -> int:
+        """The discrete action that is paid."""
+        return int(self.goal > -0.3) + int(self.goal > 0.3)
+
+    def act(self) -> None:
+        """A tick with its last action: rewards, and the end of an episode."""
+        options = self.game.options
+        value, choice = float(self.action[0]), int(self.action[2])
+        paid = 0.0
+        if options.actions in ("continuous", "hybrid"):
+            paid += 1.0 - abs(value - self.goal)
+        if options.actions in ("discrete", "hybrid"):
+            paid += float(choice == self.best())
+        if options.nan and self.id % 5 == 3 and self.age == 2:
+            paid = math.nan
+        self.reward += paid / options.period
+        self.age += 1
+        if self.age >= options.length * options.period - (self.number % options.stagger):
+            self.game.outbox.append((self, self.info(done=True, cut=options.cut)))
+            self.back = self.game.tick + options.pause
+            self.id = 0
+            if not options.pause:
+                self.begin()
+
+
+class Game:
+    """Agents and time."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.ids = itertools.count(1)
+        self.random = np.random.default_rng(0)
+        self.tick = 0
+        self.outbox: list[tuple[Agent, messages.Message]] = []
+        self.agents: list[Agent] = []
+
+    def reset(self, seed: int) -> None:
+        """All agents begin anew."""
+        self.random = np.random.default_rng((seed, self.tick))
+        self.tick, self.outbox = 0, []
+        names = self.options.behaviours.split(",")
+        self.agents = [Agent(self, name, i) for name in names for i in range(self.options.agents)]
+        for agent in self.agents:
+            late = self.options.late if agent.behaviour == names[-1] and len(names) > 1 else 0
+            agent.back = late
+            if not late:
+                agent.begin()
+
+    def sense(self, agent: Agent) -> list[messages.Message]:
+        """Its sensors."""
+        vector = messages.kind("Observation")(name="vector", shape=[2])
+        vector.float_data.data.extend([agent.goal, agent.age / 10])
+        if self.options.camera == "none":
+            return [vector]
+        image = messages.kind("Observation")(name="camera", compression_type=messages.PNG)
+        shade = round((agent.goal + 1) * 100)
+        pixels = np.full((8, 12, 3), shade, np.uint8)
+        pixels[0, 0] = COLOURS[0]
+        data = png(pixels)
+        if self.options.camera == "stacked":  # two grey pictures
+            image.shape.extend([2, 8, 12])
+            image.compressed_data = data + png(255 - pixels)
+            image.compressed_channel_mapping.extend([0, 0, 0, 1, 1, 1])
+        else:
+            image.shape.extend([3, 8, 12])
+            image.compressed_data = data
+        return [vector, image]
+
+    def ask(self) -> list[tuple[Agent, messages.Message]]:
+        """Agents that ask for a decision on this tick."""
+        asking = []
+        for agent in self.agents:
+            if not agent.id and self.tick >= agent.back:
+                agent.begin()
+            due = (self.tick + agent.number * self.options.offset) % self.options.period == 0
+            if agent.id and due:
+                asking.append(agent)
+        return [(agent, agent.info()) for agent in asking]
+
+    def act(self) -> None:
+        """Everything moves by a tick."""
+        for agent in self.agents:
+            if agent.id:
+                agent.act()
+        self.tick += 1
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """An image as a PNG."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+class Client:
+    """Unity's communicator."""
+
+    def __init__(self, port: int) -> None:
+        channel = grpc.insecure_channel(f"localhost:{port}")
+        self.call = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+        self.known: set[str] = set()
+
+    def raw(self, data: bytes) -> messages.Message:
+        """Sends bytes; the answer."""
+        return messages.parse(self.call(data, wait_for_ready=True, timeout=120))
+
+    def exchange(self, message: messages.Message) -> messages.Message:
+        """One exchange; ends this game when it is told to."""
+        message.header.status = messages.OK
+        answer = self.raw(message.SerializeToString())
+        if answer.header.status == messages.QUIT_STATUS:
+            print("asked to quit", flush=True)
+            sys.exit(0)
+        return answer.unity_input
+
+    def begin(self, version: str) -> messages.Message:
+        """The first two exchanges: the settings, the first command."""
+        first = messages.UnityMessage()
+        there = first.unity_output.rl_initialization_output
+        there.name, there.communication_version = "scripted", version
+        there.package_version = "3.0.0"
+        for known in there.capabilities.DESCRIPTOR.fields:
+            setattr(there.capabilities, known.name, True)
+        return self.exchange(first).rl_initialization_input, self.exchange(messages.UnityMessage())
+
+
+def describe(output: messages.Message, name: str, actions: str) -> None:
+    """A behaviour's BrainParameters."""
+    brain = output.rl_initialization_output.brain_parameters.add(brain_name=name, is_training=True)
+    if actions in ("continuous", "hybrid"):
+        brain.action_spec.num_continuous_actions = 2
+    if actions in ("discrete", "hybrid"):
+        brain.action_spec.num_discrete_actions = 1
+        brain.action_spec.discrete_branch_sizes.append(3)
+
+
+def play(options: argparse.Namespace) -> None:
+    """Exchanges messages until the trainer ends."""
+    if options.fault == "silent":
+        time.sleep(600)
+    client, game = Client(options.mlagents_port), Game(options)
+    if options.fault == "garbage":
+        client.raw(b"\xff\xff\xff\xffno message")
+    settings, answer = client.begin("9.0.0" if options.fault == "version" else "1.5.0")
+    heard: dict[str, object] = {"seed": settings.seed}
+    for count in itertools.count():
+        command = answer.rl_input.command
+        listen(heard, answer.rl_input.side_channel, options.record)
+        if command == messages.RESET:
+            game.reset(settings.seed)
+        sent = wait_for_agents(game)
+        misbehave(options.fault, count)
+        message = messages.UnityMessage()
+        output = message.unity_output.rl_output
+        for agent, info in sent:
+            if agent.behaviour not in client.known:
+                client.known.add(agent.behaviour)
+                describe(message.unity_output, agent.behaviour, options.actions)
+            output.agentInfos[agent.behaviour].value.append(info)
+        output.side_channel = said(count)
+        if options.replay and count:
+            replay(client, message)
+        answer = client.exchange(message)
+        if answer.rl_input.command == messages.STEP:
+            take(sent, answer.rl_input.agent_actions)
+            game.act()
+
+
+def replay(client: Client, message: messages.Message) -> None:
+    """Sends one message again and again, to measure the trainer's side alone."""
+    message.header.status = messages.OK
+    data = message.SerializeToString()
+    while True:
+        client.call(data, timeout=120)
+
+
+def wait_for_agents(game: Game) -> list[tuple[Agent, messages.Message]]:
+    """Ticks until somebody asks or ends: what is then sent."""
+    while True:
+        sent, game.outbox = game.outbox + game.ask(), []
+        if sent:
+            return sent
+        game.act()
+
+
+def take(sent: list[tuple[Agent, messages.Message]], actions: dict) -> None:
+    """Hands actions to the agents that asked, by position."""
+    for name in {agent.behaviour for agent, _ in sent}:
+        asked = [agent for agent, info in sent if agent.behaviour == name and not info.done]
+        given = list(actions[name].value) if name in actions else []
+        if len(given) != len(asked):
+            print(f"{len(given)} actions of {name} for {len(asked)} agents", flush=True)
+            os._exit(3)
+        for agent, action in zip(asked, given, strict=True):
+            agent.action = np.zeros(3)
+            agent.action[: len(action.continuous_actions)] = action.continuous_actions
+            agent.action[2] = [*action.discrete_actions, 0][0]
+
+
+def said(count: int) -> bytes:
+    """Side channels: a statistic, and a channel that nobody knows."""
+    name = b"Game/Exchanges"
+    stat = struct.pack("<i", len(name)) + name + struct.pack("<fi", float(count), 1)
+    return channels.pack(channels.STATS, stat) + channels.pack(uuid.UUID(int=7), b"hello")
+
+
+def listen(heard: dict, data: bytes, record: str) -> None:
+    """Writes down what the trainer sends on side channels."""
+    if not data or not record:
+        return
+    for channel, payload in channels.unpack(data):
+        heard[f"{channel}:{payload[:4].hex()}"] = payload.hex()
+    with open(record, "w") as file:
+        file.writelines(f"{key} {value}\n" for key, value in heard.items())
+
+
+def misbehave(fault: str, count: int) -> None:
+    """A fault at exchange 20, if one is asked for."""
+    if count != 20:
+        return
+    if fault == "die":
+        print("NullReferenceException: a bug of the game", flush=True)
+        os._exit(7)
+    if fault == "hang":
+        print("thinking", flush=True)
+        time.sleep(600)
+
+
+def main() -> None:
+    """Reads the command line, as Unity's players do: unknown arguments are ignored."""
+    parser = argparse.ArgumentParser(prefix_chars="-", allow_abbrev=False)
+    parser.add_argument("--mlagents-port", type=int, default=5004)
+    parser.add_argument("--behaviours", default="Walker?team=0")
+    parser.add_argument("--actions", default="continuous")
+    parser.add_argument("--camera", default="none")
+    parser.add_argument("--fault", default="")
+    parser.add_argument("--record", default="")
+    for name, value in (
+        ("agents", 1),
+        ("period", 1),
+        ("offset", 0),
+        ("length", LENGTH),
+        ("stagger", 1),
+        ("pause", 0),
+        ("late", 0),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name in ("cut", "masks", "group", "nan", "replay"):
+        parser.add_argument(f"--{name}", action="store_true")
+    options, _ = parser.parse_known_args()
+    try:
+        play(options)
+    except grpc.RpcError:
+        print("the connection was closed", flush=True)
+
+
+if __name__ == "__main__":
+    main()

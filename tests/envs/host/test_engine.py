@@ -1,0 +1,154 @@
+"""A game's process: it starts, is waited for, and ends with the trainer and with its children."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from support.paths import ROOT
+
+from purejaxppo.envs.host.engine import (
+    TAIL_LINES,
+    Engine,
+    EngineError,
+    accept,
+    close_all,
+    free_port,
+    listen,
+)
+
+pytestmark = [
+    pytest.mark.toy,
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone"),
+]
+CONNECT = (
+    "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.recv(1)"
+)
+
+
+def start(tmp_path, code, *arguments, name="my game"):
+    command = [sys.executable, "-I", "-S", "-c", code, *map(str, arguments)]
+    return Engine(name, command, tmp_path / "game.log")
+
+
+def group(number):
+    """Processes of a group that are no zombies."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pgid=,stat="], check=True, capture_output=True, text=True
+    ).stdout
+    pairs = (line.split() for line in listed.splitlines())
+    return [stat for pgid, stat in pairs if int(pgid) == number and not stat.startswith("Z")]
+
+
+def gone(number, seconds=8.0):
+    end = time.monotonic() + seconds
+    while group(number) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not group(number)
+
+
+def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path):
+    with listen() as server:
+        engine = start(tmp_path, CONNECT, server.getsockname()[1])
+        connection = engine.wait_for(lambda seconds: accept(server, seconds), "connect", 10.0)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        connection.close()
+    began = time.monotonic()
+    engine.close()
+    engine.close()
+    assert time.monotonic() - began < 2.0
+    assert not group(engine.pid)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "import sys; print('no such scene'); sys.exit(3)",
+            "ended with exit code 3 when",
+        ),
+        ("import os; print('no such scene', flush=True); os.kill(os.getpid(), 11)", "by SIGSEGV"),
+    ],
+)
+def test_a_game_that_ends_before_it_connects_is_named_with_its_last_lines(tmp_path, code, words):
+    engine = start(tmp_path, code)
+    with listen() as server, pytest.raises(EngineError) as caught:
+        engine.wait_for(lambda seconds: accept(server, seconds), "connect", 10.0)
+    message = str(caught.value)
+    assert message.startswith("my game ")
+    assert words in message
+    assert "no such scene" in message
+    assert str(tmp_path / "game.log") in message
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path):
+    engine = Engine("my game", [str(tmp_path / "nothing")], tmp_path / "game.log")
+    with pytest.raises(EngineError, match="No such file"):
+        engine.wait_for(time.sleep, "connect", 10.0)
+
+
+def test_a_game_that_never_connects_is_given_up_after_its_time(tmp_path):
+    engine = start(tmp_path, "import time; print('here I am', flush=True); time.sleep(60)")
+    with listen() as server, pytest.raises(EngineError, match=r"did not connect within 0\.5 s"):
+        engine.wait_for(lambda seconds: accept(server, seconds), "connect", 0.5)
+    engine.kill()
+    assert gone(engine.pid)
+
+
+def test_a_log_is_kept_short(tmp_path):
+    code = "for i in range(60_000): print(f'{i:06d}', 'x' * 50)"
+    engine = start(tmp_path, code)
+    assert engine._process.wait(20.0) == 0
+    size = sum(path.stat().st_size for path in tmp_path.glob("game.log*"))
+    assert 1 << 20 < size <= 2 << 20
+    tail = engine.tail()
+    assert tail.count("\n") == TAIL_LINES
+    assert tail.splitlines()[-1].startswith("  059999 x")
+
+
+def test_several_games_end_at_once_and_so_do_their_children(tmp_path):
+    code = (
+        "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); "
+        "print('there', flush=True); time.sleep(60)"
+    )
+    engines = []
+    for i in range(3):
+        (tmp_path / str(i)).mkdir()
+        engines.append(start(tmp_path / str(i), code))
+    for engine in engines:
+        engine.wait_for(lambda seconds, e=engine: "there" in e.tail() or None, "speak", 10.0)
+        assert len(group(engine.pid)) == 3  # keeper, game, and the game's child
+    began = time.monotonic()
+    close_all(engines)
+    assert time.monotonic() - began < 5.0
+    assert all(gone(engine.pid) for engine in engines)
+
+
+def test_a_killed_trainer_leaves_no_game(tmp_path):
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from purejaxppo.envs.host.engine import Engine
+engine = Engine("game", ["sleep", "60"], Path({str(tmp_path / "game.log")!r}))
+print(engine.pid, flush=True)
+import time
+time.sleep(60)
+"""
+    trainer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    number = int(trainer.stdout.readline())
+    assert group(number)
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    trainer.stdout.close()
+    assert gone(number)
+
+
+def test_free_ports_are_free_and_a_taken_one_is_named():
+    port = free_port()
+    with listen(port), pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):
+        listen(port)

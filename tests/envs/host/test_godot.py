@@ -1,0 +1,287 @@
+"""`godot/` as users have it: names and options, rows, evaluations, training, and kills."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.godot import ENGINE, GAME, GAMES, launch
+
+import purejaxppo.commands.train as train_command
+from purejaxppo import restore
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.godot_games import Games
+from purejaxppo.evaluation import evaluate, run_episodes
+from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.rows import read_csv
+from purejaxppo.spaces import Box, Dict, Discrete
+from purejaxppo.types import PolicyStep
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def config(num_envs=4, **options):
+    arguments = options.pop("arguments", "")
+    options = {"timeout": 10.0, "arguments": arguments, **options}
+    return EnvConfig(name=f"godot/{GAME}", num_envs=num_envs, options=options)
+
+
+@pytest.mark.toy
+def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "game.x86_64").write_text("")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/project.godot").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("GODOT", raising=False)
+    for name, options, words in [
+        ("godot/nothing", {}, "there is no nothing in"),
+        ("godot/folder", {}, "is a folder without project.godot"),
+        ("godot/game.x86_64", {}, "game.x86_64 is no program: chmod +x game.x86_64"),
+        ("godot/project", {}, "none of godot, godot4 is on PATH: name it in env.options.godot"),
+        ("godot/project", {"godot": "g4"}, "g4 is no program"),
+        ("godot/nothing", {"restart": 1}, "has no such option; did you mean 'restarts'?"),
+        ("godot/nothing", {"speedup": "fast"}, "env.options.speedup = 'fast' should be like 0.0"),
+        ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0 must be at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(words)) as caught:
+            registry.make(EnvConfig(name=name, num_envs=4, options=options), 4)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"env.max_episode_steps = 9: the episodes of godot/"):
+        registry.make(EnvConfig(name="godot/x", num_envs=4, max_episode_steps=9), 4)
+
+
+@pytest.mark.toy
+def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training():
+    with pytest.raises(ValueError, match=r"has 2 to a world.*try env.num_envs = 4"):
+        registry.make(config(num_envs=5), 5)
+    for episodes, rows in [(1, 2), (3, 4), (9, 4)]:
+        env = registry.make(config(), episodes, evaluation=True)
+        env.close()
+        assert env.spec.num_envs == rows
+    assert env.spec.num_agents == 2 and env.spec.agents == ()
+    assert (env.spec.observation, env.spec.action) == (Box((3,)), Discrete(3))
+    env = registry.make(config(arguments="--policies=a,b --actions=mixed"), 4)
+    env.close()
+    assert env.spec.agents == ("a_0", "b_0")
+    assert dict(env.spec.observation.spaces)["obs"] == Box((4,))
+    assert isinstance(env.spec.action, Dict)
+
+
+class AtOnce:
+    """A pool of one: rewards 1, ends at steps 2, 4 and 5, and NaN at step 3."""
+
+    failure = None
+
+    def reset(self, key):
+        return jnp.zeros((), jnp.int32), jnp.zeros((1, 1))
+
+    def step(self, token, action):
+        token = token + 1
+        obs = jnp.where(token == 3, jnp.nan, token.astype(jnp.float32)).reshape(1, 1)
+        end = jnp.isin(token, jnp.array([2, 4, 5]))[None]
+        return token, HostStep(obs, jnp.ones(1), end, jnp.zeros(1, bool), at_once=end)
+
+    def close(self):
+        pass
+
+
+def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
+    env = HostEnv(
+        lambda count, update: AtOnce(), Box((1,)), Discrete(2), num_envs=1, max_episode_steps=0
+    )
+
+    def act(key, carry, obs, start):
+        return PolicyStep(carry, jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1, jnp.int32))
+
+    def run(key):
+        state = init_rollout(env, lambda batch: (), key)
+        rollout = collect(env, act, state, key, 8)
+        finished = run_episodes(env, env.reset(key), act, lambda batch: (), key[None], max_steps=8)
+        return rollout, finished
+
+    rollout, finished = jax.jit(run)(jax.random.key(0))
+    env.close()
+    rows = jax.tree.map(lambda x: np.asarray(x)[:, 0].astype(int).tolist(), rollout.transitions)
+    #                      step 1  2  3  4  5  6  7  8
+    assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # the third diverges, and its episode ends at 4
+    assert rows.start == [1, 0, 1, 1, 1, 1, 0, 0]
+    assert rows.terminated == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert rows.reward == [1, 1, 0, 0, 1, 1, 1, 1]
+    assert rows.obs == [0, 1, 2, 0, 4, 5, 6, 7]
+    episodes = jax.device_get(rollout.episodes)
+    assert (episodes.count, episodes.return_sum, episodes.length_sum) == (2, 3, 3)
+    assert episodes.diverged == 1
+    assert finished.returns.tolist() == [2] and finished.lengths.tolist() == [2]
+
+
+def test_a_random_rollout_keeps_the_protocol():
+    env = registry.make(config(arguments="--cut=1"), 4, seed=3)
+
+    def act(key, carry, obs, start):
+        action = jax.random.randint(key, (4,), 0, 3)
+        return PolicyStep(carry, action, jnp.zeros(4), action)
+
+    run = jax.jit(lambda key: collect(env, act, init_rollout(env, lambda b: (), key), key, 24))
+    rollout = jax.device_get(run(jax.random.key(0)))
+    rows = rollout.transitions
+    after = np.concatenate([rows.obs[1:], rollout.end.obs[None]])
+    env.close()
+    # Agents 0 end by a time limit, with their last observation and then a row that is not valid.
+    assert rows.truncated[:, ::2].sum() > 4 and not rows.truncated[:, 1::2].any()
+    assert (after[rows.truncated][:, 1] == 3).all()
+    lost = np.argwhere(~rows.valid)
+    assert [tuple(x) for x in lost] == [(t + 1, n) for t, n in np.argwhere(rows.truncated[:-1])]
+    assert not rows.reward[~rows.valid].any() and not rows.start[~rows.valid].any()
+    # The others end by themselves, and begin again in the same row.
+    assert rows.terminated[:, 1::2].sum() > 4 and not rows.terminated[:, ::2].any()
+    assert (after[rows.terminated][:, 1] == 0).all()
+    begins = [(t + 1, n) for t, n in np.argwhere(rows.terminated | ~rows.valid) if t < 23]
+    assert [tuple(x) for x in np.argwhere(rows.start[1:])] == [(t - 1, n) for t, n in begins]
+    assert rows.start[0].all() and not rollout.episodes.diverged
+
+
+def written(path, steps, fault=""):
+    """A config in a file: mixed actions, and a memory."""
+    arguments = f"--actions=mixed --obs=parts {fault}"
+    options = {"arguments": arguments, "timeout": 20.0, "restarts": 0}
+    path.write_text(f"""
+env: {{name: godot/{GAME}, num_envs: 4, options: {json.dumps(options)}}}
+network: {{hidden: [8], rnn: gru, rnn_size: 4}}
+ppo: {{rollout_length: 16, num_minibatches: 2, num_epochs: 1, bptt_length: 8}}
+eval: {{num_episodes: 7, interval: 64}}
+logging: {{tensorboard: false}}
+total_timesteps: {steps}
+""")
+    return path
+
+
+def train(config_file, run_dir, *flags):
+    return train_command.main(["--config", str(config_file), "--run_dir", str(run_dir), *flags])
+
+
+def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys):
+    config_file, run_dir = written(tmp_path / "small.yaml", 128), tmp_path / "run"
+    assert train(config_file, run_dir) == 0
+    assert not list(Path(tempfile.gettempdir()).glob("purejaxppo-godot-*/game0.log"))
+    before = restore(run_dir, "last")
+    flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
+    assert train(config_file, run_dir, *flags) == 0
+    assert "the simulator started afresh" in capsys.readouterr().out
+    after = restore(run_dir, "last")
+    assert before.env_steps == 128 and after.env_steps == 256
+    assert [row["eval/return_mean"] != "" for row in read_csv(run_dir / "metrics.csv")][-1]
+    # Two games of two agents play seven episodes in two turns. A reset takes three windows, which
+    # is the length of agents' first episodes 0, and all but one window of agents' 1.
+    assert evaluate(after, 7).lengths.tolist() == [3, 1, 3, 1, 3, 1, 3]
+
+
+def test_a_game_that_ends_ends_the_run_with_its_log_and_the_run_is_saved(tmp_path, capsys):
+    config_file = written(tmp_path / "small.yaml", 4000, fault="--fault=exit@90 --fault_seed=1")
+    assert train(config_file, tmp_path / "run", "--eval.num_episodes", "0") == 2
+    error = capsys.readouterr().err
+    assert "game 1 ended with exit code 7 when it was to step" in error
+    assert "ERROR: out of enemies" in error and "Traceback" not in error
+    saved = int(re.search(r"Saved at ([\d,]+) steps", error)[1].replace(",", ""))
+    assert 0 < saved < 4 * 90
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_killed_trainer_leaves_no_game(tmp_path):
+    config_file = written(tmp_path / "small.yaml", 10_000_000, fault=f"--mark={tmp_path.name}")
+    command = [sys.executable, "-m", "purejaxppo.train", "--config", str(config_file)]
+    trainer = subprocess.Popen(
+        [*command, "--run_dir", str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+    )
+    for line in trainer.stdout:
+        if "steps/s" in line:
+            break
+    assert games_with(tmp_path.name)
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    trainer.stdout.close()
+    end = time.monotonic() + 10
+    while games_with(tmp_path.name) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not games_with(tmp_path.name)
+
+
+def games_with(argument):
+    """Processes of scripted games, or their keepers, that have an argument."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            text = path.read_bytes().decode(errors="replace")
+            if argument in text and GAME.name in text:
+                found.append(text)
+    return found
+
+
+@pytest.fixture
+def game(request, tmp_path):
+    """A folder of tests/games, for a real engine; an import writes into it."""
+    if not ENGINE.exists():
+        pytest.skip("the engine is not there: make godot")
+    shutil.copytree(GAMES / request.param, tmp_path / request.param)
+    return str(tmp_path / request.param)
+
+
+def rollout_of(name, seed, **options):
+    """Observations, rewards and ends of 150 windows of three agents that dash upwards."""
+    options = {"godot": str(ENGINE), "timeout": 60.0, "arguments": "--arenas=3", **options}
+    env = registry.make(EnvConfig(name=f"godot/{name}", num_envs=3, options=options), 3, seed=seed)
+
+    def act(key, carry, obs, start):
+        action = {"steer": jnp.tile(jnp.array([0.0, 1.0]), (3, 1)), "dash": jnp.ones(3, jnp.int32)}
+        return PolicyStep(carry, action, jnp.zeros(3), action)
+
+    run = jax.jit(lambda key: collect(env, act, init_rollout(env, lambda b: (), key), key, 150))
+    rows = jax.device_get(run(jax.random.key(0))).transitions
+    env.close()
+    return rows
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", ["chase"], indirect=True)
+def test_a_real_engine_plays_the_chase_twice_the_same(game):
+    rows = rollout_of(game, 1)
+    again, other = rollout_of(game, 1), rollout_of(game, 2)
+    assert all(np.array_equal(*pair) for pair in zip(rows, again, strict=True))
+    assert not np.array_equal(rows.obs, other.obs)
+    assert rows.truncated.any() and (~rows.valid).sum() == rows.truncated[:-1].sum()
+    # A window is 8 / 60 s. A hunter that dashes upwards moves 0.96 a second, up to the wall at 1.
+    moved = np.diff(rows.obs[..., 5], axis=0)[5:8]
+    free = rows.obs[5:8, :, 5] < 0.8
+    np.testing.assert_allclose(moved[free], 0.96 * 8 / 60, rtol=0.1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", ["catch"], indirect=True)
+def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
+    flags = ("--path", game, "--headless", "--fixed-fps", "60", "--action_repeat=1", "--players=2")
+    with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
+        assert games.layout.observation == Box((8, 8, 3), 0.0, 255.0, "uint8")
+        pictures, ends = games.reset(0), 0
+        for _ in range(30):
+            step = games.step(np.ones(2, int))
+            for before, now, end in zip(pictures, step.obs, step.terminated, strict=True):
+                (ball,), (then,) = np.argwhere(now[..., 0]), np.argwhere(before[..., 0])
+                # A ball falls a row a step, as rows are sent, and begins in the first one.
+                assert ball[0] == 0 if end else ball.tolist() == [then[0] + 1, then[1]]
+                assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
+            pictures, ends = step.obs, ends + step.terminated.sum()
+    assert 6 <= ends <= 10

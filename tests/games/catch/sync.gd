@@ -1,0 +1,1 @@
+../chase/sync.gd
