@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents import recurrences
 from purejaxppo.agents.distributions import Distribution
 from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
@@ -63,16 +63,11 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     decay = gamma * gae_lambda * (1.0 - done) * next_rho
     if absent is not None:
         decay = jnp.where(absent, next_rho, decay)
-
-    def backwards(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
-        delta, decay, valid, absent = row
-        advantage = jnp.where(valid, delta + decay * later, 0.0)
-        passed = advantage if absent is None else jnp.where(absent, decay * later, advantage)
-        return passed, advantage
-
-    _, advantage = jax.lax.scan(
-        backwards, jnp.zeros_like(delta[0]), (delta, decay, valid, absent), reverse=True
-    )
+    passes = valid if absent is None else valid | absent
+    delta, decay = jnp.where(valid, delta, 0.0), jnp.where(passes, decay, 0.0)
+    advantage = recurrences.backwards(delta, decay)
+    if absent is not None:
+        advantage = jnp.where(absent, 0.0, advantage)
     return Estimates(advantage, value + rho * advantage)
 
 

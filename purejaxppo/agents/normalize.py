@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents import recurrences
 from purejaxppo.aliases import Array, Reduce, Scalar, Tree
 from purejaxppo.types import RunningStats, Transition, ValueStats
 
@@ -146,17 +147,17 @@ def discounted_returns(
     Returns:
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
-
-    def forwards(before: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
-        reward, done, valid, is_first = row
-        if is_first is not None:
-            before = jnp.where(is_first, 0.0, before)
-        running = jnp.where(valid, gamma * before + reward, before)
-        ended = done | ~valid if is_first is None else done
-        return jnp.where(ended, 0.0, running), running
-
-    carried, returns = jax.lax.scan(forwards, start, (reward, done, valid, is_first))
-    return returns, carried
+    ended, factor = done | ~valid, gamma
+    if is_first is not None:
+        ended, factor = done, jnp.where(valid, gamma, 1.0)
+    forgets = ended if is_first is None else ended | is_first
+    after = recurrences.forwards(
+        jnp.where(valid & ~ended, reward, 0.0), jnp.where(forgets, 0.0, factor), start
+    )
+    before = jnp.concatenate([start[None], after[:-1]])
+    if is_first is not None:
+        before = jnp.where(is_first, 0.0, before)
+    return jnp.where(valid, gamma * before + reward, before), after[-1]
 
 
 class Rewards(NamedTuple):
