@@ -165,11 +165,12 @@ def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
 
 @pytest.mark.toy
 def test_a_behaviour_that_comes_unasked_ends_the_run(path):
-    players = play(path, "--behaviours Early,Late --late 4")
+    players = play(path, "--behaviours Early,Late --late 4", restarts=2)
     players.reset(0)
     with pytest.raises(EngineError, match="player 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
+    assert players._restarts == 0  # it would be the same again
     assert ended(players)
 
 
