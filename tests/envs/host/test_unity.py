@@ -352,7 +352,7 @@ def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tm
     assert np.isfinite(metrics["losses/policy_loss"]).all()
     assert metrics["charts/episodes"].sum() > 0
     exchanges = metrics["Game/Exchanges"]  # the most recent number of them
-    assert np.isfinite(exchanges).all() and (np.diff(exchanges) >= 16 - 2).all()
+    assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
 
 
 @pytest.mark.full

@@ -1,6 +1,6 @@
 """Statistics that players record, as metrics of a run.
 
-callbacks: [purejaxppo.envs.host.unity.stats:Stats]
+`callbacks: [purejaxppo.envs.host.unity.stats:Stats]`; see docs/unity.md.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ MOST_RECENT, SUM = 1, 2
 class Stats:
     """A callback that adds what the players of training have recorded since the last row.
 
-    A name without a slash gets `unity/` in front. Averages and histograms are the mean of all values,
-    sums the sum, and the most recent value the mean of the players' own.
+    A name without a slash gets `unity/` in front. Averages and histograms are the mean of all
+    values, sums the sum, and the most recent value the mean of the players' own.
     """
 
     def on_log(self, moment: Any) -> dict[str, float]:
