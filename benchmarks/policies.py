@@ -12,6 +12,8 @@ alone: there it has to be finite again). Rows go to benchmarks/results/policies.
 import argparse
 import datetime
 import importlib.util
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,12 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
         "env.name": "pettingzoo/mpe2.simple_spread_v3",
         "env.num_envs": 12,
     },
+    ("unity", "hybrid"): {
+        "env.options": {
+            "arguments": "--actions hybrid --masks --agents 2 --period 3 --offset 1 --stagger 2",
+            "max_agents": 2,
+        },
+    },
 }
 SMALL = {
     "env.num_envs": 4,
@@ -93,12 +101,22 @@ def main() -> None:
         if chosen and family not in chosen:
             continue
         for memory in MEMORIES:
-            found = run_cell(settings, memory, action)
+            with tempfile.TemporaryDirectory() as folder:
+                player = {"env.name": scripted_player(folder)} if family == "unity" else {}
+                found = run_cell(settings | player, memory, action)
             row = {"family": family, "action": action, "memory": memory, **found}
             print(row, flush=True)
             rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
             jax.clear_caches()
     machine.replace_rows(machine.RESULTS / "policies.jsonl", rows, "family", "action", "memory")
+
+
+def scripted_player(folder: str) -> str:
+    """A Unity player's name: the scripted game as an executable in a folder."""
+    sys.path.insert(0, str(GAME.parents[1]))
+    from support.unity import make_player
+
+    return f"unity/{make_player(Path(folder))}"
 
 
 def run_cell(settings: dict[str, Any], memory: str, action: str) -> dict[str, bool | None]:

@@ -165,11 +165,12 @@ def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
 
 @pytest.mark.toy
 def test_a_behaviour_that_comes_unasked_ends_the_run(path):
-    players = play(path, "--behaviours Early,Late --late 4")
+    players = play(path, "--behaviours Early,Late --late 4", restarts=2)
     players.reset(0)
     with pytest.raises(EngineError, match="player 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
+    assert players._restarts == 0  # it would be the same again
     assert ended(players)
 
 
@@ -285,7 +286,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
         players.step(still(players))
         (echo,) = players.players[0]._own.values()
         assert echo.heard[0] == b"hello"
-        assert players.players[0].stats["Game/Exchanges"] == 1.0
+        assert players.players[0].stats["Game/Exchanges"].last == 1.0
     finally:
         players.close()
     assert "00000000-0000-0000-0000-000000000007:6869 6869" in record.read_text()
@@ -319,6 +320,7 @@ network: {{hidden: [16], rnn: {rnn}, rnn_size: 8}}
 ppo: {{rollout_length: {length}, num_minibatches: 2, learning_rate: 0.01, bptt_length: {bptt}}}
 eval: {{num_episodes: 8}}
 logging: {{tensorboard: false}}
+callbacks: [purejaxppo.envs.host.unity.stats:Stats]
 total_timesteps: {steps}
 """
 
@@ -349,6 +351,8 @@ def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tm
     assert metrics["charts/diverged"].sum() > 0
     assert np.isfinite(metrics["losses/policy_loss"]).all()
     assert metrics["charts/episodes"].sum() > 0
+    exchanges = metrics["Game/Exchanges"]  # the most recent number of them
+    assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
 
 
 @pytest.mark.full

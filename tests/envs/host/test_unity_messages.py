@@ -173,6 +173,17 @@ def test_a_statistic_has_a_name_a_value_and_a_way_to_sum_up():
         channels.stat(payload[:6])
 
 
+def test_statistics_of_several_players_are_one_number():
+    stats = pytest.importorskip("purejaxppo.envs.host.unity.stats")
+    each = [channels.Statistic(0) for _ in range(2)]
+    for one, values in zip(each, ((1.0, 2.0), (6.0,)), strict=True):
+        for value in values:
+            one.add(value)
+    for aggregation, expected in enumerate((3.0, 4.0, 9.0, 3.0)):
+        each[0].aggregation = aggregation
+        assert stats.total(each) == expected
+
+
 def png(pixels):
     out = io.BytesIO()
     Image.fromarray(np.asarray(pixels, np.uint8)).save(out, "PNG")

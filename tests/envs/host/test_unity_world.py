@@ -177,6 +177,13 @@ def test_rewards_of_the_group_are_added():
     assert row(world, [0, 0], *both)["reward"] == [1.25, 1.0]
 
 
+def test_infinite_rewards_of_agent_and_group_do_not_cancel():
+    world = make_world(slots=1)
+    begin(world, agent(1))
+    out = row(world, [0], agent(1, reward=np.inf, group_reward=-np.inf))
+    assert (out["diverged"], out["reward"]) == ([True], [0.0])
+
+
 @pytest.mark.parametrize("reward", [np.nan, np.inf, 1e11])
 def test_a_reward_that_is_not_finite_ends_the_episode_as_diverged(reward):
     world = make_world()
@@ -213,9 +220,12 @@ def test_the_agents_of_a_lost_player_diverge():
     assert row(world, [0, 0])["obs"] == [6.0, 5.0]
 
 
-def test_requests_of_one_agent_twice_are_refused():
-    with pytest.raises(ProtocolError, match="two requests"):
-        begin(make_world(), agent(1), agent(1))
+@pytest.mark.parametrize("done", [False, True])
+def test_an_agent_that_is_named_twice_is_refused(done):
+    world = make_world()
+    begin(world, agent(1))
+    with pytest.raises(ProtocolError, match="named an agent twice"):
+        world.read(output(agent(1, done=done), agent(1, done=True)))
 
 
 def test_a_behaviour_that_comes_later_is_refused():

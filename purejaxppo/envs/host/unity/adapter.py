@@ -8,7 +8,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
@@ -155,6 +155,12 @@ class UnityEnv(HostEnv):
             )
         return CallbackPool(players, self._layout.observation, rows, absent=True)
 
+    @property
+    def players(self) -> list[Player]:
+        """The players that were started."""
+        pools = (cast("CallbackPool", pool).envs for pool in self._pools.values())
+        return [player for players in pools for player in players.players]
+
     def close(self) -> None:
         """Ends the players; programs that were compiled with them must not run again."""
         super().close()
@@ -162,6 +168,11 @@ class UnityEnv(HostEnv):
             _trains.remove(self)
         if not any(env.player == self.player for env in _trains):
             _take(self.player, None)
+
+
+def training_players() -> list[Player]:
+    """The players of all environments of training that are not closed."""
+    return [player for env in _trains for player in env.players]
 
 
 def _seed_after(seed: int, update: int) -> int:

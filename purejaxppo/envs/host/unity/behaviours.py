@@ -91,8 +91,10 @@ class Behaviour:
             for name, seen in zip(names, info.observations, strict=True)
         )
         name = brain.brain_name
-        if not sensors:
-            raise ProtocolError(f"has agents of behaviour {name!r} that observe nothing")
+        if not sensors or any(min(sensor.shape, default=0) < 1 for sensor in sensors):
+            raise ProtocolError(
+                f"has agents of behaviour {name!r} that observe nothing: {[*map(str, sensors)]}"
+            )
         if not continuous and not branches:
             raise ProtocolError(f"has agents of behaviour {name!r} without actions")
         if continuous < 0 or min(branches, default=1) < 1:

@@ -7,6 +7,7 @@ payload's length as a little-endian int32, the payload. Nothing here imports JAX
 import struct
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from purejaxppo.envs.host.unity.messages import ProtocolError
@@ -36,12 +37,19 @@ class SideChannel(Protocol):
         ...
 
 
-class Stat(Protocol):
-    """Takes a statistic that a player recorded."""
+@dataclass
+class Statistic:
+    """A statistic that a player has recorded, since it was looked at last."""
 
-    def __call__(self, name: str, value: float, aggregation: int) -> None:
-        """Aggregation is 0 for an average, 1 for the most recent, 2 a sum, 3 a histogram."""
-        ...
+    aggregation: int
+    """0: an average, 1: the most recent value, 2: a sum, 3: a histogram."""
+    count: int = 0
+    total: float = 0.0
+    last: float = 0.0
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.count, self.total, self.last = self.count + 1, self.total + value, value
 
 
 def pack(channel: uuid.UUID, payload: bytes) -> bytes:

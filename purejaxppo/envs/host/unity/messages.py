@@ -83,6 +83,10 @@ class ProtocolError(Exception):
     """A player sent what is no message of the protocol; one sentence."""
 
 
+class SlotsError(ProtocolError):
+    """A player has agents without slots, which starting it again would not change."""
+
+
 def _file() -> descriptor_pb2.FileDescriptorProto:
     """The table as a .proto file's descriptor."""
     file = descriptor_pb2.FileDescriptorProto(

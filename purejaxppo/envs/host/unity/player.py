@@ -18,7 +18,7 @@ from purejaxppo.config import references
 from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.unity import channels, messages
-from purejaxppo.envs.host.unity.channels import SideChannel
+from purejaxppo.envs.host.unity.channels import SideChannel, Statistic
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError
 from purejaxppo.envs.host.unity.server import Gone, Server
 
@@ -100,8 +100,8 @@ class Player:
         self.spec, self.seed = spec, seed
         self.brains: dict[str, Message] = {}
         """BrainParameters of the behaviours that it has named so far."""
-        self.stats: dict[str, float] = {}
-        """The latest value of each statistic that it has recorded."""
+        self.stats: dict[str, Statistic] = {}
+        """What it has recorded, by name."""
         self.first: Message | None = None
         """Its first RLOutput after a reset, if nobody has answered it yet."""
         self._own = own_channels(spec.own_channels)
@@ -159,8 +159,8 @@ class Player:
         with self.named():
             for channel, payload in channels.unpack(output.rl_output.side_channel):
                 if channel == channels.STATS:
-                    name, value, _ = channels.stat(payload)
-                    self.stats[name] = value
+                    name, value, aggregation = channels.stat(payload)
+                    self.stats.setdefault(name, Statistic(aggregation)).add(value)
                 elif channel in self._own:
                     self._own[channel].receive(payload)
         return output.rl_output

@@ -14,7 +14,7 @@ import numpy as np
 
 from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
-from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, command
+from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
@@ -159,7 +159,7 @@ class Players:
 
     def _restart(self, i: int, error: EngineError) -> None:
         """Starts a player again whose episodes are lost, if that is still allowed."""
-        if self._restarts >= self._most_restarts:
+        if self._restarts >= self._most_restarts or isinstance(error.__cause__, SlotsError):
             raise error
         self._restarts += 1
         warnings.warn(

@@ -16,7 +16,7 @@ import numpy as np
 
 from purejaxppo.envs.host.unity import messages
 from purejaxppo.envs.host.unity.behaviours import Layout, Rows, rows_of
-from purejaxppo.envs.host.unity.messages import Message, ProtocolError
+from purejaxppo.envs.host.unity.messages import Message, ProtocolError, SlotsError
 from purejaxppo.spaces import LARGEST
 
 EMPTY, PLAYING, LOST = 0, 1, 2
@@ -116,14 +116,15 @@ class World:
             output: `RLOutput`.
 
         Raises:
-            ProtocolError: it is not what this player's behaviours say, or has too many agents.
+            ProtocolError: it is not what this player's behaviours say.
+            SlotsError: it has too many agents, or another behaviour.
         """
         infos = [
             (name, info) for name in sorted(output.agentInfos) for info in self._of(output, name)
         ]
         self.asking = [Asking(name, info.id) for name, info in infos if not info.done]
-        if len(self.asking) != len({asking.id for asking in self.asking}):
-            raise ProtocolError("sent two requests of one agent in one message")
+        if len(infos) != len({info.id for _, info in infos}):
+            raise ProtocolError("named an agent twice in one message")
         known = [(name, info) for name, info in infos if info.id in self.slot_of]
         new = [(name, info) for name, info in infos if info.id not in self.slot_of]
         for name, info in known:
@@ -136,7 +137,7 @@ class World:
     def _of(self, output: Message, name: str) -> Iterator[Message]:
         """A behaviour's agents in a message."""
         if name not in self.layout.names:
-            raise ProtocolError(
+            raise SlotsError(
                 f"has agents of behaviour {name!r}, which came after the first decisions: with "
                 f"--env.options max_agents.{name.partition('?')[0]} N there are N places for it"
             )
@@ -158,14 +159,16 @@ class World:
             return
         if playing:
             self.rows.write(slot, self.layout.by_name[name], info)
-            flags.reward[slot] = np.float32(info.reward) + np.float32(info.group_reward)
-            if not self._bounded(slot):
+            reward = info.reward + info.group_reward
+            if not (abs(reward) <= LARGEST and self.rows.bounded(slot, LARGEST)):
                 self._diverge(slot)
+                reward = 0.0
             elif info.done:
                 flags.truncated[slot] = info.max_step_reached
                 flags.terminated[slot] = not info.max_step_reached
             else:
                 self.asked[slot] = True
+            flags.reward[slot] = reward
         if info.done:
             del self.slot_of[info.id]
             self.status[slot] = EMPTY
@@ -177,7 +180,7 @@ class World:
         taken = set(self.slot_of.values())
         free = sorted((bool(self.ended[slot]), slot) for slot in slots if slot not in taken)
         if not free:
-            raise ProtocolError(
+            raise SlotsError(
                 f"has more than {len(slots)} agents of behaviour {name!r} at once: set "
                 f"env.options.max_agents higher"
             )
@@ -197,13 +200,9 @@ class World:
         if not fine:
             self.rows.clear(slot)
 
-    def _bounded(self, slot: int) -> bool:
-        return bool(abs(self.flags.reward[slot]) <= LARGEST) and self.rows.bounded(slot, LARGEST)
-
     def _diverge(self, slot: int) -> None:
         """Ends an episode whose reward or observation is not finite."""
         self.rows.clear(slot)
-        self.flags.reward[slot] = 0
         self.flags.diverged[slot] = self.flags.terminated[slot] = True
         self.asked[slot] = False
         self.status[slot] = LOST
