@@ -83,13 +83,16 @@ def make(
     del film
     launch = _launch(name, config.name, _options(config))
 
-    def start(update: int) -> Games:
+    def start(update: int, number: int) -> Games:
         base = seed_at(2 * seed + evaluation, update)
         with _in_words(config.name):
-            return Games(launch, (base * STREAMS + first) % 2**31)
+            return Games(launch, (base * STREAMS + number) % 2**31)
 
-    games = start(0)  # the first game says what its agents are
+    games = start(0, 0)
     size = games.layout.size
+    if first:  # what a game's agents are, and so its number, is known only now
+        games.close()
+        games = start(0, first // size)
     try:
         count = count_worlds(config, size, num_envs, evaluation=evaluation)
     except ValueError:
@@ -97,7 +100,7 @@ def make(
         raise
     if evaluation:
         count = min(count, max(1, config.num_envs // size))
-    return GodotEnv(config.name, start, games, count)
+    return GodotEnv(config.name, lambda update: start(update, first // size), games, count)
 
 
 class GodotEnv(HostEnv):

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -341,7 +341,7 @@ def _action(name: str, space: Any) -> Box | Discrete:
 _ACTION = ("action_type", "size")
 
 
-def _whole(value: Any, least: int) -> bool:
+def _whole(value: Any, least: int) -> TypeGuard[float]:
     """True for a number without fraction; a bool is none."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value == int(value) and value >= least

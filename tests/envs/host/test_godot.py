@@ -115,7 +115,7 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
 
     rollout, finished = jax.jit(run)(jax.random.key(0))
     env.close()
-    rows = jax.tree.map(lambda x: np.asarray(x)[:, 0].astype(int).tolist(), rollout.transitions)
+    rows = jax.tree.map(lambda x: np.asarray(x).ravel().astype(int).tolist(), rollout.transitions)
     #                      step 1  2  3  4  5  6  7  8
     assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # the third diverges, and its episode ends at 4
     assert rows.start == [1, 0, 1, 1, 1, 1, 0, 0]
@@ -285,3 +285,12 @@ def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
                 assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
             pictures, ends = step.obs, ends + step.terminated.sum()
     assert 6 <= ends <= 10
+
+
+def test_two_halves_are_the_games_of_one_batch():
+    whole = registry.make(config(), 4, seed=3)
+    halves = registry.make_halves(config(), 4, seed=3)
+    play = [np.asarray(jax.jit(env.reset)(jax.random.key(0))[1]) for env in (whole, halves)]
+    whole.close()
+    halves.close()
+    np.testing.assert_array_equal(*play)
