@@ -100,7 +100,9 @@ class Part:
         if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
             size = math.prod(self.space.shape)
             words = f"{len(value)} values in place of {size}" if len(value) != size else words
-        return WireError(f"sent an observation {there} that is not in its space: {words or value}")
+        return WireError(
+            f"sent an observation {there} that is not in its space: {words or str(value)[:80]}"
+        )
 
 
 @dataclass(frozen=True)

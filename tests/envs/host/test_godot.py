@@ -21,7 +21,8 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError
+from purejaxppo.envs.host.engine import free_port
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
@@ -79,6 +80,25 @@ def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training()
     assert env.spec.agents == ("a_0", "b_0")
     assert dict(env.spec.observation.spaces)["obs"] == Box((4,))
     assert isinstance(env.spec.action, Dict)
+
+
+@pytest.mark.toy
+def test_a_game_that_somebody_else_starts_is_waited_for():
+    port = free_port()
+    name, options = "godot/editor", {"port": port, "timeout": 10.0}
+    game = subprocess.Popen(
+        ["sh", "-c", f"sleep 0.3; exec {GAME} --port={port}"], stdout=subprocess.DEVNULL
+    )
+    env = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2)
+    assert env.spec.num_envs == 2
+    with pytest.raises(SimulatorError, match=rf"port {port} .* eval.num_episodes = 0 trains with"):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
+    env.close()
+    assert game.wait(5.0) == 0
+    with pytest.raises(
+        SimulatorError, match=rf"the game on port {port} did not connect within 1 s"
+    ):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options | {"timeout": 1}), 2)
 
 
 class AtOnce:
