@@ -19,7 +19,7 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of,
 
 IMAGE = "2d"
 """Names of observations that contain it are images."""
-RGB, RGBA = 3, 4
+RGB, RGBA, MOST_AGENTS = 3, 4, 10_000
 BAD = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
 """Errors of code that reads values of the wrong kind."""
 
@@ -271,8 +271,8 @@ def layout_of(info: Message) -> Layout:
     if missing:
         raise MakeError(f"its description has no {missing[0]}: is its plugin Godot RL Agents' own?")
     count = info["n_agents"]
-    if not _whole(count, 1):
-        raise MakeError(f"n_agents is {count!r}: no agent is in the game's group AGENT")
+    if not _whole(count, 1) or count > MOST_AGENTS:
+        raise MakeError(f"n_agents is {count!r}: the group AGENT should have 1 to {MOST_AGENTS:,}")
     spaces = [
         _repeated(info[key], key, int(count)) for key in ("observation_space", "action_space")
     ]
