@@ -23,7 +23,6 @@ from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
-from purejaxppo.envs.host.godot_spaces import Layout
 from purejaxppo.envs.options import check_alike, check_known
 from purejaxppo.envs.worlds import count_worlds
 
@@ -39,7 +38,6 @@ DEFAULTS: dict[str, Any] = {
     "arguments": "",
 }
 """Options, with their defaults."""
-MakePool = Callable[[int, int], CallbackPool]
 EDITOR = "editor"
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
@@ -83,53 +81,51 @@ def make(
         SimulatorError: it does not start.
     """
     del film
-    options = _options(config)
-    if config.max_episode_steps:
-        raise ValueError(
-            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
-            f"end where the game says so; limit them there, by `reset_after` of its AIController"
-        )
-    launch = _launch(name, config.name, options)
-    probe = _started(config.name, launch, _seed(seed, evaluation, 0, first))
-    layout = probe.layout
+    launch = _launch(name, config.name, _options(config))
+
+    def start(update: int, number: int) -> Games:
+        base = seed_at(2 * seed + evaluation, update)
+        with _in_words(config.name):
+            return Games(launch, (base * STREAMS + number) % 2**31)
+
+    games = start(0, 0)
+    size = games.layout.size
+    if first:  # what a game's agents are, and so its number, is known only now
+        games.close()
+        games = start(0, first // size)
     try:
-        count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
+        count = count_worlds(config, size, num_envs, evaluation=evaluation)
     except ValueError:
-        probe.close()
+        games.close()
         raise
     if evaluation:
-        count = min(count, max(1, config.num_envs // layout.size))
-    unused = [probe]
-
-    def make_pool(rows: int, update: int) -> CallbackPool:
-        if update and unused:  # other episodes than the run began with
-            unused.pop().close()
-        games = (
-            unused.pop()
-            if unused
-            else _started(config.name, launch, _seed(seed, evaluation, update, first))
-        )
-        with _in_words(config.name):
-            games.extend(rows // layout.size)
-        return CallbackPool(games, layout.observation, rows, at_once=True)
-
-    return GodotEnv(make_pool, layout, count, unused)
+        count = min(count, max(1, config.num_envs // size))
+    return GodotEnv(config.name, lambda update: start(update, first // size), games, count)
 
 
 class GodotEnv(HostEnv):
     """Agents of several games.
 
     Args:
-        make_pool: see `HostEnv`.
-        layout: a game's agents.
+        name: family/task, for messages.
+        start: number of updates before a run continues -> a first game.
+        games: what it returned for 0; the first pool takes it over.
         count: number of games.
-        unused: those that were started to read their spaces, until a pool has them.
     """
 
-    def __init__(
-        self, make_pool: MakePool, layout: Layout, count: int, unused: list[Games]
-    ) -> None:
+    def __init__(self, name: str, start: Callable[[int], Games], games: Games, count: int) -> None:
         """Prepares the batch."""
+        layout = games.layout
+        self._unused = [games]
+
+        def make_pool(rows: int, update: int) -> CallbackPool:
+            if update and self._unused:  # other episodes than the run began with
+                self._unused.pop().close()
+            games = self._unused.pop() if self._unused else start(update)
+            with _in_words(name):
+                games.extend(rows // layout.size)
+            return CallbackPool(games, layout.observation, rows, at_once=True)
+
         super().__init__(
             make_pool,
             layout.observation,
@@ -139,7 +135,6 @@ class GodotEnv(HostEnv):
             num_agents=layout.size,
             agents=layout.names,
         )
-        self._unused = unused
 
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
@@ -152,8 +147,13 @@ def _options(config: EnvConfig) -> dict[str, Any]:
     """All options, with their defaults.
 
     Raises:
-        ValueError: an unknown one, or one of another kind.
+        ValueError: an unknown one, or one of another kind; a time limit.
     """
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
+            f"end where the game says so; limit them there, by `reset_after` of its AIController"
+        )
     check_known(config.name, config.options, DEFAULTS, suggest=True)
     options = DEFAULTS | config.options
     for key, value in options.items():
@@ -239,16 +239,6 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
         raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
     if done.returncode:
         raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
-
-
-def _seed(seed: int, evaluation: bool, update: int, first: int) -> int:
-    """The seed of the first game's generator; the others' follow."""
-    return (seed_at(2 * seed + evaluation, update) * STREAMS + first) % 2**31
-
-
-def _started(name: str, launch: Launch, seed: int) -> Games:
-    with _in_words(name):
-        return Games(launch, seed)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,8 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError
+from purejaxppo.envs.host.engine import free_port
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
@@ -81,6 +82,25 @@ def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training()
     assert isinstance(env.spec.action, Dict)
 
 
+@pytest.mark.toy
+def test_a_game_that_somebody_else_starts_is_waited_for():
+    port = free_port()
+    name, options = "godot/editor", {"port": port, "timeout": 10.0}
+    game = subprocess.Popen(
+        ["sh", "-c", f"sleep 0.3; exec {GAME} --port={port}"], stdout=subprocess.DEVNULL
+    )
+    env = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2)
+    assert env.spec.num_envs == 2
+    with pytest.raises(SimulatorError, match=rf"port {port} .* eval.num_episodes = 0 trains with"):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
+    env.close()
+    assert game.wait(5.0) == 0
+    with pytest.raises(
+        SimulatorError, match=rf"the game on port {port} did not connect within 1 s"
+    ):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options | {"timeout": 1}), 2)
+
+
 class AtOnce:
     """A pool of one: rewards 1, ends at steps 2, 4 and 5, and NaN at step 3."""
 
@@ -115,7 +135,7 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
 
     rollout, finished = jax.jit(run)(jax.random.key(0))
     env.close()
-    rows = jax.tree.map(lambda x: np.asarray(x)[:, 0].astype(int).tolist(), rollout.transitions)
+    rows = jax.tree.map(lambda x: np.asarray(x).ravel().astype(int).tolist(), rollout.transitions)
     #                      step 1  2  3  4  5  6  7  8
     assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # the third diverges, and its episode ends at 4
     assert rows.start == [1, 0, 1, 1, 1, 1, 0, 0]
@@ -285,3 +305,12 @@ def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
                 assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
             pictures, ends = step.obs, ends + step.terminated.sum()
     assert 6 <= ends <= 10
+
+
+def test_two_halves_are_the_games_of_one_batch():
+    whole = registry.make(config(), 4, seed=3)
+    halves = registry.make_halves(config(), 4, seed=3)
+    play = [np.asarray(jax.jit(env.reset)(jax.random.key(0))[1]) for env in (whole, halves)]
+    whole.close()
+    halves.close()
+    np.testing.assert_array_equal(*play)
