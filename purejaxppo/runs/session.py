@@ -140,9 +140,12 @@ def train(
     quiet = quiet or place.index > 0
     with processes.raise_together():
         devices = start_jax(config, place)
-        registry.resolve(config.env)  # first: a wrong name is no change of an earlier run
         if not clobber:
-            config, notes = continue_config(config, run_dir)
+            try:
+                config, notes = continue_config(config, run_dir)
+            except ValueError:
+                registry.resolve(config.env)  # a wrong name is no change of an earlier run
+                raise
             for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
                 print(line, flush=True)
         config = resolve_shards(config, len(devices))
@@ -221,7 +224,7 @@ def prepare(run: TrainingLoop) -> TrainState:
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
     if resumes:
-        run.programs.parts.env.continue_at(run.checkpoints.progress().update)
+        run.programs.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
         with processes.raise_together():
