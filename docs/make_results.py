@@ -298,7 +298,8 @@ def startup(rows: Rows) -> list[str]:
         "`python benchmarks/startup.py --before FOLDER`: seconds of whole processes, medians of "
         "rounds in which all take turns, with the range, "
         f"on {rows[0]['cores']} cores of an {rows[0]['device']}. Before is version 0.2.0. Cold "
-        "starts have an empty cache. Importing JAX and Brax alone is `python -c 'import jax, brax.envs'`.",
+        "starts have an empty cache. Importing JAX and Brax alone is `python -c 'import jax, "
+        "brax.envs'`.",
         "",
         "| command | seconds | before | ratio | importing JAX and Brax alone | ratio |",
         "| --- " * 6 + "|",

@@ -11,7 +11,7 @@ from purejaxppo import kept
 from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes, shelf
-from purejaxppo.parallel.shelf import Shell
+from purejaxppo.parallel.shells import Shell
 from purejaxppo.runs import recording
 from purejaxppo.runs.programs import Programs
 from purejaxppo.trained_agent import Agent

@@ -211,7 +211,7 @@ class Programs:
 
     def close(self) -> None:
         """Closes the simulators; the compiled functions must not be called again."""
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for env in self._envs:
             env.close()
 

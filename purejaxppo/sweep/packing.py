@@ -135,10 +135,15 @@ def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) ->
     config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
     programs = Programs(config, devices, filled)
     try:
-        state = programs.abstract_state()
-        programs.compile(state)
+        needed: float = programs.kept.fact("bytes", lambda: _bytes(programs))
+        return needed
     finally:
         programs.close()
+
+
+def _bytes(programs: Programs) -> float:
+    state = programs.abstract_state()
+    programs.compile(state)
     compiled = [programs.train_chunk] + [programs.evaluate] * bool(programs.evaluate)
     leaves = jax.tree.leaves((state.agent, state.opt_state))
     state_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)

@@ -13,7 +13,8 @@ import pytest
 from flax import struct
 
 from purejaxppo.parallel import shelf
-from purejaxppo.parallel.shelf import Shelf, Shell, packed, prune, unpacked
+from purejaxppo.parallel.shelf import Shelf, prune
+from purejaxppo.parallel.shells import Shell, packed, unpacked
 
 pytestmark = pytest.mark.toy
 
