@@ -13,6 +13,7 @@ from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes, shelf
 from purejaxppo.parallel.shells import Shell
 from purejaxppo.runs import recording
+from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.programs import Programs
 from purejaxppo.trained_agent import Agent
 
@@ -189,6 +190,27 @@ def test_without_one_of_its_programs_a_run_makes_that_one(keeping, config, name,
     programs.close()
     assert_same(got, want)
     assert entry.stat().st_size > 1000
+
+
+def test_a_save_of_one_kind_of_run_is_restored_by_the_other(keeping, config, tmp_path):
+    runs, states = [], []
+    for _ in range(2):
+        runs.append(Programs(config, jax.devices()))
+        states.append(runs[-1].init())
+        runs[-1].compile(states[-1])
+        assert runs[-1].evaluate  # all of them are compiled, and kept
+    assert jax.tree.structure(states[0]) != jax.tree.structure(states[1])
+    for saved, template in (states, reversed(states)):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        checkpoints = Checkpoints(folder)
+        checkpoints.save(saved, Progress.of(1))
+        checkpoints.wait()
+        restored = checkpoints.restore(template)[0]
+        checkpoints.close()
+        assert jax.tree.structure(restored) == jax.tree.structure(template)
+        assert_same(jax.tree.leaves(restored), jax.tree.leaves(saved))
+    for run in runs:
+        run.close()
 
 
 def test_evaluations_and_films_are_the_same_from_kept_programs(keeping, config):
