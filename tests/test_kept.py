@@ -8,6 +8,7 @@ import pytest
 from support.trees import assert_same
 
 from purejaxppo import kept
+from purejaxppo.commands import keep_programs
 from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes, shelf
@@ -96,6 +97,17 @@ def test_this_packages_sources_and_installed_versions_do(keeping, config, monkey
     (tmp_path / "purejaxppo" / "kept.py").write_text("more")
     assert key_of(config) != changed
     monkeypatch.undo()
+
+
+@pytest.mark.toy
+def test_commands_keep_programs_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv(shelf.SWITCH)
+    assert shelf.folder() is None
+    keep_programs()
+    assert shelf.folder() is not None
+    monkeypatch.setenv(shelf.SWITCH, "0")
+    keep_programs()
+    assert shelf.folder() is None
 
 
 @pytest.mark.toy
