@@ -288,6 +288,39 @@ def first_minutes(rows: Rows) -> list[str]:
     return lines
 
 
+def startup(rows: Rows) -> list[str]:
+    """Seconds of commands, beside the version before and plain imports."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "## Start",
+        "",
+        "`python benchmarks/startup.py --before FOLDER`: seconds of whole processes, medians of "
+        "rounds in which all take turns, with the range, "
+        f"on {rows[0]['cores']} cores of an {rows[0]['device']}. Before is version 0.2.0. Cold "
+        "starts have an empty cache. Importing JAX and Brax alone is `python -c 'import jax, "
+        "brax.envs'`.",
+        "",
+        "| command | seconds | before | ratio | importing JAX and Brax alone | ratio |",
+        "| --- " * 6 + "|",
+    ]
+    for (what,), own in group(rows, "what").items():
+        rounds = {row["contender"]: row["rounds"] for row in own}
+        ours = statistics.median(rounds["ours"])
+        cells = []
+        for other in ("before", "imports"):
+            taken = rounds.get(other)
+            cells += [span(taken), f"{ours / statistics.median(taken):.2f}"] if taken else ["", ""]
+        lines.append(f"| {what} | {span(rounds['ours'])} | {' | '.join(cells)} |")
+    return lines
+
+
+def span(rounds: list[float]) -> str:
+    """The median of rounds, with their range."""
+    return f"{statistics.median(rounds):.1f} ({min(rounds):.1f} to {max(rounds):.1f})"
+
+
 def interpolated(x: float, xs: tuple[float, ...], ys: tuple[float, ...]) -> float:
     """The value at x of a line through points."""
     for left, right, low, high in zip(xs, xs[1:], ys, ys[1:], strict=False):
@@ -782,6 +815,7 @@ def document() -> str:
         *seeds(read("seeds.jsonl")),
         *scaling(read("scaling.jsonl")),
         *batch(read("batch.jsonl")),
+        *startup(read("startup.jsonl")),
         "",
         "## Memory",
         "",

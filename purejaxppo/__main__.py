@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from purejaxppo import __version__, interrupts
+from purejaxppo.commands import keep_programs
 from purejaxppo.config.hints import nearest
 
 
@@ -58,8 +59,10 @@ def main(args: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"error: {_wrong(words)}", file=sys.stderr)
         return 2
-    if args is None and COMMANDS[words[0]].listens:  # before JAX is imported, which takes seconds
-        interrupts.listen()
+    if args is None:
+        keep_programs()
+        if COMMANDS[words[0]].listens:  # before JAX is imported, which takes seconds
+            interrupts.listen()
     return importlib.import_module(COMMANDS[words[0]].module).main(words[1:])
 
 

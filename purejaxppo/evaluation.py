@@ -1,15 +1,16 @@
 """Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import streams
+from purejaxppo import kept, streams
 from purejaxppo.agents import decisions
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
@@ -310,6 +311,11 @@ def evaluation_shards(
     return Shards(left if enough else 1, devices, num_members)
 
 
+def _made(make: Any) -> list[Any]:
+    """What a function under `functools.cache` has made: nothing, or one thing."""
+    return [make()] if make.cache_info().currsize else []
+
+
 def evaluate(
     agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
 ) -> Evaluation:
@@ -329,25 +335,33 @@ def evaluate(
     per_turn = min(episodes, MAX_PARALLEL)
     size = len(agent.members)
     shards = evaluation_shards(agent.config, per_turn, jax.devices(), size)
-    evaluator = Evaluator(
-        agent.config,
-        agent.policy,
-        per_turn,
-        deterministic=deterministic,
-        shards=shards,
-        seed=seed + OTHER_STARTS,
+    depends = "evaluate", per_turn, deterministic, size, shards.num_shards
+    known = kept.shelf(agent.config, shards.devices, *depends)
+    evaluator = functools.cache(
+        lambda: Evaluator(
+            agent.config,
+            agent.policy,
+            per_turn,
+            deterministic=deterministic,
+            shards=shards,
+            seed=seed + OTHER_STARTS,
+        )
     )
-    run = jax.jit(evaluator.evaluate)
+    count = known.fact("count", lambda: evaluator().count)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
-    turns = -(-episodes // per_turn)
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
         key = jnp.broadcast_to(key, (size,))
     try:
-        with named_failures(agent.config.env.name, evaluator.env):
-            firsts = [jnp.int32(turn * evaluator.count) for turn in range(turns)]
-            results = [jax.device_get(run(state, key, first)) for first in firsts]
+        with named_failures(agent.config.env.name, *(made.env for made in _made(evaluator))):
+            run = known.program(
+                "evaluate",
+                lambda: jax.jit(evaluator().evaluate).lower(state, key, np.int32(0)),
+            )
+            firsts = range(0, -(-episodes // per_turn) * count, count)
+            results = [jax.device_get(run(state, key, np.int32(first))) for first in firsts]
     finally:
-        evaluator.close()
+        for made in _made(evaluator):
+            made.close()
     returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
     return Evaluation(returns[..., :episodes], lengths[..., :episodes])

@@ -55,6 +55,19 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
     assert "| about pool | 8 x 4 | 1,000 | 1,000 to 1,000 | 0.83 | 3.33 |" in lines
 
 
+def test_start_table_divides_by_the_version_before_and_by_imports():
+    common = {"what": "hopper", "device": "CPU", "cores": 2}
+    rounds = {"ours": [3.0, 2.0, 9.0], "before": [6.0, 12.0, 5.0], "imports": [2.0, 2.0, 2.0]}
+    rows = [{**common, "contender": name, "rounds": taken} for name, taken in rounds.items()]
+    lines = load_script().startup(rows)
+    assert (
+        "| hopper | 3.0 (2.0 to 9.0) | 6.0 (5.0 to 12.0) | 0.50 | 2.0 (2.0 to 2.0) | 1.50 |"
+        in lines
+    )
+    (line,) = load_script().startup(rows[:1])[-1:]
+    assert line == "| hopper | 3.0 (2.0 to 9.0) |  |  |  |  |"
+
+
 def test_jax_table_divides_our_speed_by_that_of_the_simulators_own_reset():
     common = {"env": "craftax/C", "num_envs": 256, "device": "CPU"}
     rows = [

@@ -75,7 +75,9 @@ class BraxTask:
     def __init__(self, env: Any) -> None:
         """Adapts a raw Brax environment."""
         self.env = env
-        self.observation = Box((int(env.observation_size),))
+        # Its own observation_size resets, operation by operation, each of which compiles.
+        start = jax.eval_shape(lambda: env.reset(jax.random.PRNGKey(0)))
+        self.observation = Box((start.obs.shape[-1],))
         self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "BraxTask":

@@ -5,6 +5,8 @@ environment variable MUJOCO_GL, and a broken driver kills the process that tries
 first, then OSMesa; where neither draws, `painter.py` does. MUJOCO_GL=off selects the painter.
 """
 
+import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -26,6 +28,8 @@ SMOOTHING = 12
 STILL = 1.8
 """Largest ratio of the whole video's box to a pose's for which the camera does not move."""
 MARGIN = 1.05
+CHILDREN = 2
+"""Processes that render: without a GPU, one leaves half of two cores idle."""
 FREE, HINGE = 0, 3  # mjtJoint
 
 
@@ -85,27 +89,34 @@ def backends() -> tuple[str, ...]:
 
 
 def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iterator[np.ndarray]:
-    """Yields the frames of a child process that renders on `backend`; none where that fails."""
+    """Yields the frames of child processes that render on `backend`; none where that fails.
+
+    They take turns, frame by frame.
+    """
     import mujoco
 
     size = 3 * shape[0] * shape[1]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as children:
         model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
         mujoco.mj_saveModel(model, str(model_path))
         np.savez(motion_path, **motion._asdict(), **camera._asdict(), shape=np.array(shape))
-        child = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("gl.py")), model_path, motion_path],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "MUJOCO_GL": backend},
-        )
-        assert child.stdout
-        try:
-            while len(image := child.stdout.read(size)) == size:
-                yield np.frombuffer(image, np.uint8).reshape(*shape, 3)
-        finally:
-            child.kill()
-            child.communicate()
+        script = [sys.executable, str(Path(__file__).with_name("gl.py")), model_path, motion_path]
+        turns = min(CHILDREN, len(motion.qpos))
+        outputs = []
+        for turn in range(turns):
+            child = subprocess.Popen(
+                [*script, str(turn), str(turns)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "MUJOCO_GL": backend},
+            )
+            children.callback(child.communicate)
+            children.callback(child.kill)
+            outputs.append(child.stdout)
+        for output in itertools.cycle(outputs):
+            if len(image := output.read(size)) < size:
+                return
+            yield np.frombuffer(image, np.uint8).reshape(*shape, 3)
 
 
 def visible(model: Any) -> np.ndarray:

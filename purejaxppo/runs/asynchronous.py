@@ -63,6 +63,9 @@ class AsynchronousPrograms(Programs):
         super().__init__(config, devices, change=change)
         self.actor_device = jax.local_devices(backend="cpu")[-1]
 
+    def begin(self) -> None:
+        """Does nothing: the actor's part is lowered for arrays on its own device."""
+
     def compile_training(self, state: TrainState) -> None:
         """Compiles the actor's and the learner's part."""
 

@@ -12,11 +12,11 @@ from purejaxppo.runs.rows import Row
 
 def confidence(values: np.ndarray) -> np.ndarray:
     """Half the width of the 95 % confidence interval of the mean over axis 0, by Student's t."""
-    from scipy import stats
-
     count = len(values)
     if count < 2:
         return np.full(values.shape[1:], np.nan)
+    from scipy import stats  # dear to import
+
     quantile = stats.t.ppf(0.975, count - 1)
     return quantile * values.std(axis=0, ddof=1) / math.sqrt(count)
 

@@ -307,7 +307,7 @@ class TrainingLoop:
     @property
     def restorable(self) -> bool:
         """True if resuming continues the environments, too, and not only the agent."""
-        return self.programs.parts.env.spec.restorable
+        return self.programs.facts.spec.restorable
 
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""
@@ -324,7 +324,7 @@ class TrainingLoop:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.parts.figures)
+        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.facts.figures)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""

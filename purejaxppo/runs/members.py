@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
@@ -44,5 +45,5 @@ def keep_better(better, best: Any, new: Any) -> Any:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Stacks trees of arrays into one tree with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    """Stacks trees of numbers into one tree of arrays with a leading axis, compiling nothing."""
+    return jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *trees))

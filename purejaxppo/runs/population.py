@@ -187,30 +187,38 @@ class PopulationPrograms(Programs):
         rules: Rules,
     ) -> None:
         """Builds the parts; nothing is compiled yet."""
-        super().__init__(config, devices, members)
         self.rules = rules
+        super().__init__(
+            config, devices, members, depends_on=(rules, [member.seed for member in members])
+        )
 
     def init(self) -> PopulationState:
         """The state before the first update."""
-        state = super().init()
+        return self._with_population(super().init())
+
+    def abstract_state(self) -> PopulationState:
+        """The shapes of the state."""
+        return self._with_population(super().abstract_state())
+
+    def _with_population(self, state: TrainState) -> PopulationState:
         size = len(self.members)
         population = Population(
             hp=self.hp,
-            return_sum=jnp.zeros(size),
-            episodes=jnp.zeros(size, jnp.int32),
-            diverged=jnp.zeros(size, jnp.int32),
-            parent=jnp.arange(size, dtype=jnp.int32),
+            return_sum=np.zeros(size, np.float32),
+            episodes=np.zeros(size, np.int32),
+            diverged=np.zeros(size, np.int32),
+            parent=np.arange(size, dtype=np.int32),
         )
         population = jax.device_put(population, self.shards.shardings(None))
         fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(TrainState)}
         return PopulationState(**fields, population=population)
 
-    def compile_training(self, state: TrainState) -> None:
-        """Compiles chunks of updates with selections between them."""
+    def _lower_training(self, state: PopulationState) -> Any:
+        """Lowers chunks of updates with selections between them."""
         out = self.shards.shardings((state_axes(PopulationState), None))
-        donate = (0,) if self.parts.env.spec.restorable else ()
+        donate = (0,) if self.facts.spec.restorable else ()
         train = jax.jit(self.train_population, donate_argnums=donate, out_shardings=out)
-        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
+        return train.lower(state, self.hp, np.int32(1))
 
     def train_population(
         self, state: PopulationState, hp: Hyperparams, num_updates
@@ -264,7 +272,7 @@ class PopulationLoop(TrainingLoop):
     def __init__(self, programs: PopulationPrograms, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves; warns if selections will have to wait for episodes."""
         super().__init__(programs, run_dir, console)
-        length, spec = self.config.ppo.rollout_length, programs.parts.env.spec
+        length, spec = self.config.ppo.rollout_length, programs.facts.spec
         if warning := short_interval(programs.rules, length, spec.max_episode_steps):
             console.say(warning)
 

@@ -2,23 +2,27 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import streams
+from purejaxppo import kept, streams
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.aliases import Key
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
+from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards, largest_divisor
-from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids, train_program
+from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
 from purejaxppo.runs import pretraining
 from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
 from purejaxppo.types import TrainState
@@ -29,10 +33,23 @@ MIN_ROWS_ACCELERATED = 4096
 """The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
 
 
+AFTER = {"evaluate": ("train",)}
+"""Programs that wait for others, which are needed first."""
+
+
+class Facts(NamedTuple):
+    """What a run has to know of its parts, besides their compiled functions."""
+
+    spec: EnvSpec
+    figures: tuple[str, ...]
+
+
 class Programs:
     """The compiled functions of a run: each compiled exactly once, ahead of time.
 
-    All states, keys, hyperparameters and metrics have a leading axis of members.
+    All states, keys, hyperparameters and metrics have a leading axis of members. Programs are
+    traced one after another and compiled side by side. Where they are kept (`kept.shelf`), parts
+    are not even made.
 
     Args:
         config: of the run, with `num_shards` resolved.
@@ -40,6 +57,7 @@ class Programs:
         members: each agent's own config; they differ in seeds and tunable numbers alone. None: the
             config's seeds.
         change: the parts that the config names -> those to train with.
+        depends_on: whatever else the compiled functions depend on.
 
     Raises:
         ValueError: there are several members, and the run is one that cannot be vmapped.
@@ -52,8 +70,9 @@ class Programs:
         members: Sequence[Config] | None = None,
         *,
         change: Callable[[Parts], Parts] | None = None,
+        depends_on: Any = (),
     ) -> None:
-        """Builds the parts; nothing is compiled yet."""
+        """Builds the parts, unless all that follows from them is kept; nothing is compiled yet."""
         self.members = list(members or seeds_of(config))
         if len(self.members) > 1:
             check_vmappable(config)
@@ -63,21 +82,36 @@ class Programs:
         self.devices = devices
         self.shards = Shards(config.num_shards, devices, len(self.members))
         self.change = change
-        self.parts = make_parts(config, self.shards, change=change)
         self.hp = stack([make_hyperparams(member) for member in self.members])
-        seeds = [member.seed for member in self.members]
-        self.key = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+        seeds = jnp.asarray([member.seed for member in self.members], jnp.uint32)
+        self.key: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
+        self._ids = np.arange(config.num_shards, dtype=np.int32)
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
         self.compile_seconds = 0.0
-        self.evaluate: Any = None
-        # Before there is a folder, since the task may refuse them.
-        checked = config.eval.options and config.eval.num_episodes
-        self.evaluator: Evaluator | None = self._make_evaluator() if checked else None
+        self.evaluator: Evaluator | None = None
+        self._pool = ThreadPoolExecutor(3, "compile")
+        self._jobs: dict[str, Future] = {}
+        depends = type(self).__name__, len(self.members), depends_on
+        self.kept = kept.shelf(config, self.shards.devices, *depends, changed=change is not None)
+        self.facts: Facts = self.kept.fact("facts", self._facts)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The parts of the training, made when they are first needed."""
+        return make_parts(self.config, self.shards, change=self.change)
+
+    def _facts(self) -> Facts:
+        """Makes the parts; so that what they refuse is refused before there is a folder."""
+        if self.config.eval.options and self.config.eval.num_episodes:
+            self.evaluator = self._make_evaluator()
+        return Facts(self.parts.env.spec, tuple(self.parts.figures))
 
     def init(self) -> TrainState:
-        """The state before the first update."""
+        """The state before the first update. All programs begin to compile."""
         with named_failures(self.config.env.name, self):
-            return jax.block_until_ready(self._init()(self.key, shard_ids(self.parts)))
+            init = self._job("init", lambda: self._init.lower(self.key, self._ids))
+            self.begin()
+            return jax.block_until_ready(init.result()(self.key, self._ids))
 
     def pretrain(self, state: TrainState) -> TrainState:
         """Trains the agent of a state on the config's teacher, before the first update."""
@@ -88,35 +122,69 @@ class Programs:
 
     def abstract_state(self) -> TrainState:
         """The shapes of the state, enough to compile for it."""
-        return self._init().eval_shape(self.key, shard_ids(self.parts))
+        return self._init.eval_shape(self.key, self._ids)
 
+    @cached_property
     def _init(self) -> Any:
         return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
 
+    def begin(self) -> None:
+        """Begins to compile training and evaluation, which take the state that `init` returns."""
+        self._job("train", lambda: self._lower_training(self.abstract_state()))
+        if self.config.eval.num_episodes:
+            self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
+
     def compile(self, state: TrainState) -> None:
-        """Compiles training and evaluation for states like this one."""
+        """Waits until training is compiled for states like this one; evaluation goes on."""
         started = time.perf_counter()
         self.compile_training(state)
         if self.config.eval.num_episodes:
-            self.evaluator = evaluator = self.evaluator or self._make_evaluator()
-            out = self.read_by_all(evaluator.shards)
-            evaluate = jax.jit(evaluator.evaluate, out_shardings=out)
-            self.evaluate = evaluate.lower(state.agent, self.eval_key(0)).compile()
+            self._job("evaluate", lambda: self._lower_evaluation(state))
         self.compile_seconds = time.perf_counter() - started
+
+    def compile_training(self, state: TrainState) -> None:
+        """Compiles chunks of updates."""
+        self.train_chunk = fitted(
+            self._job("train", lambda: self._lower_training(state)).result(), state
+        )
+
+    @property
+    def evaluate(self) -> Any:
+        """(agent, key) -> `Outcome`, compiled; None if a run does not evaluate."""
+        return self._jobs["evaluate"].result() if "evaluate" in self._jobs else None
+
+    def _job(self, name: str, lower: Callable[[], Any]) -> Future:
+        """The compiled program of a name, in the making; one that is not kept is traced here."""
+        if name not in self._jobs:
+            before = [self._jobs[first] for first in AFTER.get(name, ()) if first in self._jobs]
+            lowered = None if self.kept.has(name) else lower()
+
+            def finish() -> Any:
+                wait(before)
+                if lowered is None:
+                    return self.kept.program(name, lower)
+                return self.kept.compile(name, lowered)
+
+            self._jobs[name] = self._pool.submit(finish)
+        return self._jobs[name]
+
+    def _lower_training(self, state: TrainState) -> Any:
+        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
+        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
+        donate = (0,) if self.facts.spec.restorable else ()
+        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
+        return train.lower(state, self.hp, np.int32(1))
+
+    def _lower_evaluation(self, state: TrainState) -> Any:
+        self.evaluator = evaluator = self.evaluator or self._make_evaluator()
+        out = self.read_by_all(evaluator.shards)
+        return jax.jit(evaluator.evaluate, out_shardings=out).lower(state.agent, self.eval_key(0))
 
     def _make_evaluator(self) -> Evaluator:
         """The evaluations of a run, with their environments."""
         config, episodes = self.config, self.config.eval.num_episodes
         shards = evaluation_shards(config, episodes, self.shards.devices, self.shards.num_members)
         return Evaluator(config, self.parts.policy, episodes, shards=shards, seed=config.seed)
-
-    def compile_training(self, state: TrainState) -> None:
-        """Compiles chunks of updates."""
-        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
-        # A host simulator can fail in the middle of a chunk: then the state before it is saved.
-        donate = (0,) if self.parts.env.spec.restorable else ()
-        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
-        self.train_chunk = train.lower(state, self.hp, np.int32(1)).compile()
 
     def read_by_all(self, shards: Shards) -> Any:
         """The sharding of numbers that each process reads: all devices for several processes."""
@@ -128,25 +196,61 @@ class Programs:
         return self.config.steps_per_update * len(self.members)
 
     @property
+    def _envs(self) -> list[Any]:
+        """The environments that were made."""
+        envs = [self.parts.env] if "parts" in self.__dict__ else []
+        return [*envs, self.evaluator.env] if self.evaluator else envs
+
+    @property
     def failure(self) -> Exception | None:
         """The first failure of a simulator on the host, None if there is none."""
-        envs = [self.parts.env] + ([self.evaluator.env] if self.evaluator else [])
-        return next((env.failure for env in envs if env.failure), None)
+        return next((env.failure for env in self._envs if env.failure), None)
+
+    def continue_at(self, update: int) -> None:
+        """Prepares simulators that cannot be restored for a run that goes on."""
+        if not self.facts.spec.restorable:
+            self.parts.env.continue_at(update)
 
     def close(self) -> None:
         """Closes the simulators; the compiled functions must not be called again."""
-        self.parts.env.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for env in self._envs:
+            env.close()
 
-    def eval_key(self, update: int):
+    def eval_key(self, update: int) -> Key:
         """Each member's key of the evaluation after `update` updates, as if it trained alone."""
-        return jax.vmap(lambda key: evaluation_key(key, update))(self.key)
+        key: Key = _evaluation_keys(self.key, np.int32(update))
+        return key
+
+
+def fitted(compiled: Any, state: TrainState) -> Any:
+    """A compiled program for a state whose nodes may be of other classes than it was compiled for.
+
+    Where one of a run's programs is kept and another one is not, they are `Shell`s in the one.
+    """
+    expected = compiled.in_tree.children()[0].children()[0]
+    return compiled if jax.tree.structure(state) == expected else Fitted(compiled, expected)
+
+
+class Fitted:
+    """A compiled program that puts the leaves of its first argument into the tree that it takes."""
+
+    def __init__(self, compiled: Any, expected: Any) -> None:
+        """Stores both."""
+        self.compiled, self.expected = compiled, expected
+        self.memory_analysis = compiled.memory_analysis
+
+    def __call__(self, state: Any, *rest: Any) -> Any:
+        """Calls the program."""
+        return self.compiled(jax.tree.unflatten(self.expected, jax.tree.leaves(state)), *rest)
 
 
 def evaluation_key(key, update: int):
     """The key of the evaluation after `update` updates of a run with this key."""
     return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
+
+
+_evaluation_keys = jax.jit(jax.vmap(evaluation_key, (0, None)))
 
 
 def resolve_shards(config: Config, num_devices: int, platform: str = "cpu") -> Config:

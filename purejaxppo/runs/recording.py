@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo import kept
 from purejaxppo.agents.decisions import begins, hold
 from purejaxppo.config.hints import number
 from purejaxppo.envs import registry
@@ -43,29 +44,43 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     Returns:
         (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
-    env = registry.make(evaluated(agent.config), 1, seed=seed, evaluation=True, film=True)
-    policy = agent.policy
-    act = how_to_act(agent.config, policy, deterministic)
-    episode = act, policy.network.initial_carry, agent.state, seed, agent.config.eval.max_steps
+    config = agent.config
+    env = registry.make(evaluated(config), 1, seed=seed, evaluation=True, film=True)
+    film: Any = film_on_host if registry.on_host(config.env) else film_in_jax
     try:
         with (
-            named_failures(agent.config.env.name, env),
-            jax.default_matmul_precision(agent.config.matmul_precision),
+            named_failures(config.env.name, env),
+            jax.default_matmul_precision(config.matmul_precision),
         ):
-            film: Any = film_on_host if registry.on_host(agent.config.env) else film_in_jax
-            states, rewards = film(env, *episode)
+            states, rewards = film(env, agent, seed, deterministic)
     finally:
         env.close()
     return env.task, states, rewards
 
 
-def film_in_jax(
-    env: VectorEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
-):
+def film_in_jax(env: VectorEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None):
     """Records (states, rewards) of one episode of a JAX simulator, in one program."""
+    known = kept.shelf(agent.config, [], "film", deterministic)
+    given = jax.device_get(agent.state), jax.random.key(seed)
+    episode = known.program(
+        "film",
+        lambda: jax.jit(episode_of(env, agent, deterministic)).lower(*given),
+        foreign=True,
+    )
+    first, (states, rewards, done) = jax.device_get(episode(*given))
+    ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
+    length = int(ends.max())
+    take = [jax.tree.map(lambda x: x[0], first)]
+    take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
+    return take, rewards[:length].sum(axis=1)
+
+
+def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | None) -> Any:
+    """(agent's state, key) -> (first state, (states, rewards, done) of as many steps as can be)."""
+    policy = agent.policy
+    act = how_to_act(agent.config, policy, deterministic)
     rows = env.spec.num_envs  # one, or the agents of one world
 
-    @jax.jit
     def episode(state: AgentState, key):
         env_key, key = jax.random.split(key)
         env_state, obs = env.reset(env_key)
@@ -84,24 +99,18 @@ def film_in_jax(
             )
 
         nobody = jnp.zeros(rows, bool) if env.spec.absent else None
-        loop = (env_state, obs, jnp.ones(rows, bool), initial_carry((rows,)), nobody)
-        keys = jax.random.split(key, env.spec.max_episode_steps or max_steps)
+        carry = policy.network.initial_carry((rows,))
+        loop = (env_state, obs, jnp.ones(rows, bool), carry, nobody)
+        keys = jax.random.split(key, env.spec.max_episode_steps or agent.config.eval.max_steps)
         return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
-    first, (states, rewards, done) = jax.device_get(
-        episode(jax.device_get(state), jax.random.key(seed))
-    )
-    ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
-    length = int(ends.max())
-    take = [jax.tree.map(lambda x: x[0], first)]
-    take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    return take, rewards[:length].sum(axis=1)
+    return episode
 
 
-def film_on_host(
-    env: HostEnv | WorldsEnv, act, initial_carry, state: AgentState, seed: int, max_steps: int
-):
+def film_on_host(env: HostEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None):
     """Records (pictures, rewards) of one episode of a simulator on the host, step by step."""
+    policy = agent.policy
+    act = how_to_act(agent.config, policy, deterministic)
 
     @jax.jit
     def step(state: AgentState, key, now):
@@ -111,14 +120,14 @@ def film_on_host(
         begun = begins(out.valid, out.diverged, absent, out.at_once)
         return env_state, out, begun, hold(absent, carry, choice.carry)
 
-    state, key = jax.device_get(state), jax.random.key(seed)
+    state, key = jax.device_get(agent.state), jax.random.key(seed)
     env_state, obs = jax.jit(env.reset)(key)
     pictures: list[Any] = [env.picture(obs)]
     rewards: list[float] = []
     n = env.spec.num_envs  # one, or the agents of one world
-    start, carry, done = jnp.ones(n, bool), initial_carry((n,)), np.zeros(n, bool)
+    start, carry, done = jnp.ones(n, bool), policy.network.initial_carry((n,)), np.zeros(n, bool)
     absent = jnp.zeros(n, bool) if env.spec.absent else None
-    longest = 2 * env.spec.max_episode_steps or max_steps
+    longest = 2 * env.spec.max_episode_steps or agent.config.eval.max_steps
     while not done.all() and len(rewards) < longest:
         key, step_key = jax.random.split(key)
         now = env_state, obs, start, carry, absent

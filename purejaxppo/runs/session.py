@@ -142,9 +142,12 @@ def train(
     with processes.raise_together():
         used = start_jax(config, place)
         config = for_platform(config, used[0].platform)
-        registry.resolve(config.env)  # first: a wrong name is no change of an earlier run
         if not clobber:
-            config, notes = continue_config(config, run_dir)
+            try:
+                config, notes = continue_config(config, run_dir)
+            except ValueError:
+                registry.resolve(config.env)  # a wrong name is no change of an earlier run
+                raise
             for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
                 print(line, flush=True)
         config = resolve_shards(config, len(used), used[0].platform)
@@ -224,7 +227,7 @@ def prepare(run: TrainingLoop) -> TrainState:
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
     if resumes:
-        run.programs.parts.env.continue_at(run.checkpoints.progress().update)
+        run.programs.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
     if resumes:
         with processes.raise_together():

@@ -136,10 +136,15 @@ def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) ->
     config = resolve_shards(one, len(devices), devices[0].platform)
     programs = Programs(config, devices, filled)
     try:
-        state = programs.abstract_state()
-        programs.compile(state)
+        needed: float = programs.kept.fact("bytes", lambda: _bytes(programs))
+        return needed
     finally:
         programs.close()
+
+
+def _bytes(programs: Programs) -> float:
+    state = programs.abstract_state()
+    programs.compile(state)
     compiled = [programs.train_chunk] + [programs.evaluate] * bool(programs.evaluate)
     leaves = jax.tree.leaves((state.agent, state.opt_state))
     state_bytes = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)

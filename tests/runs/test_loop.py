@@ -141,8 +141,12 @@ def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file
 
 
 def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_file, caplog):
-    with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        assert train(config_file, "--run_dir", "once", "--checkpoint.interval", 128) == 0
+    jax.config.update("jax_log_compiles", True)  # for all threads
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert train(config_file, "--run_dir", "once", "--checkpoint.interval", 128) == 0
+    finally:
+        jax.config.update("jax_log_compiles", False)
     rows = read_csv(Path("once/metrics.csv"))
     assert sum("eval/return_mean" in row for row in rows) > 2
     lines = [r.message for r in caplog.records if "Finished XLA compilation" in r.message]
@@ -194,10 +198,11 @@ class Saves:
 def a_run(saves, make_config):
     """A run of which only what surrounds the training is there."""
     run = object.__new__(TrainingLoop)
-    env = SimpleNamespace(spec=SimpleNamespace(restorable=True), failure=None)
     closed = []
     run.programs = SimpleNamespace(
-        parts=SimpleNamespace(env=env), failure=None, close=lambda: closed.append("simulators")
+        facts=SimpleNamespace(spec=SimpleNamespace(restorable=True)),
+        failure=None,
+        close=lambda: closed.append("simulators"),
     )
     run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
     run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
