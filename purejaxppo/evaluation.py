@@ -112,7 +112,7 @@ def run_episodes(
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
-        open_ = ~now.finished & (now.time < bound)
+        going = ~now.finished & (now.time < bound)
         return Running(
             time=now.time + 1,
             env=state,
@@ -120,31 +120,27 @@ def run_episodes(
             start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
             carry=decisions.hold(now.absent, now.carry, choice.carry),
             finished=now.finished | out.ends | out.diverged,
-            returns=now.returns + payment(now, out, open_),
-            lengths=now.lengths + (out.valid & open_),
+            returns=now.returns + payment(now, out, going),
+            lengths=now.lengths + (out.valid & going),
             absent=out.absent,
         )
 
-    # Whether a loop goes on is read by an accelerator's host: not after every step.
-    at_once = STEPS_AT_ONCE if platforms.is_accelerated() and env.spec.restorable else 1
-    some: Callable[[Running], Running] = partial(step, 0)
-    if at_once > 1:
-        some = partial(jax.lax.fori_loop, 0, at_once, step)
-    end = jax.lax.while_loop(running, some, first_steps(env, begun, initial_carry))
+    first = first_steps(env, begun, initial_carry)
+    end = jax.lax.while_loop(running, some_steps(env.spec, step), first)
     return Outcome(end.returns, end.lengths)
 
 
-def payment(now: Running, out: EnvStep, open_: Array) -> Array:
+def payment(now: Running, out: EnvStep, going: Array) -> Array:
     """The part of episodes' returns that a step pays, [N]; NaN where the episode diverged.
 
     Args:
         now: before the step.
         out: its result.
-        open_: True where an episode was still counted, bool [N].
+        going: True where an episode is still counted, bool [N].
     """
     pays = out.valid if now.absent is None else out.valid | now.absent
-    paid = jnp.where(pays & open_, out.scores, 0.0)
-    return jnp.where(out.diverged & open_, jnp.nan, paid)
+    paid = jnp.where(pays & going, out.scores, 0.0)
+    return jnp.where(out.diverged & going, jnp.nan, paid)
 
 
 def longest(spec: EnvSpec) -> int:
@@ -153,6 +149,15 @@ def longest(spec: EnvSpec) -> int:
         return 0
     # The rows after lost lives are no steps, and a game may have more of both than one episode.
     return spec.max_episode_steps * (1 if spec.restorable else 2)
+
+
+def some_steps(
+    spec: EnvSpec, step: Callable[[int | Array, Running], Running]
+) -> Callable[[Running], Running]:
+    """One step; on accelerators several, since the host reads whether their loop goes on."""
+    if platforms.is_accelerated() and spec.restorable:
+        return partial(jax.lax.fori_loop, 0, STEPS_AT_ONCE, step)
+    return partial(step, 0)
 
 
 def first_steps(
