@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,13 +19,15 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import platforms, processes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import Act, AgentState
 
 MAX_PARALLEL = 256
 """Episodes that run in parallel; more are run in turns."""
+STEPS_AT_ONCE = 16
+"""Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
 OTHER_STARTS = 10_007
 """Offset of host simulators' seeds, for other starts than those that the best save is chosen by."""
 
@@ -104,13 +107,14 @@ def run_episodes(
     def running(now: Running) -> Array:
         return any_member((now.time < bound) & ~jnp.all(now.finished))
 
-    def step(now: Running) -> Running:
+    def step(_: int | Array, now: Running) -> Running:
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
-        counts = out.valid & ~now.finished
+        open_ = ~now.finished & (now.time < bound)
+        counts = out.valid & open_
         paid = jnp.where(counts, out.scores, 0.0)
-        paid = jnp.where(out.diverged & ~now.finished, jnp.nan, paid)
+        paid = jnp.where(out.diverged & open_, jnp.nan, paid)
         return Running(
             time=now.time + 1,
             env=state,
@@ -122,7 +126,12 @@ def run_episodes(
             lengths=now.lengths + counts,
         )
 
-    end = jax.lax.while_loop(running, step, first_steps(env, begun, initial_carry))
+    # Whether a loop goes on is read by an accelerator's host: not after every step.
+    at_once = STEPS_AT_ONCE if platforms.is_accelerated() and env.spec.restorable else 1
+    some: Callable[[Running], Running] = partial(step, 0)
+    if at_once > 1:
+        some = partial(jax.lax.fori_loop, 0, at_once, step)
+    end = jax.lax.while_loop(running, some, first_steps(env, begun, initial_carry))
     return Outcome(end.returns, end.lengths)
 
 

@@ -1,13 +1,14 @@
 """The linen modules of policy and critic: torsos, recurrent cells and heads."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from purejaxppo import spaces
-from purejaxppo.agents import action_masks, cells, distributions, torsos
+from purejaxppo.agents import action_masks, cells, distributions, encoders, torsos
 from purejaxppo.agents.encoders import ACTIVATIONS, Encoder, dense
-from purejaxppo.aliases import Array, Carry, Obs
+from purejaxppo.aliases import Array, Carry, Obs, Params
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.spaces import MASK
 
@@ -79,6 +80,8 @@ class ActorCritic(nn.Module):
     config: NetworkConfig
     critic_outputs: int
     critic_gain: float = 1.0
+    paired: bool = False
+    """Whether policy and critic are computed as one, where their torsos or memories are alike."""
 
     @nn.compact
     def __call__(
@@ -92,11 +95,15 @@ class ActorCritic(nn.Module):
         actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
         shared = torsos.is_shared(config)
         name = "torso" if shared else "actor_torso"
-        features = [self.features(name, actor_space, config.hidden, obs)]
-        if not shared:
+        if shared:
+            features = [self.features(name, actor_space, config.hidden, obs)]
+        else:
             space = part_of(self.observation, config.critic_keys, "critic_keys")
             hidden = config.critic_hidden or config.hidden
-            features.append(self.features("critic_torso", space, hidden, obs))
+            features = self.pair_of_features(actor_space, space, hidden, obs) or [
+                self.features(name, actor_space, config.hidden, obs),
+                self.features("critic_torso", space, hidden, obs),
+            ]
         if config.rnn != "none":
             carry, features = self.remember(carry, features, start)
         head = dense(self.critic_outputs, self.critic_gain, "critic", config.initializer)
@@ -108,6 +115,30 @@ class ActorCritic(nn.Module):
                 params, obs[MASK], self.action, IMPOSSIBLE, continuous=kind
             )
         return carry, params, outputs, features[0]
+
+    def pair(self, *names: str) -> Params | None:
+        """The parameters of two modules, stacked [2, ...], if these are to be computed as one."""
+        if not self.paired or self.is_initializing():
+            return None
+        first, second = (self.get_variable("params", name) for name in names)
+        if jax.tree.map(jnp.shape, first) != jax.tree.map(jnp.shape, second):
+            return None
+        return jax.tree.map(lambda *x: jnp.stack(x), first, second)
+
+    def pair_of_features(
+        self, space: spaces.Space, of_critic: spaces.Space, hidden: tuple[int, ...], obs: Obs
+    ) -> list[Array]:
+        """Features of policy and critic from torsos computed as one, [] if they cannot be."""
+        config = self.config
+        if space != of_critic or hidden != config.hidden or torsos.is_own(config):
+            return []
+        if encoders.has_images(space, config):
+            return []  # convolutions with weights of their own for each image are slow
+        params = self.pair("actor_torso", "critic_torso")
+        if params is None:
+            return []
+        torso, obs = Torso(space, config, hidden, parent=None), take(obs, space)
+        return list(jax.vmap(lambda params: torso.apply({"params": params}, obs))(params))
 
     def features(self, name: str, space: spaces.Space, hidden: tuple[int, ...], obs: Obs) -> Array:
         """A torso's features [..., F] of the parts of an observation that `space` has."""
@@ -125,6 +156,17 @@ class ActorCritic(nn.Module):
     ) -> tuple[Carry, list[Array]]:
         """Each torso's features through a memory of its own."""
         kind, names = cells.CELLS[self.config.rnn], ("actor_memory", "critic_memory")
+        params = self.pair(*names) if len(features) == 2 else None
+        if params is not None:
+            memory = kind(self.config.rnn_size, self.config.rnn_timescale, parent=None)
+            carries = jax.tree.map(lambda *x: jnp.stack(x), *carry)
+
+            def run(params: Params, h: Carry, x: Array) -> tuple[Carry, Array]:
+                return memory.apply({"params": params}, h, x.astype(jnp.float32), start)
+
+            carries, ys = jax.vmap(run)(params, carries, jnp.stack(features))
+            after = [jax.tree.map(lambda x, i=i: x[i], carries) for i in (0, 1)]
+            return tuple(after), list(ys)
         outs = [
             kind(self.config.rnn_size, self.config.rnn_timescale, name=name)(
                 h, x.astype(jnp.float32), start

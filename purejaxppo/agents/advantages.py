@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents import recurrences
 from purejaxppo.agents.distributions import Distribution
 from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
@@ -57,15 +57,8 @@ def gae(
     next_rho = jnp.concatenate([rho[1:], jnp.ones_like(rho[:1])])
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
     decay = gamma * gae_lambda * (1.0 - done) * next_rho
-
-    def backwards(later: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        delta, decay, valid = row
-        advantage = jnp.where(valid, delta + decay * later, 0.0)
-        return advantage, advantage
-
-    _, advantage = jax.lax.scan(
-        backwards, jnp.zeros_like(delta[0]), (delta, decay, valid), reverse=True
-    )
+    delta, decay = (jnp.where(valid, x, 0.0) for x in (delta, decay))
+    advantage = recurrences.backwards(delta, decay)
     return Estimates(advantage, value + rho * advantage)
 
 

@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
+from purejaxppo.agents import gru_scan, recurrences
 from purejaxppo.agents.encoders import Initializer, orthogonal
 from purejaxppo.aliases import Array, Carry, Key, Tree
+from purejaxppo.parallel import platforms
 
 
 def fresh(start: Array, carry: Carry) -> Carry:
@@ -47,7 +49,8 @@ def over_time(
 ) -> tuple[Carry, Array]:
     """`jax.lax.scan(step, carry, rows)`, without a loop where there is one row."""
     if jax.tree.leaves(rows)[0].shape[0] > 1:
-        return jax.lax.scan(step, carry, rows)
+        unroll = gru_scan.UNROLLED if platforms.is_accelerated() else 1
+        return jax.lax.scan(step, carry, rows, unroll=unroll)
     carry, out = step(carry, jax.tree.map(lambda x: x[0], rows))
     return carry, jax.tree.map(lambda x: x[None], out)
 
@@ -80,6 +83,12 @@ class GRU(Memory):
         inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
+        if platforms.is_accelerated() and len(start) > 1:
+            precision = (
+                jax.config.jax_default_matmul_precision
+            )  # also of the gradient, traced later
+            outputs = gru_scan.scan(precision, kernel, bias, carry, inputs, start)
+            return outputs[-1], outputs
 
         def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
             x, start = row
@@ -145,19 +154,9 @@ class MinGRU(Memory):
         gate, candidate = jnp.split(inputs, 2, -1)
         z = nn.sigmoid(gate)
         keep = jnp.where(start[..., None], 0.0, 1.0 - z)
-        keep, new = jax.lax.associative_scan(compose, (keep, z * candidate))
+        keep, new = jax.lax.associative_scan(recurrences.compose, (keep, z * candidate))
         h = keep * carry + new
         return h[-1], h
-
-
-Affine = tuple[Array, Array]
-"""Maps h -> a h + b, as (a, b), each [T, N, H]."""
-
-
-def compose(first: Affine, second: Affine) -> Affine:
-    """The map h -> a₂ (a₁ h + b₁) + b₂, of maps (a, b)."""
-    (a1, b1), (a2, b2) = first, second
-    return a2 * a1, a2 * b1 + b2
 
 
 def stacked_orthogonal(parts: int) -> Initializer:

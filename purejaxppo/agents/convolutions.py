@@ -1,6 +1,6 @@
-"""Convolution and pooling of images in two forms with the same numbers, chosen by back end.
+"""Convolution and pooling of images in two forms with the same numbers, chosen by platform.
 
-`LAX` is the back end's own convolution, for accelerators. `BATCH_LAST` is for CPUs, where the
+`LAX` is the platform's own convolution, for accelerators. `BATCH_LAST` is for CPUs, where the
 gradient of a `lax.conv` inside `lax.scan` is many times slower than matrix products. It lays
 images out as [C, H, W, B]: with the batch innermost, shifts and strides over pixels move whole rows
 of B numbers, which a CPU does with vector instructions, and the gradient of a kernel is a product
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import Array
+from purejaxppo.parallel import platforms
 
 
 class Form(NamedTuple):
@@ -37,9 +38,8 @@ _CHOSEN: ContextVar[Form | None] = ContextVar("form", default=None)
 
 
 def default() -> Form:
-    """The form that is fast on the default back end, if `using` did not choose one."""
-    fast = BATCH_LAST if jax.default_backend() == "cpu" else LAX
-    return _CHOSEN.get() or fast
+    """The form that is fast where the program runs, if `using` did not choose one."""
+    return _CHOSEN.get() or (LAX if platforms.is_accelerated() else BATCH_LAST)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from purejaxppo import spaces
 from purejaxppo.agents import convolutions
 from purejaxppo.aliases import Array, Key, Obs
 from purejaxppo.config.schema import NetworkConfig
+from purejaxppo.parallel import platforms
 
 ACTIVATIONS = {
     "tanh": nn.tanh,
@@ -39,11 +40,14 @@ Initializer = Callable[..., Array]
 def orthogonal(scale: float) -> Initializer:
     """Orthogonal initialiser (Saxe et al. 2013) that is safe to vmap.
 
-    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another.
+    JAX's batched QR can deadlock on a CPU, so seeds are initialised one after another there.
     """
     initializer = nn.initializers.orthogonal(scale)
 
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        if platforms.is_accelerated():
+            every: Array = initializer(key, shape, dtype)
+            return every
         one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
         weights: Array = one(key)
         return weights
@@ -65,7 +69,7 @@ def dense(
 
 
 class Conv(nn.Module):
-    """A convolution, in the type of x; x is in the layout of the back end's form."""
+    """A convolution, in the type of x; x is in the layout of the platform's form."""
 
     features: int
     kernel: int
@@ -219,6 +223,13 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
             f"pixels; these are {height} x {width}: use {other}"
         )
     return config.encoder
+
+
+def has_images(space: spaces.Space, config: NetworkConfig) -> bool:
+    """True if a space, or a part of it, is read by convolutions."""
+    if isinstance(space, spaces.Dict):
+        return any(has_images(part, config) for _, part in space.spaces)
+    return isinstance(space, spaces.Box) and bool(image_encoder(space, config))
 
 
 def smallest(layers: Sequence[tuple[int, int, int]]) -> int:

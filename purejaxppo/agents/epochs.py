@@ -5,8 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
-from purejaxppo.aliases import Array, Key
+from purejaxppo.aliases import Array, Key, Tree
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Losses
 
@@ -20,9 +21,31 @@ Epochs = Callable[[Epoch, State, Key], tuple[State, Losses]]
 """(epoch, state, keys [E]) -> (state, losses [E, M])."""
 
 
+def scan(
+    step: Callable[[State, Tree], tuple[State, Losses]], state: State, rows: Tree
+) -> tuple[State, Losses]:
+    """`jax.lax.scan`, which stores the losses of a step as one vector: one copy, and not one each.
+
+    Args:
+        step: (state, row) -> (state, losses, floats of any shape).
+        state: before the first step.
+        rows: of all steps.
+    """
+    unravel: list[Callable[[Array], Losses]] = []
+
+    def packed(state: State, row: Tree) -> tuple[State, Array]:
+        state, losses = step(state, row)
+        vector, inverse = ravel_pytree(losses)
+        unravel[:] = [inverse]
+        return state, vector
+
+    state, vectors = jax.lax.scan(packed, state, rows)
+    return state, jax.vmap(unravel[0])(vectors)
+
+
 def every_epoch(epoch: Epoch, state: State, keys: Key) -> tuple[State, Losses]:
     """All epochs."""
-    return jax.lax.scan(epoch, state, keys)
+    return scan(epoch, state, keys)
 
 
 def until_kl(limit: float) -> Epochs:

@@ -18,6 +18,7 @@ from purejaxppo.agents import cells, torsos
 from purejaxppo.agents.actor_critic import ActorCritic, limits_of
 from purejaxppo.aliases import Array, Carry, InitialCarry, Key, Obs, Params, Tree
 from purejaxppo.config.schema import NetworkConfig
+from purejaxppo.parallel import platforms
 from purejaxppo.types import EnvSpaces, Outputs
 
 Apply = Callable[[Params, Carry, Obs, Array], Outputs]
@@ -157,8 +158,20 @@ def feed_forward(module: ActorCritic) -> Network:
         del start
         return Outputs(*module.apply({"params": params}, carry, obs, None))
 
+    def unroll(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
+        del start
+        return Outputs(*for_many(module).apply({"params": params}, carry, obs, None))
+
     jax.eval_shape(init, jax.random.key(0))
-    return Network(init, apply, apply, lambda batch: (), limits_of(module))
+    return Network(init, apply, unroll, lambda batch: (), limits_of(module))
+
+
+def for_many(module: ActorCritic) -> ActorCritic:
+    """The module as it learns: on accelerators policy and critic as one, for fewer launches.
+
+    To act takes the policy alone, and a compiler leaves out the critic.
+    """
+    return module.clone(paired=platforms.is_accelerated())
 
 
 def recurrent(module: ActorCritic) -> Network:
@@ -175,11 +188,11 @@ def recurrent(module: ActorCritic) -> Network:
         return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
 
     def unroll(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
-        return Outputs(*module.apply({"params": params}, carry, obs, start))
+        return Outputs(*for_many(module).apply({"params": params}, carry, obs, start))
 
     def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
         row = jax.tree.map(lambda x: x[None], (obs, start))
-        out = unroll(params, carry, *row)
+        out = Outputs(*module.apply({"params": params}, carry, *row))
         return Outputs(out.carry, *(x[0] for x in out[1:]))
 
     jax.eval_shape(init, jax.random.key(0))

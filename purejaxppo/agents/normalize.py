@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.agents import recurrences
 from purejaxppo.aliases import Array, Reduce, Scalar, Tree
 from purejaxppo.types import RunningStats, Transition, ValueStats
 
@@ -139,14 +140,12 @@ def discounted_returns(
     Returns:
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
-
-    def forwards(running: Array, row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        reward, done, valid = row
-        running = jnp.where(valid, gamma * running + reward, running)
-        return jnp.where(done | ~valid, 0.0, running), running
-
-    carried, returns = jax.lax.scan(forwards, start, (reward, done, valid))
-    return returns, carried
+    goes_on = valid & ~done
+    after = recurrences.forwards(
+        jnp.where(goes_on, reward, 0.0), jnp.where(goes_on, gamma, 0.0), start
+    )
+    before = jnp.concatenate([start[None], after[:-1]])
+    return jnp.where(valid, gamma * before + reward, before), after[-1]
 
 
 class Rewards(NamedTuple):

@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import Array, EnvState, Obs, ObsRows, Stored, T
+from purejaxppo.parallel import platforms
 from purejaxppo.spaces import Box, Space
 from purejaxppo.types import Rollout
 
-ROWS = 4096
-"""Windows that `WindowedObs.map_rows` assembles at a time."""
-IMAGES = 512
+ROWS, ROWS_ACCELERATED = 4096, 65_536
+"""Windows that `WindowedObs.map_rows` assembles at a time, on a CPU and on accelerators."""
+IMAGES, IMAGES_ACCELERATED = 512, 16_384
 """Images that `FullObs.map_rows` passes on at a time: convolutions need many times the bytes."""
 
 
@@ -62,7 +63,8 @@ class FullObs:
         if max(x.ndim for x in jax.tree.leaves(rows)) < 5:
             return function(rows, *others)
         length, num_envs = others[0].shape
-        fitting = range(1, max(1, IMAGES // num_envs) + 1)
+        most = IMAGES_ACCELERATED if platforms.is_accelerated() else IMAGES
+        fitting = range(1, max(1, most // num_envs) + 1)
         steps = max(n for n in fitting if length % n == 0)
         parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (rows, *others))
         out = jax.lax.map(lambda part: function(*part), parts)
@@ -164,10 +166,11 @@ class WindowedObs:
     def map_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
+        most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
         out: T = jax.lax.map(
             lambda part: function(self.read(stored, part[0]), *part[1:]),
             (rows, *others),
-            batch_size=max(1, ROWS // num_envs),
+            batch_size=max(1, most // num_envs),
         )
         return out
 

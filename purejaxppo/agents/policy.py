@@ -1,5 +1,6 @@
 """The static part of an agent: functions from parameters and observations to actions."""
 
+import contextlib
 import functools
 from typing import Any, cast
 
@@ -87,15 +88,21 @@ class Policy:
 
     def apply(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """The network's outputs for observations [N, ...]; carry [N, ...], start bool [N]."""
-        return self.network.apply(
-            agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
-        )
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        with self.network_precision():
+            return self.network.apply(agent.params, carry, obs, start)
 
     def unroll(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """Applies the network step after step to observations [T, N, ...]; see `apply`."""
-        return self.network.unroll(
-            agent.params, carry, self.normalize_obs(agent.obs_stats, obs), start
-        )
+        obs = self.normalize_obs(agent.obs_stats, obs)
+        with self.network_precision():
+            return self.network.unroll(agent.params, carry, obs, start)
+
+    def network_precision(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which products have the network's precision, if it has one of its own."""
+        own = self.config.network.matmul_precision
+        kept: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        return kept if own == "same" else jax.default_matmul_precision(own)
 
     def choose(self, carry: Carry, params: Array, action: Action) -> PolicyStep:
         """An action under distribution parameters [N, P], as a step of the policy."""

@@ -197,7 +197,7 @@ def update_epochs(
         index = sequences.minibatch_indices(key, config, length, num_envs)
         advantage = normalized(current.advantage[index], current.valid[index])
         step = partial(gradient_step, update, optimizer, hp, current)
-        return jax.lax.scan(step, state, (index, advantage))
+        return epochs.scan(step, state, (index, advantage))
 
     state = Descent(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
     state, parts = epochs.make(config)(epoch, state, jax.random.split(key, config.num_epochs))

@@ -112,6 +112,38 @@ def replaced(config: Config, changes: Mapping[str, Any]) -> Config:
     return from_dict(apply_overrides(dataclasses.asdict(config), changes))
 
 
+def check_gpu(config: Config) -> None:
+    """Checks the names and kinds of the settings of `gpu`, on whatever device.
+
+    Raises:
+        ValueError: one is no setting, or its value is of another kind.
+    """
+    for key, value in config.gpu.items():
+        section, _, name = key.rpartition(".")
+        part = getattr(config, section, None) if section else config
+        hints = typing.get_type_hints(type(part)) if dataclasses.is_dataclass(part) else {}
+        if name not in hints or dataclasses.is_dataclass(hints[name]) or key == "gpu":
+            raise ValueError(f"gpu.{key}: unknown key; {_did_you_mean(key, '')}")
+        convert(value, hints[name], f"gpu.{key}")
+
+
+def for_platform(config: Config, platform: str) -> Config:
+    """The config with the settings of `gpu` if the platform is one, and without that section.
+
+    Raises:
+        ValueError: a setting of `gpu` does not fit the others.
+    """
+    if not config.gpu:
+        return config
+    plain = config.replace(gpu={})
+    if platform != "gpu":
+        return plain
+    try:
+        return _build(Config, apply_overrides(dataclasses.asdict(plain), config.gpu), "")
+    except ValueError as error:
+        raise ValueError(f"gpu: {error}") from error
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Reads a YAML file's mapping.
 
@@ -139,6 +171,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Copies nested `data`, with values replaced by dotted name."""
     data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    if isinstance(data.get("gpu"), dict):  # what is asked for goes before it
+        data["gpu"] = {key: x for key, x in data["gpu"].items() if key not in overrides}
     for dotted, value in overrides.items():
         section, _, key = dotted.rpartition(".")
         target = data.setdefault(section, {}) if section else data
@@ -157,7 +191,9 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
     try:
         if isinstance(data, Mapping):
             renamed.check_names(data)
-        return _build(Config, data, "")
+        config: Config = _build(Config, data, "")
+        check_gpu(config)
+        return config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

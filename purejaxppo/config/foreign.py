@@ -182,7 +182,6 @@ COMMON: dict[str, str | tuple[str, str]] = {
     "use_wandb": ("logging.wandb_project", "with a project's name"),
     "output_dir": "run_dir",
     "log_dir": "run_dir",
-    "gpu": ("", "JAX uses the accelerator that it finds; JAX_PLATFORMS=cpu leaves it out"),
     "resume": ("", "the same command continues a run"),
 }
 

@@ -172,6 +172,9 @@ class NetworkConfig(Section):
     """Dtype in which encoder and hidden layers compute. Under bfloat16 parameters, optimiser, the
     heads (distribution parameters, values) and losses stay float32. Faster on accelerators with
     large networks, slower on CPUs."""
+    matmul_precision: Literal["same", "highest", "high", "default"] = "same"
+    """Of the networks' float32 products and their gradients, so that they may be faster than the
+    simulator's are exact; same: as the run's matmul_precision."""
     encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
     """Encoder of images: Mnih et al. 2015's three convolutions, the two narrower ones of their
     network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
@@ -429,6 +432,9 @@ class Config(Section):
     """Of float32 matrix products and convolutions, the simulator's too, in JAX's terms. highest:
     float32. high: TF32 on NVIDIA GPUs, three passes of bfloat16 on TPUs. default: the fastest,
     which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
+    gpu: dict[str, Scalar] = section(dict, free=True, swept=False)
+    """Settings that a run on a GPU takes instead, by dotted name: `env.num_envs: 4096`. What is
+    given on the command line goes before them. A run's config.yaml has those that it took."""
     devices: int = setting(0, low=0, free=True, swept=False)
     """Devices to use; 0: all. On a CPU, cores are the devices."""
     callbacks: tuple[Own, ...] = setting((), own=True, free=True, swept=False)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from purejaxppo.aliases import T, Tree
+from purejaxppo.parallel import platforms
 
 MEMBER_DEVICES = "seed"
 SHARD_DEVICES = "env"
@@ -84,6 +85,7 @@ class Shards:
         self.num_devices = across * along
         self.per_device = num_shards // along
         self.devices = devices[: self.num_devices]
+        self.platform = devices[0].platform if devices else ""
         self.mesh = None
         if self.num_devices > 1:
             self.mesh = jax.make_mesh(
@@ -123,10 +125,16 @@ class Shards:
         in_members, out_members = members
         if not isinstance(in_members, tuple):
             in_members = (in_members,) * len(in_axes)
+
+        @functools.wraps(function)
+        def traced(*args: Any) -> T:
+            with platforms.tracing_for(self.platform):
+                return function(*args)
+
         if self.per_device > 1:
-            inner = jax.vmap(function, in_axes, out_axes, axis_name=LOCAL_AXIS)
+            inner = jax.vmap(traced, in_axes, out_axes, axis_name=LOCAL_AXIS)
         else:
-            inner = _squeezed(function, in_axes, out_axes)
+            inner = _squeezed(traced, in_axes, out_axes)
         if self.num_members == 1:
             inner = _squeezed(inner, in_members, out_members)
         elif self.num_members:

@@ -117,6 +117,7 @@ def parse_over_config(
     except argparse.ArgumentError as error:
         raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
     config = load_config(name) if name else Config()
+    config = config.replace(gpu={k: x for k, x in config.gpu.items() if k not in flags_in(args)})
     if topic == "":
         usage.print_overview(default, prog, description, examples)
     elif topic not in (None, "all"):
@@ -127,6 +128,12 @@ def parse_over_config(
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
     default = dataclasses.replace(default, **fields, config=name)
     return parse(default, args, prog=prog, description=description)
+
+
+def flags_in(args: Sequence[str]) -> set[str]:
+    """The names of the flags of a command line, as the fields are called."""
+    words = (word.removeprefix("--").partition("=")[0] for word in args if word[:2] == "--")
+    return {word.replace("-", "_") for word in words}
 
 
 def check_task(config: Config) -> None:

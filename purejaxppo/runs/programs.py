@@ -23,8 +23,10 @@ from purejaxppo.runs import pretraining
 from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
 from purejaxppo.types import TrainState
 
-MIN_ROWS = 64
-"""Smallest number of minibatch rows per shard for which more shards are faster."""
+MIN_ROWS = {"cpu": 64}
+"""Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
+MIN_ROWS_ACCELERATED = 4096
+"""The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
 
 
 class Programs:
@@ -147,10 +149,11 @@ def evaluation_key(key, update: int):
     return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
 
 
-def resolve_shards(config: Config, num_devices: int) -> Config:
+def resolve_shards(config: Config, num_devices: int, platform: str = "cpu") -> Config:
     """Resolves `num_shards` 0: as many as devices if sizes divide and shards are large enough.
 
     Several seeds are spread over devices first; shards then use the devices that are left.
+    `platform` is that of the devices.
 
     Raises:
         ValueError: other shards of a simulator on the host than one per process, or environments
@@ -180,7 +183,7 @@ def resolve_shards(config: Config, num_devices: int) -> Config:
         return replace(config, num_shards=1)
     num_devices //= largest_divisor(config.num_seeds, num_devices)
     rows = config.steps_per_update // config.ppo.num_minibatches
-    most = min(num_devices, rows // MIN_ROWS)
+    most = min(num_devices, rows // MIN_ROWS.get(platform, MIN_ROWS_ACCELERATED))
     for shards in range(most - most % count, 1, -count):
         try:
             return replace(config, num_shards=shards)

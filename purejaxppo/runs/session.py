@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from purejaxppo.config.files import load_config
+from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
@@ -21,7 +21,7 @@ from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu_cores
-from purejaxppo.runs import pretraining
+from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import Console, duration, fail, short
@@ -54,9 +54,9 @@ def base_name(name: str, config: Config) -> str:
     return re.sub(r"[^a-z0-9_.]+", "-", task.lower()).strip("-.") or "run"
 
 
-def spread(devices: list[jax.Device], config: Config) -> list[jax.Device]:
+def spread(used: list[jax.Device], config: Config) -> list[jax.Device]:
     """The devices that seeds and shards are divided over, equally many of every process."""
-    return processes.spread(devices, config.num_seeds * config.num_shards)
+    return processes.spread(used, config.num_seeds * config.num_shards)
 
 
 @contextlib.contextmanager
@@ -84,29 +84,30 @@ def writing(
 
 def programs_of(
     config: Config,
-    devices: list[jax.Device],
+    used: list[jax.Device],
     change: Callable[[Parts], Parts] | None = None,
 ) -> tuple[Programs, Any]:
     """The programs of a run, and the class of its outer loop; see `train`."""
     if config.asynchronous:
-        return AsynchronousPrograms(config, devices, change=change), AsynchronousLoop
-    return Programs(config, devices, change=change), TrainingLoop
+        return AsynchronousPrograms(config, used, change=change), AsynchronousLoop
+    return Programs(config, used, change=change), TrainingLoop
 
 
 def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[jax.Device]:
     """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
-        ValueError: fewer devices than asked for.
+        ValueError: fewer devices than asked for, or others; see `runs.devices`.
     """
     use_compilation_cache()
     # One process alone may use more devices than it has cores.
     most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
     use_cpu_cores(most or place.cores)
-    devices = processes.devices()
-    if config.devices > len(devices[0]):
-        raise ValueError(f"devices = {config.devices}, but JAX sees {len(devices[0])}")
-    return [device for own in devices for device in own[: config.devices or None]]
+    found = devices.found()
+    if config.devices > len(found[0]):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
+    devices.check_cpu(config, found[0][0])
+    return [device for own in found for device in own[: config.devices or None]]
 
 
 def train(
@@ -139,14 +140,15 @@ def train(
     notes: list[str] = []
     quiet = quiet or place.index > 0
     with processes.raise_together():
-        devices = start_jax(config, place)
+        used = start_jax(config, place)
+        config = for_platform(config, used[0].platform)
         registry.resolve(config.env)  # first: a wrong name is no change of an earlier run
         if not clobber:
             config, notes = continue_config(config, run_dir)
             for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
                 print(line, flush=True)
-        config = resolve_shards(config, len(devices))
-        programs, run_kind = programs_of(config, spread(devices, config), change)
+        config = resolve_shards(config, len(used), used[0].platform)
+        programs, run_kind = programs_of(config, spread(used, config), change)
         if config.pretrain.teacher and not (run_dir / CONFIG).is_file():
             pretraining.load_teacher(config, programs.parts.policy)
     with writing(config, run_dir, programs.members, clobber=clobber):
@@ -156,7 +158,8 @@ def train(
             return 0
         for note in notes:
             run.console.say(note)
-        return execute(run)
+        with devices.enough_memory(config):
+            return execute(run)
 
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
@@ -185,14 +188,14 @@ def execute(run: TrainingLoop) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
     log_file = set_up_log(config, run_dir)
-    devices = run.programs.devices
+    device = run.programs.devices[0]
     used = run.programs.shards.num_devices
     members = len(run.programs.members)
     agents = f"{members} agents of " if members > 1 else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     apart = f" in {jax.process_count()} processes" * processes.is_distributed()
     console.say(
-        f"{config.env.name} on {used} x {devices[0].device_kind} ({devices[0].platform}){apart}, "
+        f"{config.env.name} on {used} x {device.device_kind} ({device.platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     with closed_after_failure(run), all_present(run):

@@ -132,7 +132,8 @@ _MEASURED: dict[Any, float] = {}
 
 def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
     filled = [members[i % len(members)] for i in range(size)]
-    config = resolve_shards(dataclasses.replace(members[0], num_shards=1), len(devices))
+    one = dataclasses.replace(members[0], num_shards=1)
+    config = resolve_shards(one, len(devices), devices[0].platform)
     programs = Programs(config, devices, filled)
     try:
         state = programs.abstract_state()
@@ -198,7 +199,7 @@ def train_batch(
     `make` builds the run, a TrainingLoop by default: (config, folder, console) -> run.
     """
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
-    config = resolve_shards(config, len(devices))
+    config = resolve_shards(config, len(devices), devices[0].platform)
     with run_folder(folder, clobber=False):
         old = load_config(folder / CONFIG, saved=True) if (folder / CONFIG).is_file() else config
         if any(compare(old, config)):

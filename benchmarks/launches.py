@@ -1,0 +1,147 @@
+"""Kernels that a compiled program launches, counted from its optimised HLO text.
+
+A loop counts as often as it runs, one of unknown length once; a conditional counts as its longest
+branch. What is inside a fusion is one kernel.
+"""
+
+import re
+from typing import NamedTuple
+
+KERNELS = frozenset(
+    "fusion custom-call copy copy-start sort cholesky fft triangular-solve convolution dot reduce "
+    "reduce-window scatter gather rng rng-bit-generator select-and-scatter pad iota broadcast "
+    "concatenate dynamic-slice dynamic-update-slice transpose slice convert add".split()
+)
+COLLECTIVES = frozenset(
+    "all-reduce all-gather reduce-scatter all-to-all collective-permute".split()
+)
+NO_KERNEL = ("AllocateBuffer", "Sharding", "PinBuffer", "Unpin", "CreateBuffer", "annotate_device")
+
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) \(.*\{$")
+INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?[\w.$-]+ = (.*)$")
+TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+
+
+class Loop(NamedTuple):
+    """A loop of a program."""
+
+    path: tuple[int, ...]  # trips of the loops around it, and its own; 0: unknown
+    kernels: int  # of one turn, those of loops inside it included
+    own: int  # of one turn, outside of loops inside it
+
+
+class Count(NamedTuple):
+    """Launches of a program."""
+
+    kernels: int
+    products: int  # of these, matrix products and convolutions by themselves
+    collectives: int
+    reads: int  # loops and branches of which the host reads a condition
+
+
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """(the instructions of each computation by name, the name of the entry)."""
+    found: dict[str, list[str]] = {}
+    entry = current = ""
+    for line in text.splitlines():
+        if match := COMPUTATION.match(line):
+            current = match[2]
+            found[current] = []
+            entry = current if match[1] else entry
+        elif current and (match := INSTRUCTION.match(line)):
+            found[current].append(match[1])
+    return found, entry
+
+
+def opcode(instruction: str) -> str:
+    """The operation of `shape opcode(operands), attributes`."""
+    rest = instruction
+    if rest.startswith("("):
+        depth = 0
+        for i, letter in enumerate(rest):
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                rest = rest[i + 1 :]
+                break
+    else:
+        rest = rest[rest.index(" ") :]
+    return rest.strip().split("(", 1)[0]
+
+
+def called(instruction: str, attribute: str) -> str:
+    """The computation that an attribute names, "" if there is none."""
+    match = re.search(rf"\b{attribute}=%?([\w.$-]+)", instruction)
+    return match[1] if match else ""
+
+
+class Program:
+    """The launches of a compiled program.
+
+    Args:
+        text: of its optimised HLO, as `compiled.as_text()` gives it.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Counts."""
+        self.found, entry = computations(text)
+        self.loops: list[Loop] = []
+        self.total = self.count(entry, ())
+
+    def count(self, name: str, path: tuple[int, ...]) -> Count:
+        """Launches of one turn of a computation inside loops of `path`."""
+        total = Count(0, 0, 0, 0)
+        for instruction in self.found[name]:
+            total = _add(total, self.of(instruction, path))
+        return total
+
+    def of(self, instruction: str, path: tuple[int, ...]) -> Count:
+        """Launches of one instruction."""
+        kind = opcode(instruction)
+        plain = kind.removesuffix("-start")
+        if kind == "while":
+            return self.of_loop(instruction, path)
+        if kind == "conditional":
+            names = BRANCHES.search(instruction)
+            branches = names[1].replace("%", "").split(", ") if names else []
+            branches = branches or [
+                called(instruction, f"{x}_computation") for x in ("true", "false")
+            ]
+            return _add(max(self.count(x, path) for x in branches), Count(0, 0, 0, 1))
+        if plain in ("call", "async"):
+            return self.count(called(instruction, "(?:to_apply|calls)"), path)
+        if plain in COLLECTIVES:
+            return Count(1, 0, 1, 0)
+        if kind not in KERNELS or any(x in instruction for x in NO_KERNEL):
+            return Count(0, 0, 0, 0)
+        return Count(1, self.is_product(kind, instruction), 0, 0)
+
+    def of_loop(self, instruction: str, path: tuple[int, ...]) -> Count:
+        """Launches of all turns of a loop."""
+        match = TRIPS.search(instruction)
+        trips = int(match[1]) if match else 0
+        inside = len(self.loops)
+        turn = self.count(called(instruction, "body"), (*path, trips))
+        nested = [x for x in self.loops[inside:] if len(x.path) == len(path) + 2]
+        own = turn.kernels - sum(x.kernels * max(x.path[-1], 1) for x in nested)
+        self.loops.append(Loop((*path, trips), turn.kernels, own))
+        if trips:
+            return Count(*(trips * x for x in turn))
+        condition = self.count(called(instruction, "condition"), path)
+        return _add(_add(turn, condition), Count(0, 0, 0, 1))
+
+    def is_product(self, kind: str, instruction: str) -> bool:
+        """True for a kernel that is a matrix product or a convolution."""
+        if kind == "custom-call":
+            return "gemm" in instruction or "conv" in instruction or "cublas" in instruction
+        inner = self.found.get(called(instruction, "calls"), [])
+        return any(opcode(x) in ("dot", "convolution") for x in inner)
+
+    def turn(self, *path: int) -> int:
+        """Kernels of one turn of the largest loop whose path ends so; 0 if there is none."""
+        ends = [x.kernels for x in self.loops if x.path[-len(path) :] == path]
+        return max(ends, default=0)
+
+
+def _add(one: Count, other: Count) -> Count:
+    return Count(*(a + b for a, b in zip(one, other, strict=True)))

@@ -1,0 +1,50 @@
+"""Linear recurrences over time: step by step on a CPU, in O(log T) stages on accelerators.
+
+A loop of T steps launches a few kernels in each of them. Affine maps compose, and stages that
+compose maps 1, 2, 4, ... steps apart, which a compiler fuses, give the same numbers up to rounding
+(Hillis & Steele 1986, https://doi.org/10.1145/7902.7903).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.aliases import Array
+from purejaxppo.parallel import platforms
+
+Affine = tuple[Array, Array]
+"""Maps x -> a x + b, as (a, b), each [T, ...]."""
+
+
+def compose(first: Affine, second: Affine) -> Affine:
+    """The map x -> a₂ (a₁ x + b₁) + b₂, of maps (a, b)."""
+    (a1, b1), (a2, b2) = first, second
+    return a2 * a1, a2 * b1 + b2
+
+
+def backwards(b: Array, a: Array) -> Array:
+    """Solves xₜ = bₜ + aₜ xₜ₊₁, with 0 after the last row; a, b and x [T, ...]."""
+    if not platforms.is_accelerated():
+        return _in_steps(b, a, jnp.zeros_like(b[0]), reverse=True)
+    stride = 1
+    while stride < len(b):
+        later = tuple(jnp.concatenate([x[stride:], jnp.zeros_like(x[:stride])]) for x in (a, b))
+        a, b = compose(later, (a, b))
+        stride *= 2
+    return b
+
+
+def forwards(b: Array, a: Array, first: Array) -> Array:
+    """Solves xₜ = bₜ + aₜ xₜ₋₁, with `first` [...] before the first row; a, b and x [T, ...]."""
+    if not platforms.is_accelerated():
+        return _in_steps(b, a, first)
+    b = b.at[0].add(a[0] * first)
+    return backwards(b[::-1], a[::-1])[::-1]
+
+
+def _in_steps(b: Array, a: Array, first: Array, *, reverse: bool = False) -> Array:
+    def step(before: Array, row: Affine) -> tuple[Array, Array]:
+        a, b = row
+        now = b + a * before
+        return now, now
+
+    return jax.lax.scan(step, first, (a, b), reverse=reverse)[1]

@@ -1,0 +1,182 @@
+"""The forms for accelerators give the numbers of those for a CPU; both are computed on one here."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import spaces
+from purejaxppo.agents import cells, networks, normalize, recurrences
+from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
+from purejaxppo.parallel import platforms
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
+
+OBS, ACTION = spaces.Box((3,)), spaces.Discrete(2)
+
+
+def on(platform, function, *args):
+    """`function`(*args), traced for a platform."""
+
+    def traced(*args):
+        with platforms.tracing_for(platform):
+            return function(*args)
+
+    return jax.jit(traced)(*args)
+
+
+def both(function, *args):
+    """`function`(*args) in both forms."""
+    return on("cpu", function, *args), on("gpu", function, *args)
+
+
+def assert_near(one, other, tolerance=2e-5):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, tolerance, tolerance), one, other)
+
+
+def loops(platform, function, *args):
+    """Number of loops of a function's program."""
+
+    def traced(*args):
+        with platforms.tracing_for(platform):
+            return function(*args)
+
+    return jax.jit(traced).lower(*args).as_text().count("stablehlo.while")
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8, 33])
+def test_recurrences_of_stages_equal_those_of_steps(length):
+    keys = jax.random.split(jax.random.key(length), 3)
+    b, a = (jax.random.normal(key, (length, 4)) for key in keys[:2])
+    first = jax.random.normal(keys[2], (4,))
+    assert_near(*both(recurrences.backwards, b, a))
+    assert_near(*both(recurrences.forwards, b, a, first))
+
+
+def test_discounted_returns_are_those_of_a_loop():
+    key = jax.random.split(jax.random.key(0), 4)
+    reward, start = jax.random.normal(key[0], (20, 3)), jax.random.normal(key[1], (3,))
+    done, valid = (
+        jax.random.bernoulli(key[2], 0.2, (20, 3)),
+        jax.random.bernoulli(key[3], 0.8, (20, 3)),
+    )
+    running, expected = np.array(start), []
+    for r, d, v in zip(*map(np.asarray, (reward, done, valid)), strict=True):
+        running = np.where(v, 0.9 * running + r, running)
+        expected.append(running)
+        running = np.where(d | ~v, 0.0, running)
+    for got in both(normalize.discounted_returns, reward, done, valid, start, 0.9):
+        assert_near((np.stack(expected), running), got)
+
+
+@pytest.mark.parametrize("length", [1, 3, 20])
+def test_a_gru_has_the_same_outputs_and_gradients(length):
+    memory = cells.GRU(5, parent=None)
+    keys = jax.random.split(jax.random.key(1), 4)
+    carry, x = jax.random.normal(keys[0], (2, 5)), jax.random.normal(keys[1], (length, 2, 4))
+    start = jax.random.bernoulli(keys[2], 0.3, (length, 2))
+    params = memory.init(keys[3], carry, x, start)
+    params = jax.tree.map(lambda x: x + 0.1, params)
+
+    def loss(params, carry, x):
+        after, out = memory.apply(params, carry, x, start)
+        return jnp.sum(jnp.sin(3 * out)) + jnp.sum(after**2), out
+
+    def gradients(*args):
+        return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*args)
+
+    assert_near(*both(gradients, params, carry, x))
+
+
+CONFIGS = {
+    "plain": {"layer_norm": True},
+    "residual": {"block": "residual"},
+    "gru": {"rnn": "gru", "rnn_size": 6},
+    "lstm": {"rnn": "lstm", "rnn_size": 6},
+    "mingru": {"rnn": "mingru", "rnn_size": 6},
+    "other widths": {"critic_hidden": (5,), "rnn": "gru", "rnn_size": 6},
+    "one torso": {"torso": "shared", "rnn": "gru", "rnn_size": 6},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_policy_and_critic_as_one_are_the_same_network(name):
+    network = networks.make_network(OBS, ACTION, NetworkConfig(hidden=(8, 8), **CONFIGS[name]))
+    keys = jax.random.split(jax.random.key(2), 4)
+    params = jax.tree.map(lambda x: x + 0.1, network.init(keys[0]))
+    obs = jax.random.normal(keys[1], (10, 3, 3))
+    start = jax.random.bernoulli(keys[2], 0.2, (10, 3))
+    carry = jax.tree.map(lambda x: x + 0.5, network.initial_carry((3,)))
+
+    def loss(params, carry):
+        out = network.unroll(params, carry, obs, start)
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(out)), out
+
+    def gradients(*args):
+        return jax.value_and_grad(loss, (0, 1), has_aux=True)(*args)
+
+    assert_near(*both(gradients, params, carry), 1e-4)
+
+
+def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
+    config = NetworkConfig(hidden=(8,), rnn="gru", rnn_size=6)
+    network = networks.make_network(OBS, ACTION, config)
+    params, carry = network.init(jax.random.key(0)), network.initial_carry((3,))
+    rows = jnp.zeros((10, 3, 3)), jnp.zeros((10, 3), bool)
+    counts = [loops(x, network.unroll, params, carry, *rows) for x in ("cpu", "gpu")]
+    assert counts == [2, 1]
+    with platforms.tracing_for("gpu"):
+        act = str(jax.make_jaxpr(network.apply)(params, carry, rows[0][0], rows[1][0]))
+    assert "f32[2,3,3]" not in act
+
+
+def test_images_are_convolved_apart():
+    image = spaces.Box((10, 10, 4))
+    network = networks.make_network(image, ACTION, NetworkConfig(hidden=(8,)))
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    params = jax.tree.map(lambda x: jnp.zeros(x.shape), params)
+    obs, start = jnp.zeros((5, 2, 10, 10, 4)), jnp.zeros((5, 2), bool)
+    with platforms.tracing_for("gpu"):
+        text = str(jax.make_jaxpr(lambda *args: network.unroll(*args))(params, (), obs, start))
+    assert text.count("conv_general_dilated[") == 2
+    with platforms.tracing_for("cpu"):
+        text = str(jax.make_jaxpr(lambda *args: network.unroll(*args))(params, (), obs, start))
+    assert "conv_general_dilated[" not in text
+
+
+@pytest.mark.parametrize("rnn", ["none", "gru"])
+def test_an_update_is_the_same(rnn):
+    config = Config(
+        env=EnvConfig("dummy/vector", num_envs=4, max_episode_steps=7),
+        ppo=PPOConfig(
+            rollout_length=12, num_minibatches=2, num_epochs=2, normalize_reward=True, bptt_length=6
+        ),
+        network=NetworkConfig(hidden=(8,), rnn=rnn, rnn_size=6),
+    )
+    ends = []
+    for platform in ("cpu", "gpu"):
+        shards = Shards(1, jax.devices("cpu"))
+        shards.platform = platform
+        parts = make_parts(replace(config, num_shards=1), shards)
+        state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+        hp = make_hyperparams(parts.config)
+        ends.append(jax.jit(train_program(parts))(state, hp, jnp.int32(3)))
+    (one, metrics), (other, others) = ends
+    assert_near(one.agent.params, other.agent.params, 1e-4)
+    assert_near(metrics.losses, others.losses, 1e-3)
+    assert float(jnp.abs(one.opt_state[1]).max()) > 0
+
+
+def test_a_program_is_for_its_devices_and_else_for_the_default_one():
+    assert Shards(1, jax.devices("cpu")).platform == "cpu"
+    seen = []
+    shards = Shards(1)
+    shards.map(lambda x: seen.append(platforms.platform()) or x, (None,), None)(1.0)
+    shards.platform = "gpu"
+    shards.map(lambda x: seen.append(platforms.platform()) or x, (None,), None)(1.0)
+    assert seen == [jax.default_backend(), "gpu"]
+    with jax.default_device("cpu"):
+        assert platforms.platform() == "cpu"
