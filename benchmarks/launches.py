@@ -7,14 +7,12 @@ branch. What is inside a fusion is one kernel.
 import re
 from typing import NamedTuple
 
-KERNELS = frozenset(
-    "fusion custom-call copy copy-start sort cholesky fft triangular-solve convolution dot reduce "
-    "reduce-window scatter gather rng rng-bit-generator select-and-scatter pad iota broadcast "
-    "concatenate dynamic-slice dynamic-update-slice transpose slice convert add".split()
-)
-COLLECTIVES = frozenset(
-    "all-reduce all-gather reduce-scatter all-to-all collective-permute".split()
-)
+FUSED = {"fusion", "custom-call", "copy", "copy-start", "sort", "cholesky", "fft"}
+LEFT_ALONE = {"convolution", "dot", "reduce", "reduce-window", "scatter", "gather", "pad", "iota"}
+SMALL = {"broadcast", "concatenate", "dynamic-slice", "dynamic-update-slice", "transpose", "slice"}
+RANDOM = {"rng", "rng-bit-generator", "select-and-scatter", "triangular-solve", "convert", "add"}
+KERNELS = FUSED | LEFT_ALONE | SMALL | RANDOM
+COLLECTIVES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
 NO_KERNEL = ("AllocateBuffer", "Sharding", "PinBuffer", "Unpin", "CreateBuffer", "annotate_device")
 
 COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.$-]+) \(.*\{$")
@@ -55,7 +53,7 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def opcode(instruction: str) -> str:
-    """The operation of `shape opcode(operands), attributes`."""
+    """Name of the operation in `shape name(operands), attributes`."""
     rest = instruction
     if rest.startswith("("):
         depth = 0

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import cells, networks, normalize, recurrences
+from purejaxppo.agents import cells, encoders, networks, normalize, obs_storage, recurrences
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
+from purejaxppo.evaluation import Evaluator
 from purejaxppo.parallel import platforms
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
@@ -37,14 +38,14 @@ def assert_near(one, other, tolerance=2e-5):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, tolerance, tolerance), one, other)
 
 
-def loops(platform, function, *args):
-    """Number of loops of a function's program."""
+def lowered(platform, function, *args):
+    """The text of `function`'s program for a platform."""
 
     def traced(*args):
         with platforms.tracing_for(platform):
             return function(*args)
 
-    return jax.jit(traced).lower(*args).as_text().count("stablehlo.while")
+    return jax.jit(traced).lower(*args).as_text()
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 33])
@@ -126,11 +127,12 @@ def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
     network = networks.make_network(OBS, ACTION, config)
     params, carry = network.init(jax.random.key(0)), network.initial_carry((3,))
     rows = jnp.zeros((10, 3, 3)), jnp.zeros((10, 3), bool)
-    counts = [loops(x, network.unroll, params, carry, *rows) for x in ("cpu", "gpu")]
-    assert counts == [2, 1]
-    with platforms.tracing_for("gpu"):
-        act = str(jax.make_jaxpr(network.apply)(params, carry, rows[0][0], rows[1][0]))
-    assert "f32[2,3,3]" not in act
+    texts = [lowered(x, network.unroll, params, carry, *rows) for x in ("cpu", "gpu")]
+    assert [text.count("stablehlo.while") for text in texts] == [2, 1]
+    assert "tensor<2x8xf32>" in texts[1]  # biases of both torsos
+    assert "tensor<2x8xf32>" not in lowered(
+        "gpu", network.apply, params, carry, rows[0][0], rows[1][0]
+    )
 
 
 def test_images_are_convolved_apart():
@@ -139,12 +141,11 @@ def test_images_are_convolved_apart():
     params = jax.eval_shape(network.init, jax.random.key(0))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape), params)
     obs, start = jnp.zeros((5, 2, 10, 10, 4)), jnp.zeros((5, 2), bool)
-    with platforms.tracing_for("gpu"):
-        text = str(jax.make_jaxpr(lambda *args: network.unroll(*args))(params, (), obs, start))
-    assert text.count("conv_general_dilated[") == 2
-    with platforms.tracing_for("cpu"):
-        text = str(jax.make_jaxpr(lambda *args: network.unroll(*args))(params, (), obs, start))
-    assert "conv_general_dilated[" not in text
+    counts = [
+        lowered(x, network.unroll, params, (), obs, start).count("stablehlo.convolution")
+        for x in ("cpu", "gpu")
+    ]
+    assert counts == [0, 2]
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])
@@ -168,6 +169,55 @@ def test_an_update_is_the_same(rnn):
     assert_near(one.agent.params, other.agent.params, 1e-4)
     assert_near(metrics.losses, others.losses, 1e-3)
     assert float(jnp.abs(one.opt_state[1]).max()) > 0
+
+
+def test_an_evaluation_looks_less_often_and_gives_the_same(make_config):
+    config = make_config(
+        env={"name": "gymnax/Pendulum-v1", "max_episode_steps": 21}, eval={"stochastic": True}
+    )
+    agent = jax.jit(make_parts(config).policy.init)(jax.random.key(1))
+    found = []
+    for platform in ("cpu", "gpu"):
+        shards = Shards(1)
+        shards.platform = platform
+        evaluator = Evaluator(config, make_parts(config).policy, 3, shards=shards)
+        run = jax.jit(evaluator.evaluate)
+        found.append(run(agent, jax.random.key(3)))
+        loops = run.lower(agent, jax.random.key(3)).as_text().count("stablehlo.while")
+        found.append(loops)
+    one, loops, other, more = found
+    assert more == loops + 1
+    assert_near(one, other)
+    assert np.all(np.asarray(other.lengths) == 21)  # though 32 steps were made
+
+
+def test_images_and_windows_come_in_larger_parts():
+    rows = jnp.zeros((64, 64, 9, 9, 1))
+    storage, start = obs_storage.FullObs(), jnp.zeros((64, 64), bool)
+
+    def sizes(platform):
+        seen = []
+        on(
+            platform,
+            lambda rows: storage.map_rows(lambda x, s: seen.append(x.shape) or s, (), rows, start),
+            rows,
+        )
+        return seen[0][0] * seen[0][1]
+
+    assert (sizes("cpu"), sizes("gpu")) == (512, 4096)
+
+
+def test_seeds_are_initialised_at_once():
+    init = encoders.orthogonal(1.0)
+
+    def weights(keys):
+        return jax.vmap(lambda key: init(key, (4, 3)))(keys)
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    apart, at_once = (lowered(x, weights, keys).count("stablehlo.while") for x in ("cpu", "gpu"))
+    assert apart > at_once
+    one = on("gpu", weights, keys)
+    assert_near(jnp.einsum("sij,sik->sjk", one, one), jnp.broadcast_to(jnp.eye(3), (5, 3, 3)))
 
 
 def test_a_program_is_for_its_devices_and_else_for_the_default_one():

@@ -1,0 +1,273 @@
+"""Programs compiled for a GPU that is not there: kernels launched, memory, and what bounds speed.
+
+    make gpu-compiler
+    python benchmarks/gpu_programs.py [--cases cartpole gru] [--list]
+
+JAX's plugin for CUDA compiles for the description of an H200 (`H200`) without the card: real sm_90
+kernels and their schedule, but no autotuning and no run. Each case's init, training and evaluation
+are compiled as `purejaxppo train` compiles them, in a process of its own. Kernels are counted in
+the optimised programs (`launches.py`); one update's bound, and with it steps/s, is predicted from
+`LAUNCH_SECONDS` and not measured. Rows go to benchmarks/results/gpu_programs.jsonl, and from there
+`docs/make_results.py` writes the table of docs/gpu.md.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import launches
+import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPILER = Path(os.environ.get("GPU_COMPILER", ROOT / ".gpu-compiler"))
+PATH = machine.RESULTS / "gpu_programs.jsonl"
+LAUNCH_SECONDS = (1.5e-6, 3e-6)
+"""Assumed of a launch inside a loop on the device: the low and the high end."""
+H200 = """
+device_description_str: "NVIDIA H200"
+platform_name: "CUDA"
+runtime_version { major: 13 }
+dnn_version_info { major: 9 minor: 10 }
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  memory_bandwidth: 4800000000000
+  device_memory_size: 150000000000
+  l2_cache_size: 62914560
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472
+  registers_per_block_limit: 65536
+  registers_per_core_limit: 65536
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+}
+"""
+
+
+class Case(NamedTuple):
+    """A config, settings in place of its own, and a number of cards."""
+
+    config: str
+    changes: dict[str, Any] = {}  # noqa: RUF012
+    cards: int = 1
+
+
+CASES = {
+    "cartpole": Case("cartpole.yaml"),
+    "cartpole, gpu": Case("cartpole.yaml", {"gpu": True}),
+    "cartpole, 4 seeds": Case("cartpole.yaml", {"num_seeds": 4}),
+    "cartpole, bf16": Case("cartpole.yaml", {"network.compute_dtype": "bfloat16"}),
+    "cartpole, 4 cards": Case("cartpole.yaml", {"gpu": True}, 4),
+    "cartpole, 4 seeds on 4 cards": Case("cartpole.yaml", {"num_seeds": 4}, 4),
+    "gru": Case("cartpole_hidden.yaml"),
+    "gru, gpu": Case("cartpole_hidden.yaml", {"gpu": True}),
+    "lstm": Case("cartpole_hidden.yaml", {"network.rnn": "lstm"}),
+    "mingru": Case("cartpole_hidden.yaml", {"network.rnn": "mingru"}),
+    "pendulum": Case("pendulum.yaml"),
+    "breakout": Case("minatar_breakout.yaml"),
+    "breakout, gpu": Case("minatar_breakout.yaml", {"gpu": True}),
+    "hopper": Case("hopper.yaml"),
+    "hopper, gpu": Case("hopper.yaml", {"gpu": True}),
+    "hopper, 4 cards": Case("hopper.yaml", {}, 4),
+    "hopper, gpu, 4 cards": Case("hopper.yaml", {"gpu": True}, 4),
+    "ant, gpu": Case("ant.yaml", {"gpu": True}),
+    "humanoid, gpu": Case("humanoid.yaml", {"gpu": True}),
+    "cartpole_balance": Case("cartpole_balance.yaml"),
+    "cartpole_balance, gpu": Case("cartpole_balance.yaml", {"gpu": True}),
+    "particles": Case("particles_spread.yaml"),
+    "curious": Case("mountain_car_curious.yaml"),
+    "oscillator": Case("oscillator.yaml"),
+}
+
+
+def main() -> int:
+    """Compiles the cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES), metavar="CASE")
+    parser.add_argument("--list", action="store_true", help="print the cases, and end")
+    parser.add_argument("--results", type=Path, default=PATH)
+    parser.add_argument("--only", nargs="*", default=PROGRAMS, choices=PROGRAMS)
+    parser.add_argument("--seconds", type=float, default=600, help="of one case at most")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print("row", json.dumps(count(CASES[args.one], args.only)), flush=True)
+        return 0
+    if args.list:
+        print(*CASES, sep="\n")
+        return 0
+    if not (COMPILER / "jax_plugins").is_dir():
+        sys.stderr.write(f"{COMPILER} has no compiler for GPUs: make gpu-compiler\n")
+        return 2
+    failed = 0
+    for name in args.cases:
+        row = {"case": name, **in_process(name, args.only, args.seconds)}
+        failed += "failed" in row
+        print(line(row), flush=True)
+        if "failed" not in row:
+            machine.replace_rows(args.results, [row], "case")
+    return 1 if failed else 0
+
+
+def in_process(name: str, only: list[str], seconds: float) -> dict[str, Any]:
+    """The figures of a case, from a process of its own, or why there are none."""
+    command = [sys.executable, __file__, "--one", name, "--only", *only]
+    kept = {key: x for key, x in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    kept.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=False, env=kept
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not compiled after {seconds:.0f} s"}
+    rows = [x for x in done.stdout.splitlines() if x.startswith("row ")]
+    if not rows:
+        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return json.loads(rows[-1].removeprefix("row ")) | {
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in words."""
+    if "failed" in row:
+        return f"{row['case']}: {row['failed']}"
+    train = row.get("train")
+    if train is None:
+        return f"{row['case']}: {row}"
+    low, high = (row["steps_per_update"] / (train["kernels"] * s) for s in LAUNCH_SECONDS[::-1])
+    return (
+        f"{row['case']}: {train['kernels']:,} launches for {row['steps_per_update']:,} steps, "
+        f"{row['gradient_step']} in a gradient step, {train['collectives']} collectives, "
+        f"{train['bytes'] / 2**20:,.0f} MiB, bound {low / 1e6:.3g}-{high / 1e6:.3g} M steps/s "
+        f"(predicted)"
+    )
+
+
+def count(case: Case, only: list[str]) -> dict[str, Any]:
+    """Compiles a case's programs for the card, and counts."""
+    sys.path.append(str(COMPILER))  # behind what is installed
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    from jax.experimental import topologies
+
+    from purejaxppo.config.files import for_platform, load_config
+    from purejaxppo.runs.programs import Programs, resolve_shards
+
+    cards = topologies.get_topology_desc(
+        platform="cuda", target_config=H200, topology=f"1x1x{case.cards}"
+    ).devices
+    changes = dict(case.changes)
+    sized = changes.pop("gpu", False)
+    config = for_platform(load_config(case.config, changes), "gpu" if sized else "cpu")
+    config = resolve_shards(config, case.cards, "gpu")
+    programs = Programs(config, list(cards))
+    found: dict[str, Any] = {
+        "config": case.config,
+        "changes": case.changes,
+        "cards": programs.shards.num_devices,
+        "jax": jax.__version__,
+        "shards": config.num_shards,
+        "env": config.env.name,
+        "num_envs": config.env.num_envs,
+        "rnn": config.network.rnn,
+        "minibatches": config.ppo.num_minibatches,
+        "epochs": config.ppo.num_epochs,
+        "steps_per_update": programs.steps_per_update,
+    }
+    for name in only:
+        started = time.perf_counter()
+        compiled, turns = COMPILE[name](programs)
+        program = launches.Program(compiled.as_text())
+        memory = compiled.memory_analysis()
+        found[name] = {
+            **program.total._asdict() | {"kernels": turns(program)},
+            "bytes": memory.argument_size_in_bytes
+            + memory.output_size_in_bytes
+            - memory.alias_size_in_bytes
+            + memory.temp_size_in_bytes,
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        if name == "train":
+            steps = config.ppo.num_epochs, config.ppo.num_minibatches
+            found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
+    return found
+
+
+def on_cards(programs: Any) -> Any:
+    """The shapes of a state, on the cards."""
+    import jax
+
+    from purejaxppo.parts import STATE_AXES
+
+    state = programs.abstract_state()
+    where = programs.shards.shardings(STATE_AXES)
+    if where is None:
+        where = jax.sharding.SingleDeviceSharding(programs.devices[0])
+        return jax.tree.map(lambda x: shaped(x, where), state)
+    return jax.tree.map(
+        lambda where, part: jax.tree.map(lambda x: shaped(x, where), part),
+        where,
+        state,
+        is_leaf=lambda x: isinstance(x, jax.sharding.Sharding),
+    )
+
+
+def shaped(x: Any, where: Any) -> Any:
+    """The shape of an array that lies there."""
+    import jax
+
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+
+
+Compiled = tuple[Any, Callable[[launches.Program], int]]
+"""A compiled program, and its kernels to be told: of all of it, or of one turn of its loop."""
+
+
+def compiled_init(programs: Any) -> Compiled:
+    """The state before the first update."""
+    import jax
+
+    from purejaxppo.parts import shard_ids
+
+    one = programs.shards.everywhere() or jax.sharding.SingleDeviceSharding(programs.devices[0])
+    key, ids = (shaped(x, one) for x in (programs.key, shard_ids(programs.parts)))
+    return programs._init().lower(key, ids).compile(), lambda program: program.total.kernels
+
+
+def compiled_training(programs: Any) -> Compiled:
+    """Updates; kernels of one."""
+    programs.compile_training(on_cards(programs))
+    return programs.train_chunk, lambda program: program.turn(0)
+
+
+def compiled_evaluation(programs: Any) -> Compiled:
+    """Episodes; kernels of one turn of their loop."""
+    import jax
+
+    evaluator = programs._make_evaluator()
+    agent = on_cards(programs).agent
+    evaluate = jax.jit(evaluator.evaluate, out_shardings=programs.read_by_all(evaluator.shards))
+    return evaluate.lower(agent, programs.eval_key(0)).compile(), lambda program: program.turn(0)
+
+
+COMPILE = {"init": compiled_init, "train": compiled_training, "evaluate": compiled_evaluation}
+PROGRAMS = list(COMPILE)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The settings that a run takes on a GPU."""
+
+import pytest
+
+from purejaxppo.commands import train
+from purejaxppo.config.files import for_platform, list_configs, load_config, to_yaml
+from purejaxppo.runs.programs import MIN_ROWS_ACCELERATED, resolve_shards
+
+pytestmark = pytest.mark.toy
+SIZED = sorted(name for name in list_configs() if load_config(name).gpu)
+
+
+def test_a_gpu_takes_its_settings_and_nothing_else_does():
+    config = load_config("cartpole.yaml")
+    on_gpu, on_cpu = (for_platform(config, platform) for platform in ("gpu", "cpu"))
+    assert on_cpu == config.replace(gpu={})
+    assert on_gpu.env.num_envs == config.gpu["env.num_envs"] > config.env.num_envs
+    assert on_gpu.total_timesteps == config.gpu["total_timesteps"]
+    assert on_gpu.gpu == {} and "gpu: {}" in to_yaml(on_gpu)
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_sizes_for_a_gpu_fit_together_in_large_minibatches(name):
+    config = for_platform(load_config(name), "gpu")
+    assert config.steps_per_update // config.ppo.num_minibatches >= MIN_ROWS_ACCELERATED
+    assert config.num_updates >= 50
+
+
+def test_what_the_command_line_says_goes_before_them():
+    words = ["--config", "cartpole.yaml"]
+    for flag in (["--env.num_envs", "64"], ["--env.num-envs=64"]):
+        command = train.parse([*words, *flag])
+        assert command.env.num_envs == 64 and "env.num_envs" not in command.gpu
+        assert "ppo.num_minibatches" in command.gpu
+    assert "env.num_envs" not in load_config("cartpole.yaml", {"env.num_envs": 64}).gpu
+    assert train.parse([*words, "--gpu", "env.num_envs", "128"]).gpu["env.num_envs"] == 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"env.num_env": 3}, "gpu.env.num_env: unknown key; did you mean 'env.num_envs'?"),
+        ({"env.num_envs": "x"}, "gpu.env.num_envs = 'x' is a word; it must be a whole number"),
+        ({"env": 3}, "gpu.env: unknown key"),
+        ({"what.ever": 3}, "gpu.what.ever: unknown key"),
+    ],
+)
+def test_a_setting_that_is_none_is_named_on_any_device(settings, sentence):
+    with pytest.raises(ValueError, match=sentence.replace("?", "[?]")):
+        load_config("cartpole.yaml", {"gpu": settings})
+
+
+def test_settings_that_do_not_fit_are_named_where_they_are_taken():
+    config = load_config("cartpole.yaml", {"gpu": {"ppo.num_minibatches": 7}})
+    for_platform(config, "cpu")
+    with pytest.raises(ValueError, match=r"gpu: env.num_envs x ppo.rollout_length = 2048 does"):
+        for_platform(config, "gpu")
+
+
+def test_a_shard_of_an_accelerator_has_thousands_of_rows():
+    small, large = load_config("hopper.yaml"), for_platform(load_config("cartpole.yaml"), "gpu")
+    assert resolve_shards(small, 4).num_shards == 4
+    assert resolve_shards(small, 4, "gpu").num_shards == 1
+    assert resolve_shards(large, 4, "gpu").num_shards == 4
+    assert resolve_shards(small.replace(num_shards=2), 4, "gpu").num_shards == 2
