@@ -25,7 +25,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all mpirun lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all mpirun gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -51,8 +51,19 @@ test: lint
 
 # That, and all of it at length: learning, all environments, notebooks, tutorials, kills, processes, and the site. CI
 # runs this: one pytest, so that no core waits twice for the last test.
-test-all: lint mpirun docs
+test-all: lint mpirun gpu-compiler docs
 	$(PYTEST) -m "not slow and not reference and not gpu" $(ARGS)
+
+# JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu_programs.py and its tests, skipped without it.
+gpu-compiler: $(for_test)
+	@version=$$($(RUN) -c 'import jax; print(jax.__version__)'); \
+	if [ -e .gpu-compiler/jax_cuda13_plugin-$$version.dist-info ]; then exit 0; fi; \
+	echo "Installing the compiler for GPUs of JAX $$version into .gpu-compiler; this downloads hundreds of MB"; \
+	rm -rf .gpu-compiler; \
+	$(RUN) -m pip install --quiet --no-deps --target .gpu-compiler jax-cuda13-plugin==$$version \
+	  jax-cuda13-pjrt==$$version nvidia-cuda-nvcc nvidia-nvvm \
+	  || { rm -rf .gpu-compiler; \
+	  echo "the compiler for GPUs could not be installed: its tests are skipped" >&2; }
 
 # For tests/parallel/test_processes.py, which skips what needs it where it can be neither found nor installed.
 mpirun:
@@ -87,7 +98,7 @@ lock: $(VENV)/.made
 	  --no-annotate --no-header --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .gpu-compiler build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.made:
 	@found=; for python in $(PYTHON) python3.13 python3.12 python3.11; do \

@@ -1,6 +1,6 @@
 """Writes docs/results.md from the rows under benchmarks/results/; `--check` only compares.
 
-In docs/scaling.md, docs/policies.md and docs/own_code.md it writes what stands between
+In docs/scaling.md, policies.md, own_code.md and gpu.md it writes what stands between
 `<!-- NAME -->` and `<!-- end -->`, and in the configs that were measured the first comment.
 
 python docs/make_results.py
@@ -22,6 +22,7 @@ TARGET = ROOT / "docs" / "results.md"
 SCALING = ROOT / "docs" / "scaling.md"
 POLICIES = ROOT / "docs" / "policies.md"
 OWN_CODE = ROOT / "docs" / "own_code.md"
+GPU = ROOT / "docs" / "gpu.md"
 CONFIGS = ROOT / "configs"
 Rows = list[dict[str, Any]]
 CLEANRL = "CleanRL: {}; training return of the stochastic policy at the end, over 3 seeds"
@@ -790,7 +791,7 @@ def document() -> str:
         *memory(read("memory.jsonl")),
         *windows(read("memory_windows.jsonl")),
         "",
-        "GPU figures: none yet.",
+        "GPU figures: none are measured yet; [GPUs](gpu.md) has what programs launch.",
         "",
     ]
     return "\n".join(parts)
@@ -809,6 +810,8 @@ def filled(page: str) -> str:
         "ablations": ablations(read("ablations.jsonl")),
         "off": off(read("off.jsonl")),
         "own": own(read("own.jsonl")),
+        "launches": gpu_programs(read("gpu_programs.jsonl")),
+        "gpu": gpu(read("gpu.jsonl")),
     }
     for name, lines in blocks.items():
         inside = ["", *lines, ""] if lines else []
@@ -916,6 +919,39 @@ def own(rows: Rows) -> list[str]:
     ]
 
 
+def gpu_programs(rows: Rows) -> list[str]:
+    """Launches and memory of programs compiled for an H200, and the speed that launches allow."""
+    table = [
+        "| case | cards | environments | launches / steps per update | a gradient step | sums over "
+        "cards | memory of a card | bound at 3 to 1.5 us, predicted |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        train, steps = row["train"], row["steps_per_update"]
+        low, high = (steps / train["kernels"] / us for us in (3.0, 1.5))
+        table.append(
+            f"| {row['case']} | {row['cards']} | {row['num_envs']:,} | {train['kernels']:,} / "
+            f"{steps:,} | {row['gradient_step']} | {train['collectives'] or '-'} | "
+            f"{train['bytes'] / 2**20:,.0f} MiB | {low:.2g}-{high:.2g} M steps/s |"
+        )
+    return table if rows else []
+
+
+def gpu(rows: Rows) -> list[str]:
+    """What benchmarks/gpu.py measured on a card."""
+    measured = [row for row in rows if row.get("rounds")]
+    if not measured:
+        return ["No figure has been measured on a GPU yet."]
+    table = ["| training | sizes | steps/s | launches | us per launch |", "| --- " * 5 + "|"]
+    for row in measured:
+        launches, us = row.get("launches"), row.get("launch_us")
+        table.append(
+            f"| {row['name']} | {row.get('sizes', '')} | {row['steps_per_second']:,.0f} | "
+            f"{launches or ''} | {f'{us:.2f}' if us else ''} |"
+        )
+    return table
+
+
 def picture(name: str, about: str) -> list[str]:
     """The picture of a benchmark, if it has rows."""
     return [f"![{about}](pictures/{name}.png)"] if read(f"{name}.jsonl") else []
@@ -924,7 +960,7 @@ def picture(name: str, about: str) -> list[str]:
 def main() -> int:
     """Writes the pages, or with --check says whether they are up to date."""
     pages = {TARGET: document()}
-    for path in (SCALING, POLICIES, OWN_CODE):
+    for path in (SCALING, POLICIES, OWN_CODE, GPU):
         pages[path] = filled(path.read_text(encoding="utf-8"))
     pages |= commented(read("learning.jsonl"))
     for path, text in pages.items():
