@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from purejaxppo.aliases import Array, Key, Tree
 from purejaxppo.config.schema import PPOConfig
+from purejaxppo.parallel import platforms
 from purejaxppo.types import Losses
 
 State = Any
@@ -24,13 +25,15 @@ Epochs = Callable[[Epoch, State, Key], tuple[State, Losses]]
 def scan(
     step: Callable[[State, Tree], tuple[State, Losses]], state: State, rows: Tree
 ) -> tuple[State, Losses]:
-    """`jax.lax.scan`, which stores the losses of a step as one vector: one copy, and not one each.
+    """`jax.lax.scan`; on accelerators the losses of a step are stored as one vector, in one copy.
 
     Args:
         step: (state, row) -> (state, losses, floats of any shape).
         state: before the first step.
         rows: of all steps.
     """
+    if not platforms.is_accelerated():
+        return jax.lax.scan(step, state, rows)
     unravel: list[Callable[[Array], Losses]] = []
 
     def packed(state: State, row: Tree) -> tuple[State, Array]:
