@@ -138,7 +138,7 @@ FIGURES: dict[str, Callable[[Any], str]] = {
 def line(row: Row) -> str:
     """A row in words: name, sizes, ok or the reason, and its figures."""
     parts = [f"{row['item']}: {row['name']}" if row["name"] else row["item"]]
-    parts += [str(row["sizes"])] * ("sizes" in row)
+    parts += [row["sizes"]] if "sizes" in row else []
     parts.append("ok" if row.get("ok") else row.get("why", "failed"))
     parts += [words(row[key]) for key, words in FIGURES.items() if row.get(key) is not None]
     if rounds := row.get("rounds"):

@@ -74,11 +74,14 @@ def one_update(work: Work) -> Rows:
 
 def command(work: Work, folder: Path, *flags: str) -> list[str]:
     """The train command of a small run in a folder."""
-    steps = work.size("400_000", "4_096")
+    steps = work.size("400_000", "2_048")
+    small = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidden", "8")
     return [
         *(sys.executable, "-m", "purejaxppo.train", "--config", "cartpole.yaml"),
-        *("--run_dir", str(folder), "--total_timesteps", steps, "--checkpoint.interval", "2048"),
-        *("--eval.num_episodes", "4", "--logging.interval", "2048", *flags),
+        *("--run_dir", str(folder), "--total_timesteps", steps, "--checkpoint.interval", "1024"),
+        *("--eval.num_episodes", "4", "--logging.interval", "1024"),
+        *work.size((), small),
+        *flags,
     ]
 
 
