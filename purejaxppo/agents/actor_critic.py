@@ -1,5 +1,7 @@
 """The linen modules of policy and critic: torsos, recurrent cells and heads."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,7 +122,7 @@ class ActorCritic(nn.Module):
         """The parameters of two modules, stacked [2, ...], if these are to be computed as one."""
         if not self.paired or self.is_initializing():
             return None
-        first, second = (self.get_variable("params", name) for name in names)
+        first, second = (self.variables["params"][name] for name in names)
         if jax.tree.map(jnp.shape, first) != jax.tree.map(jnp.shape, second):
             return None
         return jax.tree.map(lambda *x: jnp.stack(x), first, second)
@@ -161,7 +163,7 @@ class ActorCritic(nn.Module):
             memory = kind(self.config.rnn_size, self.config.rnn_timescale, parent=None)
             carries = jax.tree.map(lambda *x: jnp.stack(x), *carry)
 
-            def run(params: Params, h: Carry, x: Array) -> tuple[Carry, Array]:
+            def run(params: Params, h: Carry, x: Array) -> Any:
                 return memory.apply({"params": params}, h, x.astype(jnp.float32), start)
 
             carries, ys = jax.vmap(run)(params, carries, jnp.stack(features))

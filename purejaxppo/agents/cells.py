@@ -7,6 +7,7 @@ needs no loop.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,9 +85,8 @@ class GRU(Memory):
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
         if platforms.is_accelerated() and len(start) > 1:
-            precision = (
-                jax.config.jax_default_matmul_precision
-            )  # also of the gradient, traced later
+            config: Any = jax.config  # named here, since the gradient is traced later
+            precision = config.jax_default_matmul_precision
             outputs = gru_scan.scan(precision, kernel, bias, carry, inputs, start)
             return outputs[-1], outputs
 

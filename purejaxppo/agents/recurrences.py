@@ -27,8 +27,8 @@ def backwards(b: Array, a: Array) -> Array:
         return _in_steps(b, a, jnp.zeros_like(b[0]), reverse=True)
     stride = 1
     while stride < len(b):
-        later = tuple(jnp.concatenate([x[stride:], jnp.zeros_like(x[:stride])]) for x in (a, b))
-        a, b = compose(later, (a, b))
+        later = [jnp.concatenate([x[stride:], jnp.zeros_like(x[:stride])]) for x in (a, b)]
+        a, b = compose((later[0], later[1]), (a, b))
         stride *= 2
     return b
 

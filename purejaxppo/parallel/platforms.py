@@ -8,6 +8,7 @@ a program is traced, so that a compiled program has one form and no branch.
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 
@@ -19,7 +20,8 @@ def platform() -> str:
 
     That of `tracing_for`; outside of it the device that JAX computes on.
     """
-    device = jax.config.jax_default_device
+    config: Any = jax.config
+    device = config.jax_default_device
     chosen = device if isinstance(device, str) else getattr(device, "platform", "")
     return _TRACED_FOR.get() or chosen or jax.default_backend()
 

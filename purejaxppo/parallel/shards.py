@@ -131,6 +131,7 @@ class Shards:
             with platforms.tracing_for(self.platform):
                 return function(*args)
 
+        inner: Callable[..., T]
         if self.per_device > 1:
             inner = jax.vmap(traced, in_axes, out_axes, axis_name=LOCAL_AXIS)
         else:
