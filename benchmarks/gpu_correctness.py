@@ -13,8 +13,9 @@ from typing import Any
 from gpu_items import Row, Rows, Work, best_of, config_of, is_there, tried
 
 ROOT = Path(__file__).resolve().parent.parent
-TOLERANCE = 2e-3
-"""Largest difference of parameters after an update, in units of their largest change."""
+TOLERANCE = 1e-2
+"""Norm of the difference of parameters after an update, in units of the norm of their change; Adam
+makes steps of gradients' signs where these are hardly more than rounding."""
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "feed-forward": ("cartpole.yaml", {}),
     "continuous actions": ("pendulum.yaml", {}),
@@ -60,9 +61,9 @@ def one_update(work: Work) -> Rows:
             np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
             for tree in (state.agent.params, mine, other)
         )
-        error = float(np.abs(mine - other).max() / np.abs(other - before).max())
+        error = float(np.linalg.norm(mine - other) / np.linalg.norm(other - before))
         why = {} if error < TOLERANCE else {"why": f"above {TOLERANCE}, or another rollout"}
-        return {"ok": error < TOLERANCE, **why, "facts": {"largest difference": f"{error:.1e}"}}
+        return {"ok": error < TOLERANCE, **why, "facts": {"difference": f"{error:.1e}"}}
 
     for name, (config, changes) in KINDS.items():
         yield from tried(

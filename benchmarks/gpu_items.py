@@ -316,7 +316,7 @@ def plain_speed(work: Work, count: int) -> float:
     updates = work.size(50, 3)
     init, train = make_train(sizes, updates)
     keys = jax.random.split(jax.random.key(0), count)
-    params = jax.vmap(init)(keys)
+    params = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
     train = jax.jit(jax.vmap(train))
     seconds = best_of(lambda: train(params, keys), times=2)
     return count * updates * sizes["num_envs"] * sizes["rollout_length"] / seconds
