@@ -80,7 +80,7 @@ def command(work: Work, folder: Path, *flags: str) -> list[str]:
     return [
         *(sys.executable, "-m", "purejaxppo.train", "--config", "cartpole.yaml"),
         *("--run_dir", str(folder), "--total_timesteps", steps, "--checkpoint.interval", "1024"),
-        *("--eval.num_episodes", "4", "--logging.interval", "1024"),
+        *("--eval.num_episodes", "0", "--logging.interval", "1024"),
         *work.size((), small),
         *flags,
     ]

@@ -243,10 +243,16 @@ def ant(work: Work) -> Rows:
 
 def brax_speed(work: Work) -> float:
     """Steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own figure."""
+    import jax
+    import jax.numpy as jnp
     from brax import envs
     from brax.training.agents.ppo import networks as brax_networks
     from brax.training.agents.ppo import train as ppo
 
+    def replicated(tree: Any, devices: list[Any]) -> Any:
+        return jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
+
+    jax.device_put_replicated = replicated  # which Brax calls, and newer versions of JAX lack
     n = work.size(4096, 8)
     seen: list[dict[str, Any]] = []
     ppo.train(
