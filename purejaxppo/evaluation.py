@@ -126,13 +126,18 @@ def run_episodes(
             lengths=now.lengths + counts,
         )
 
-    # Whether a loop goes on is read by an accelerator's host: not after every step.
-    at_once = STEPS_AT_ONCE if platforms.is_accelerated() and env.spec.restorable else 1
-    some: Callable[[Running], Running] = partial(step, 0)
-    if at_once > 1:
-        some = partial(jax.lax.fori_loop, 0, at_once, step)
+    some = some_steps(env.spec, step)
     end = jax.lax.while_loop(running, some, first_steps(env, begun, initial_carry))
     return Outcome(end.returns, end.lengths)
+
+
+def some_steps(
+    spec: EnvSpec, step: Callable[[int | Array, Running], Running]
+) -> Callable[[Running], Running]:
+    """One step; on accelerators several, since the host reads whether their loop goes on."""
+    if platforms.is_accelerated() and spec.restorable:
+        return partial(jax.lax.fori_loop, 0, STEPS_AT_ONCE, step)
+    return partial(step, 0)
 
 
 def first_steps(

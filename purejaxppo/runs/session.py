@@ -158,8 +158,7 @@ def train(
             return 0
         for note in notes:
             run.console.say(note)
-        with devices.enough_memory(config):
-            return execute(run)
+        return execute(run)
 
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
@@ -198,13 +197,13 @@ def execute(run: TrainingLoop) -> int:
         f"{config.env.name} on {used} x {device.device_kind} ({device.platform}){apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
-    with closed_after_failure(run), all_present(run):
+    with closed_after_failure(run), all_present(run), devices.enough_memory(config):
         state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
     try:
-        with closed_after_failure(run), all_present(run):
+        with closed_after_failure(run), all_present(run), devices.enough_memory(config):
             run.train(state, interrupt)
         console.stop()
         run.close()
