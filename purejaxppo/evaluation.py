@@ -91,8 +91,7 @@ def run_episodes(
     """The first episode of each of N environments.
 
     Args:
-        env: the environments, of which `step` is called; their time limit, if they
-            have one, bounds the loop.
+        env: the environments; their time limit, if they have one, bounds the loop.
         begun: (state, obs [N, ...]), what their `reset` returned.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
@@ -111,10 +110,9 @@ def run_episodes(
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
         choice = act(now_keys, now.carry, now.obs, now.start)
         state, out = env.step(now.env, choice.env_action)
-        open_ = ~now.finished & (now.time < bound)
-        counts = out.valid & open_
-        paid = jnp.where(counts, out.scores, 0.0)
-        paid = jnp.where(out.diverged & open_, jnp.nan, paid)
+        going = ~now.finished & (now.time < bound)
+        counts = out.valid & going
+        paid = jnp.where(out.diverged & going, jnp.nan, jnp.where(counts, out.scores, 0.0))
         return Running(
             time=now.time + 1,
             env=state,
@@ -126,8 +124,8 @@ def run_episodes(
             lengths=now.lengths + counts,
         )
 
-    some = some_steps(env.spec, step)
-    end = jax.lax.while_loop(running, some, first_steps(env, begun, initial_carry))
+    first = first_steps(env, begun, initial_carry)
+    end = jax.lax.while_loop(running, some_steps(env.spec, step), first)
     return Outcome(end.returns, end.lengths)
 
 
