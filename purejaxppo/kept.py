@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src.lib import xla_client
+from jaxlib import xla_client
 
 from purejaxppo.config import references
 from purejaxppo.config.files import flatten

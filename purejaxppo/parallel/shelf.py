@@ -18,15 +18,15 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax._src import compilation_cache
-from jax._src.lib import xla_client
 from jax.experimental import serialize_executable
-from jaxlib import lapack
+from jaxlib import xla_client
+from jaxlib.cpu import _lapack
 
 from purejaxppo import interrupts
 from purejaxppo.parallel.shells import packed, unpacked
@@ -47,8 +47,9 @@ SUFFIX = ".program"
 
 def folder() -> Path | None:
     """The folder of the entries, in that of the compilation cache; None if nothing is kept."""
-    cache = jax.config.jax_compilation_cache_dir
-    on = os.environ.get(SWITCH) == "1" and jax.config.jax_enable_compilation_cache
+    settings = jax.config.values
+    cache = settings["jax_compilation_cache_dir"]
+    on = os.environ.get(SWITCH) == "1" and settings["jax_enable_compilation_cache"]
     return Path(cache) / "programs" if on and cache and "://" not in str(cache) else None
 
 
@@ -101,7 +102,7 @@ class Shelf:
         with _absent_if_it_fails(name):
             given, returned = (unpacked(tree, foreign=foreign) for tree in found[1:])
             if b"lapack_" in found[0]:  # else JAX finds its functions while it lowers one
-                lapack._lapack.initialize()
+                _lapack.initialize()
             return serialize_executable.deserialize_and_load(
                 found[0], given, returned, execution_devices=self.devices
             )
@@ -159,7 +160,7 @@ class Shelf:
 
 
 @contextlib.contextmanager
-def _absent_if_it_fails(name: str):
+def _absent_if_it_fails(name: str) -> Iterator[None]:
     """Goes on after an entry that cannot be used, whatever the reason: it is made again."""
     try:
         yield
@@ -218,7 +219,7 @@ def _parts(lowered: Any, compiled: Any, from_cache: bytes | None) -> tuple:
     return file.getvalue(), packed(given), packed(compiled.out_tree)
 
 
-class _Pickler(serialize_executable._JaxPjrtPickler):  # type: ignore[name-defined,misc]
+class _Pickler(serialize_executable._JaxPjrtPickler):
     """Writes what `serialize_executable.deserialize_and_load` reads."""
 
     def __init__(self, file: io.BytesIO, from_cache: bytes | None) -> None:
@@ -246,8 +247,8 @@ def _watch_cache() -> None:
     """Notes, from now on, what is read from XLA's cache."""
     extract = compilation_cache.extract_executable_and_time
 
-    def noted(data: bytes) -> tuple[bytes, int]:
-        executable, seconds = extract(data)
+    def noted(executable_and_time: bytes) -> tuple[bytes, int]:
+        executable, seconds = extract(executable_and_time)
         _FOUND.data = executable
         return executable, seconds
 

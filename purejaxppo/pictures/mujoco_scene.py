@@ -100,7 +100,8 @@ def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iter
         model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
         mujoco.mj_saveModel(model, str(model_path))
         np.savez(motion_path, **motion._asdict(), **camera._asdict(), shape=np.array(shape))
-        script = [sys.executable, str(Path(__file__).with_name("gl.py")), model_path, motion_path]
+        script = [sys.executable, str(Path(__file__).with_name("gl.py"))]
+        script += [str(model_path), str(motion_path)]
         turns = min(CHILDREN, len(motion.qpos))
         outputs = []
         for turn in range(turns):
@@ -112,6 +113,7 @@ def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iter
             )
             children.callback(child.communicate)
             children.callback(child.kill)
+            assert child.stdout
             outputs.append(child.stdout)
         for output in itertools.cycle(outputs):
             if len(image := output.read(size)) < size:

@@ -204,16 +204,16 @@ class PopulationPrograms(Programs):
         size = len(self.members)
         population = Population(
             hp=self.hp,
-            return_sum=np.zeros(size, np.float32),
-            episodes=np.zeros(size, np.int32),
-            diverged=np.zeros(size, np.int32),
-            parent=np.arange(size, dtype=np.int32),
+            return_sum=jnp.zeros(size),
+            episodes=jnp.zeros(size, jnp.int32),
+            diverged=jnp.zeros(size, jnp.int32),
+            parent=jnp.arange(size, dtype=jnp.int32),
         )
         population = jax.device_put(population, self.shards.shardings(None))
         fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(TrainState)}
         return PopulationState(**fields, population=population)
 
-    def _lower_training(self, state: PopulationState) -> Any:
+    def _lower_training(self, state: TrainState) -> Any:
         """Lowers chunks of updates with selections between them."""
         out = self.shards.shardings((state_axes(PopulationState), None))
         donate = (0,) if self.facts.spec.restorable else ()

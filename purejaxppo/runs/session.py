@@ -143,11 +143,7 @@ def train(
         used = start_jax(config, place)
         config = for_platform(config, used[0].platform)
         if not clobber:
-            try:
-                config, notes = continue_config(config, run_dir)
-            except ValueError:
-                registry.resolve(config.env)  # a wrong name is no change of an earlier run
-                raise
+            config, notes = continued(config, run_dir)
             for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
                 print(line, flush=True)
         config = resolve_shards(config, len(used), used[0].platform)
@@ -162,6 +158,15 @@ def train(
         for note in notes:
             run.console.say(note)
         return execute(run)
+
+
+def continued(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
+    """The config with which a run continues; see `continue_config`."""
+    try:
+        return continue_config(config, run_dir)
+    except ValueError:
+        registry.resolve(config.env)  # a wrong name is no change of an earlier run
+        raise
 
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
