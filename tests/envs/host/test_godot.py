@@ -33,6 +33,13 @@ from purejaxppo.types import PolicyStep
 pytestmark = pytest.mark.xdist_group("processes")
 
 
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    """The folder for the games' logs, which those that failed leave."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
 def config(num_envs=4, **options):
     arguments = options.pop("arguments", "")
     options = {"timeout": 10.0, "arguments": arguments, **options}
@@ -174,13 +181,13 @@ def test_a_random_rollout_keeps_the_protocol():
     assert rows.start[0].all() and not rollout.episodes.diverged
 
 
-def written(path, steps, fault=""):
-    """A config in a file: mixed actions, and a memory."""
+def written(path, steps, fault="", rnn="none"):
+    """A config in a file, with mixed actions."""
     arguments = f"--actions=mixed --obs=parts {fault}"
     options = {"arguments": arguments, "timeout": 20.0, "restarts": 0}
     path.write_text(f"""
 env: {{name: godot/{GAME}, num_envs: 4, options: {json.dumps(options)}}}
-network: {{hidden: [8], rnn: gru, rnn_size: 4}}
+network: {{hidden: [8], rnn: {rnn}, rnn_size: 4}}
 ppo: {{rollout_length: 16, num_minibatches: 2, num_epochs: 1, bptt_length: 8}}
 eval: {{num_episodes: 7, interval: 64}}
 logging: {{tensorboard: false}}
@@ -193,17 +200,18 @@ def train(config_file, run_dir, *flags):
     return train_command.main(["--config", str(config_file), "--run_dir", str(run_dir), *flags])
 
 
-def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys):
-    config_file, run_dir = written(tmp_path / "small.yaml", 128), tmp_path / "run"
+def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
+    config_file, run_dir = written(tmp_path / "small.yaml", 128, rnn="gru"), tmp_path / "run"
     assert train(config_file, run_dir) == 0
-    assert not list(Path(tempfile.gettempdir()).glob("purejaxppo-godot-*/game0.log"))
+    assert not list(logs.glob("purejaxppo-godot-*"))
     before = restore(run_dir, "last")
+    assert read_csv(run_dir / "metrics.csv")[-1]["eval/return_mean"] != ""
     flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
+    flags += ("--eval.num_episodes", "0")
     assert train(config_file, run_dir, *flags) == 0
     assert "the simulator started afresh" in capsys.readouterr().out
     after = restore(run_dir, "last")
     assert before.env_steps == 128 and after.env_steps == 256
-    assert [row["eval/return_mean"] != "" for row in read_csv(run_dir / "metrics.csv")][-1]
     # Two games of two agents play seven episodes in two turns. A reset takes three windows, which
     # is the length of agents' first episodes 0, and all but one window of agents' 1.
     assert evaluate(after, 7).lengths.tolist() == [3, 1, 3, 1, 3, 1, 3]
