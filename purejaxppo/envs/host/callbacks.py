@@ -28,7 +28,9 @@ def call(function: Callable, result: Any, *args: Any) -> Any:
 
     def fill(context: Any, out: Any, *given: Any) -> None:
         del context
-        jax.tree.map(_write, out, function(*_arrays(given)))
+        results = jax.tree.leaves(function(*_arrays(given)))
+        for buffer, value in zip(jax.tree.leaves(out), results, strict=True):
+            _write(buffer, value)
 
     return buffer_callback(fill, result, has_side_effect=True)(*args)
 

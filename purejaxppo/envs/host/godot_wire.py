@@ -72,7 +72,7 @@ class Wire:
         data = bytes(read[4 : 4 + size])
         del read[: 4 + size]
         try:
-            message = json.loads(data)
+            message = json.loads(data.decode())
         except (ValueError, RecursionError):
             raise WireError(f"sent what is no JSON: {quoted(data)}") from None
         if not isinstance(message, dict):
