@@ -16,7 +16,7 @@ from purejaxppo.envs.host.bridge import HostStep, Token
 def call(function: Callable, result: Any, *args: Any) -> Any:
     """Calls `function` on the host, with NumPy's arrays, each time that the program gets there.
 
-    On a CPU it works on the program's own buffers, at a tenth of the cost of `io_callback`.
+    On a CPU it works on the program's own buffers, which is far cheaper than `io_callback`.
 
     Args:
         function: arrays -> pytree of arrays. It must not hold on to its arguments.
