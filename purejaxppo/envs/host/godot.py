@@ -23,6 +23,7 @@ from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
+from purejaxppo.envs.host.godot_spaces import Layout
 from purejaxppo.envs.options import check_alike, check_known
 from purejaxppo.envs.worlds import count_worlds
 
@@ -42,6 +43,9 @@ EDITOR = "editor"
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
 """Distance between the seeds of two runs' games."""
+_LAYOUTS: dict[Launch, Layout] = {}
+_EDITOR: list[Games] = []
+"""The editor's game, while it is connected and no pool has it."""
 
 
 def task_names() -> list[str]:
@@ -88,19 +92,37 @@ def make(
         with _in_words(config.name):
             return Games(launch, (base * STREAMS + number) % 2**31)
 
-    games = start(0, 0)
-    size = games.layout.size
-    if first:  # what a game's agents are, and so its number, is known only now
-        games.close()
-        games = start(0, first // size)
+    layout, unused = _asked(launch, lambda: start(0, 0), keep=not (evaluation or first))
     try:
-        count = count_worlds(config, size, num_envs, evaluation=evaluation)
+        count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
     except ValueError:
-        games.close()
+        while unused:
+            unused.pop().close()
         raise
     if evaluation:
-        count = min(count, max(1, config.num_envs // size))
-    return GodotEnv(config.name, lambda update: start(update, first // size), games, count)
+        count = min(count, max(1, config.num_envs // layout.size))
+    number = first // layout.size
+    return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
+
+
+def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:
+    """A game's agents, and the game that was started to ask for them, unless it was ended again.
+
+    A program is asked once; the editor's game, which nobody else starts again, is always kept.
+    """
+    if not launch.command:
+        if not _EDITOR:
+            _EDITOR.append(start())
+        return _EDITOR[-1].layout, _EDITOR
+    unused = []
+    if launch not in _LAYOUTS:
+        games = start()
+        _LAYOUTS[launch] = games.layout
+        if keep:
+            unused.append(games)
+        else:
+            games.close()
+    return _LAYOUTS[launch], unused
 
 
 class GodotEnv(HostEnv):
@@ -109,20 +131,30 @@ class GodotEnv(HostEnv):
     Args:
         name: family/task, for messages.
         start: number of updates before a run continues -> a first game.
-        games: what it returned for 0; the first pool takes it over.
+        layout: its agents.
+        unused: games that were started for a run's beginning, until a pool takes them over.
         count: number of games.
     """
 
-    def __init__(self, name: str, start: Callable[[int], Games], games: Games, count: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[int], Games],
+        layout: Layout,
+        unused: list[Games],
+        count: int,
+    ) -> None:
         """Prepares the batch."""
-        layout = games.layout
-        self._unused = [games]
+        self._unused = unused
 
         def make_pool(rows: int, update: int) -> CallbackPool:
-            if update and self._unused:  # other episodes than the run began with
-                self._unused.pop().close()
-            games = self._unused.pop() if self._unused else start(update)
+            if update and unused and unused is not _EDITOR:  # other episodes than at the beginning
+                unused.pop().close()
+            games = unused.pop() if unused else start(update)
             with _in_words(name):
+                if games.layout != layout:
+                    games.close()
+                    raise EngineError("its agents or their spaces have changed since it was made")
                 games.extend(rows // layout.size)
             return CallbackPool(games, layout.observation, rows, at_once=True)
 
@@ -139,8 +171,8 @@ class GodotEnv(HostEnv):
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
-        for games in self._unused:
-            games.close()
+        while self._unused:
+            self._unused.pop().close()
 
 
 def _options(config: EnvConfig) -> dict[str, Any]:

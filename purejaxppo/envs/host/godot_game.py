@@ -1,7 +1,6 @@
 """A Godot game: its process, and what is said over its connection. Nothing here imports JAX."""
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -94,8 +93,10 @@ class Game:
     def send(self, message: Message) -> None:
         """Sends a message."""
         assert self._wire is not None
-        with self._named("read a message"):
+        try:
             self._wire.send(message, self._launch.timeout)
+        except WireError as error:
+            raise self._named(error, "read a message") from None
 
     def act(self, actions: list[Message]) -> None:
         """Sends one action for each agent."""
@@ -155,18 +156,17 @@ class Game:
     def _receive(self, kind: str, doing: str) -> Message:
         """The next message, which is to be of one type."""
         assert self._wire is not None
-        with self._named(doing):
+        try:
             message = self._wire.receive(self._launch.timeout)
+        except WireError as error:
+            raise self._named(error, doing) from None
         if message.get("type") != kind:
             raise self.engine.error(
                 f"sent a message of type {str(message.get('type'))[:40]!r} in place of {kind!r}"
             )
         return message
 
-    @contextlib.contextmanager
-    def _named(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except WireError as error:
-            words = str(error)
-            raise (self.engine.error(words) if words else self.engine.death(doing)) from None
+    def _named(self, error: WireError, doing: str) -> EngineError:
+        """A connection's error as the game's; one without words is the game's end."""
+        words = str(error)
+        return self.engine.error(words) if words else self.engine.death(doing)

@@ -4,46 +4,24 @@ All games get their actions before any answer is read, so that they compute side
 """
 
 import contextlib
-import itertools
 import shutil
 import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from purejaxppo.envs.host.engine import EngineError, close_all
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
+from purejaxppo.envs.host.godot_steps import GamesStep, Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
-from purejaxppo.spaces import LARGEST, MASK, tree_of
+from purejaxppo.spaces import LARGEST, MASK
 
 TRIES = 3  # resets before one that returns NaN is an error
-TERMINAL = "terminal_observation"
-"""With `truncated`, the part of an agent's info that holds the last observation of its episode."""
-
-
-class GamesStep(NamedTuple):
-    """Result of one step of all games' agents; see `envs.base.EnvStep`."""
-
-    obs: Any  # [N, ...]
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
-    diverged: np.ndarray  # [N] bool
-    at_once: np.ndarray  # [N] bool
-
-
-class Parsed(NamedTuple):
-    """Answers of whole games as arrays of their agents' rows."""
-
-    obs: list[np.ndarray]  # [N, ...] each, in the order of `Layout.leaves`
-    reward: np.ndarray  # [N] float32
-    done: np.ndarray  # [N] bool
-    cut: np.ndarray  # [N] bool: done by a time limit, with the true last observation
 
 
 class Games:
@@ -82,6 +60,8 @@ class Games:
             self._end()
             raise
         self.size = self.layout.size
+        self._none = np.zeros(count * self.size, bool)
+        self._calm = False  # no game is to be reset, and no row skipped
         self._over = [True] * count  # the game is to be reset, or is a new one
         self._skipped = np.zeros(count * self.size, bool)  # the row after `cut`
         self._broken: set[int] = set()
@@ -96,8 +76,8 @@ class Games:
         with self._closing():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]
-        self._over = [False] * len(self._games)
-        return self._tree(self._parse(first).obs)
+        self._over, self._calm = [False] * len(self._games), True
+        return tree(self.layout, parse(self.layout, first).obs)
 
     def step(self, action: Any) -> GamesStep:
         """Steps all games: actions [N, ...] -> GamesStep."""
@@ -112,27 +92,35 @@ class Games:
         """
         self._check()
         size, messages = self.size, self.layout.write(action)
-        for row in np.flatnonzero(self._skipped):
-            messages[row] = self.layout.nothing[row % size]
+        if not self._calm:
+            for row in np.flatnonzero(self._skipped):
+                messages[row] = self.layout.nothing[row % size]
         with self._closing():
             self._begin_resets()
             for index, game in enumerate(self._games):
                 if not self._over[index]:
-                    with self._surviving(index):
+                    try:
                         game.act(messages[index * size : (index + 1) * size])
+                    except EngineError as error:
+                        self._fail(index, error)
 
     def recv(self) -> GamesStep:
         """The second half of `step`: waits for the answers."""
         self._check()
         with self._closing():
             replies = [self._reply(index) for index in range(len(self._games))]
+            if self._calm and not self._broken:
+                quick = uneventful(self.layout, replies, self._none)
+                if quick is not None:
+                    return quick
             parsed = self._parse_surviving(replies)
         out = self._rows(parsed)
         self._over = [False] * len(self._games)
         self._skipped = parsed.cut & ~self._skipped
         self._contain(parsed, out)
         self._broken.clear()
-        return out._replace(obs=self._tree(parsed.obs))
+        self._calm = not (any(self._over) or self._skipped.any())
+        return out._replace(obs=tree(self.layout, parsed.obs))
 
     @property
     def groups(self) -> list[int]:
@@ -205,6 +193,8 @@ class Games:
 
     def _begin_resets(self) -> None:
         """Asks games that are over to reset."""
+        if self._calm:
+            return
         for index, game in enumerate(self._games):
             if self._over[index] and game.layout is not None:
                 with self._surviving(index):
@@ -221,7 +211,7 @@ class Games:
                     game.send({"type": "reset"})
                 obs = game.finish_reset()
                 reply = Reply(obs, [0.0] * self.size, [False] * self.size, [{}] * self.size)
-                if self._bounded(self._parse_one(index, reply)).all():
+                if bounded(self._parse_one(index, reply)).all():
                     self._first[index] = obs
                     self._broken.discard(index)
                     return reply
@@ -236,27 +226,29 @@ class Games:
         if self._over[index]:
             return self._finish_reset(index)
         if index not in self._broken:
-            with self._surviving(index):
+            try:
                 return self._games[index].answer()
+            except EngineError as error:
+                self._fail(index, error)
         size = self.size
         return Reply(self._first[index], [0.0] * size, [False] * size, [{}] * size)
 
     def _parse_surviving(self, replies: list[Reply]) -> Parsed:
         """All answers as arrays; games with values of the wrong kind are broken."""
         try:
-            return self._parse(replies)
+            return parse(self.layout, replies)
         except (WireError, *BAD):
             for index, reply in enumerate(replies):
                 with self._surviving(index):
                     self._parse_one(index, reply)
                 if index in self._broken:
                     replies[index] = self._reply(index)
-            return self._parse(replies)
+            return parse(self.layout, replies)
 
     def _parse_one(self, index: int, reply: Reply) -> Parsed:
         engine = self._games[index].engine
         try:
-            return self._parse([reply])
+            return parse(self.layout, [reply])
         except WireError as error:
             raise engine.error(str(error)) from None
         except BAD:
@@ -264,23 +256,6 @@ class Games:
                 f"sent rewards that are no numbers or ends that are not true or false: "
                 f"{str(reply.reward)[:80]}, {str(reply.done)[:80]}"
             ) from None
-
-    def _parse(self, replies: list[Reply]) -> Parsed:
-        """Answers as arrays."""
-        with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
-            return self._arrays(*(list(itertools.chain(*x)) for x in zip(*replies, strict=True)))
-
-    def _arrays(self, obs: list, rewards: list, dones: list, infos: list) -> Parsed:
-        reward, done = np.array(rewards, np.float32), np.array(dones)
-        if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
-            raise ValueError("no numbers")
-        done = done.astype(bool)
-        cut = np.zeros_like(done)
-        for row in np.flatnonzero(done).tolist():
-            info = infos[row]
-            if isinstance(info, dict) and info.get("truncated") and TERMINAL in info:
-                obs[row], cut[row] = info[TERMINAL], True
-        return Parsed(list(self.layout.read(obs)), reward, done, cut)
 
     def _rows(self, parsed: Parsed) -> GamesStep:
         """Rewards and ends of all rows, of which none diverged yet."""
@@ -300,7 +275,7 @@ class Games:
 
         Rows with NaN have diverged, as have all of a broken game; the others are cut.
         """
-        ok = self._bounded(parsed)
+        ok = bounded(parsed)
         if ok.all() and not self._broken:
             return
         games = ok.reshape(-1, self.size)
@@ -316,18 +291,6 @@ class Games:
         out.truncated[~ok] = False
         out.at_once[over] = False
         self._skipped[over] = False
-
-    def _bounded(self, parsed: Parsed) -> np.ndarray:
-        """True where observation and reward are not NaN or beyond ±LARGEST, bool [N]."""
-        ok = np.abs(parsed.reward) <= LARGEST
-        for part in parsed.obs:
-            if part.dtype == np.float32:
-                ok &= (np.abs(part) <= LARGEST).reshape(len(part), -1).all(axis=1)
-        return ok
-
-    def _tree(self, arrays: list[np.ndarray]) -> Any:
-        """Arrays as the pytree of an observation."""
-        return arrays[0] if len(arrays) == 1 else tree_of(self.layout.observation, arrays)
 
 
 def _close(games: list[Game], logs: list[Path]) -> None:

@@ -35,6 +35,8 @@ class Wire:
         """Stores the socket."""
         self._socket = connection
         self._read = bytearray()  # received, and not yet returned
+        self._seconds = 0.0
+        connection.settimeout(None)
 
     def send(self, message: dict[str, Any], seconds: float) -> None:
         """Sends a message.
@@ -43,10 +45,10 @@ class Wire:
             WireError: the game has closed its end, or does not read within `seconds`.
         """
         data = ENCODE(message).encode()
-        self._socket.settimeout(seconds)
+        self._limit(seconds)
         try:
             self._socket.sendall(struct.pack("<I", len(data)) + data)
-        except TimeoutError:
+        except BlockingIOError:
             raise WireError(f"did not read a message within {seconds:g} s") from None
         except OSError:
             raise WireError("") from None
@@ -57,6 +59,7 @@ class Wire:
         Raises:
             WireError: the game closed its end (""), was silent, or sent what is no message.
         """
+        self._limit(seconds)
         deadline = time.monotonic() + seconds
         read = self._read
         while len(read) < 4:
@@ -72,7 +75,7 @@ class Wire:
         data = bytes(read[4 : 4 + size])
         del read[: 4 + size]
         try:
-            message = json.loads(data)
+            message = json.loads(data.decode())
         except (ValueError, RecursionError):
             raise WireError(f"sent what is no JSON: {quoted(data)}") from None
         if not isinstance(message, dict):
@@ -83,9 +86,8 @@ class Wire:
         """True if the game has sent more than it was asked for."""
         if self._read:
             return True
-        self._socket.settimeout(0)
         try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
+            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:  # nothing there; or it has closed its end, which the next call finds
             return False
 
@@ -93,15 +95,22 @@ class Wire:
         """Closes the socket, upon which the game quits."""
         self._socket.close()
 
+    def _limit(self, seconds: float) -> None:
+        """Sets the system's own limit for a call: Python's costs two more calls for each."""
+        if seconds == self._seconds:
+            return
+        whole, part = divmod(max(1, round(seconds * 1e6)), 1_000_000)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, part))
+        self._seconds = seconds
+
     def _more(self, most: int, deadline: float, seconds: float) -> None:
         """Appends what has arrived; waits if it is nothing."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= deadline:
             raise WireError(f"did not answer within {seconds:g} s")
-        self._socket.settimeout(left)
         try:
             data = self._socket.recv(most)
-        except TimeoutError:
+        except BlockingIOError:
             raise WireError(f"did not answer within {seconds:g} s") from None
         except OSError:
             data = b""

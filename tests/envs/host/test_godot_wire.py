@@ -13,8 +13,9 @@ import pytest
 from purejaxppo.envs.host.engine import EngineError, Unowned
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Game, Launch
-from purejaxppo.envs.host.godot_games import Games, Parsed
+from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import layout_of
+from purejaxppo.envs.host.godot_steps import Parsed, bounded, uneventful
 from purejaxppo.envs.host.godot_wire import LARGEST_FRAME, Wire, WireError
 from purejaxppo.spaces import Box, Dict, Discrete
 
@@ -247,9 +248,10 @@ def spoil(draw, tree):
 def spoiled_bytes(draw):
     """A frame that is not what the game should send."""
     kind = draw.random()
+    step = STEP | {"done": [False, draw.random() < 0.5]}
     if kind < 0.6:
-        return frame(spoil(draw, STEP))
-    data = bytearray(frame(STEP))
+        return frame(spoil(draw, step))
+    data = bytearray(frame(step))
     if kind < 0.7:
         return bytes(data[: draw.randrange(len(data))])
     if kind < 0.8:
@@ -277,7 +279,15 @@ def feed(games, game, data):
         game._wire = Wire(ours)
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        return games._parse_one(0, game.answer())
+        reply = game.answer()
+        quick = uneventful(games.layout, [reply], np.zeros(2, bool))
+        parsed = games._parse_one(0, reply)
+        if quick is not None:  # what nothing is wrong with takes the short way to the same
+            assert bounded(parsed).all() and not parsed.done.any()
+            for part, leaf in zip(parsed.obs, games.layout.leaves, strict=True):
+                np.testing.assert_array_equal(quick.obs[leaf.path[0]], part)
+            np.testing.assert_array_equal(quick.reward, parsed.reward)
+        return parsed
 
 
 def test_a_right_frame_is_read_and_its_cut_agent_has_its_last_observation():
