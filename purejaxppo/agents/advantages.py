@@ -64,7 +64,9 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     if absent is not None:
         decay = jnp.where(absent, next_rho, decay)
 
-    def backwards(later: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+    def backwards(
+        later: Array, row: tuple[Array, Array, Array, Array | None]
+    ) -> tuple[Array, Array]:
         delta, decay, valid, absent = row
         advantage = jnp.where(valid, delta + decay * later, 0.0)
         passed = advantage if absent is None else jnp.where(absent, decay * later, advantage)

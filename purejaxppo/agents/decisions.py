@@ -96,24 +96,26 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
         rollout: its rows as they were stepped.
     """
     rows, end = rollout.transitions, rollout.end
-    if rows.absent is None:
+    absent, carry = rows.absent, rollout.carry
+    if absent is None or end.absent is None:
         return rollout
     later_start = jnp.concatenate([rows.start[1:], end.start[None]])
-    outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, rows.absent & later_start)
-    carry = rollout.carry
+    outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, absent & later_start)
     if before.open is not None:
-        rows = _resume(before.open, rows)
-        waited = jnp.where(before.absent, before.open.reward, 0.0)
+        waited = jnp.where(absent[0], before.open.reward, 0.0)
         outcome = outcome._replace(reward=outcome.reward.at[0].add(waited))
-        carry = hold(before.absent, before.open.carry, carry)
+        carry = hold(absent[0], before.open.carry, carry)
+        rows = _resume(before.open, rows, absent[0])
+        absent = absent.at[0].set(False)
     zero = jnp.zeros_like(end.start)
     after = _Outcome(jnp.zeros_like(rows.reward[0]), zero, zero, end.absent)
-    reward, terminated, truncated, lost = _add_up(outcome, after, rows.absent)
+    reward, terminated, truncated, lost = _add_up(outcome, after, absent)
     rows = rows._replace(
         reward=jnp.where(lost, 0.0, reward),
         terminated=terminated,
         truncated=truncated,
         valid=rows.valid & ~lost,
+        absent=absent,
     )
     return rollout._replace(transitions=rows, carry=carry)
 
@@ -127,9 +129,8 @@ class _Outcome(NamedTuple):
     lost: Array  # [(T,) N] bool: nothing to bootstrap from
 
 
-def _resume(decision: OpenDecision, rows: Transition) -> Transition:
-    """Rows [T, N] whose first is an open decision where it was absent."""
-    absent = rows.absent[0]
+def _resume(decision: OpenDecision, rows: Transition, absent: Array) -> Transition:
+    """Rows [T, N] whose first is an open decision where the agent was `absent`, bool [N]."""
 
     def put(x: Array, y: Array) -> Array:
         return x.at[0].set(jnp.where(_expand(absent, y), y, x[0]).astype(x.dtype))
@@ -140,7 +141,6 @@ def _resume(decision: OpenDecision, rows: Transition) -> Transition:
         log_prob=put(rows.log_prob, decision.log_prob),
         valid=put(rows.valid, decision.valid),
         start=put(rows.start, decision.start),
-        absent=rows.absent.at[0].set(False),
     )
 
 

@@ -147,7 +147,9 @@ def discounted_returns(
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
 
-    def forwards(before: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
+    def forwards(
+        before: Array, row: tuple[Array, Array, Array, Array | None]
+    ) -> tuple[Array, Array]:
         reward, done, valid, is_first = row
         if is_first is not None:
             before = jnp.where(is_first, 0.0, before)

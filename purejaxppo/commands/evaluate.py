@@ -80,8 +80,8 @@ def run(command: Command) -> int:
     for line in imports(command.run):
         print(line, flush=True)
     if command.elo:
-        games, member, seed = command.episodes, command.member, command.seed
-        print(rate(command.run, games=games, member=member, seed=seed, say=print))
+        options = {"games": command.episodes, "member": command.member, "seed": command.seed}
+        print(rate(command.run, say=print, **options))
         return 0
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:

@@ -151,8 +151,9 @@ def test_equal_players_win_equally_often_and_each_begins_in_half(run):
 
 def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
     agent = restore(run, "last")
-    match = Match(game_of(agent.config), agent.policy, 100)
-    apart = agent.policy.act_apart
+    policy = agent.policy
+    match = Match(game_of(agent.config), policy, 100)
+    apart = policy.act_apart
 
     def wins(state, keys, carry, obs, start):
         """Completes a row of three where that is possible, and else moves as the agent."""
@@ -167,7 +168,7 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
         action = jnp.where(done.any(-1), jnp.argmax(done, -1), step.env_action)
         return step._replace(env_action=action)
 
-    monkeypatch.setattr(agent.policy, "act_apart", wins)
+    monkeypatch.setattr(policy, "act_apart", wins)
     won = jax.jit(match.play)((agent.state,) * 2, np.array([False, True]), jax.random.key(0))
     assert won > 65
     lost = jax.jit(match.play)((agent.state,) * 2, np.array([True, False]), jax.random.key(0))
