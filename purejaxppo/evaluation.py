@@ -254,7 +254,7 @@ class Evaluator:
             return self._turn(agent, key, begin)
         firsts = begin + self.per_turn * jnp.arange(self.turns)
         outcome = jax.lax.map(lambda first: self._turn(agent, key, first), firsts)
-        return jax.tree.map(jnp.ravel, outcome)
+        return Outcome(*map(jnp.ravel, outcome))
 
     def _turn(self, agent: AgentState, key: Key, first: Array) -> Outcome:
         """An episode of each environment, the first of which has the number `first`."""

@@ -110,7 +110,7 @@ def on_cpu() -> Iterator[None]:
 @contextlib.contextmanager
 def closing_env(agent: Agent) -> Iterator[Any]:
     """Yields the agent's environment, whose transform of actions is exported, and closes it."""
-    env = registry.make(agent.config.env, 1)
+    env = registry.make(agent.config.env, 1, evaluation=True)
     try:
         yield env
     finally:

@@ -39,11 +39,13 @@ DEFAULTS: dict[str, Any] = {
     "arguments": "",
 }
 """Options, with their defaults."""
-MakePool = Callable[[int, int], CallbackPool]
 EDITOR = "editor"
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
 """Distance between the seeds of two runs' games."""
+_LAYOUTS: dict[Launch, Layout] = {}
+_EDITOR: list[Games] = []
+"""The editor's game, while it is connected and no pool has it."""
 
 
 def task_names() -> list[str]:
@@ -83,53 +85,79 @@ def make(
         SimulatorError: it does not start.
     """
     del film
-    options = _options(config)
-    if config.max_episode_steps:
-        raise ValueError(
-            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
-            f"end where the game says so; limit them there, by `reset_after` of its AIController"
-        )
-    launch = _launch(name, config.name, options)
-    probe = _started(config.name, launch, _seed(seed, evaluation, 0, first))
-    layout = probe.layout
+    launch = _launch(name, config.name, _options(config))
+
+    def start(update: int, number: int) -> Games:
+        base = seed_at(2 * seed + evaluation, update)
+        with _in_words(config.name):
+            return Games(launch, (base * STREAMS + number) % 2**31)
+
+    layout, unused = _asked(launch, lambda: start(0, 0), keep=not (evaluation or first))
     try:
         count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
     except ValueError:
-        probe.close()
+        while unused:
+            unused.pop().close()
         raise
     if evaluation:
         count = min(count, max(1, config.num_envs // layout.size))
-    unused = [probe]
+    number = first // layout.size
+    return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
 
-    def make_pool(rows: int, update: int) -> CallbackPool:
-        if update and unused:  # other episodes than the run began with
-            unused.pop().close()
-        games = (
-            unused.pop()
-            if unused
-            else _started(config.name, launch, _seed(seed, evaluation, update, first))
-        )
-        with _in_words(config.name):
-            games.extend(rows // layout.size)
-        return CallbackPool(games, layout.observation, rows, at_once=True)
 
-    return GodotEnv(make_pool, layout, count, unused)
+def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:
+    """A game's agents, and the game that was started to ask for them, unless it was ended again.
+
+    A program is asked once; the editor's game, which nobody else starts again, is always kept.
+    """
+    if not launch.command:
+        if not _EDITOR:
+            _EDITOR.append(start())
+        return _EDITOR[-1].layout, _EDITOR
+    unused = []
+    if launch not in _LAYOUTS:
+        games = start()
+        _LAYOUTS[launch] = games.layout
+        if keep:
+            unused.append(games)
+        else:
+            games.close()
+    return _LAYOUTS[launch], unused
 
 
 class GodotEnv(HostEnv):
     """Agents of several games.
 
     Args:
-        make_pool: see `HostEnv`.
-        layout: a game's agents.
+        name: family/task, for messages.
+        start: number of updates before a run continues -> a first game.
+        layout: its agents.
+        unused: games that were started for a run's beginning, until a pool takes them over.
         count: number of games.
-        unused: those that were started to read their spaces, until a pool has them.
     """
 
     def __init__(
-        self, make_pool: MakePool, layout: Layout, count: int, unused: list[Games]
+        self,
+        name: str,
+        start: Callable[[int], Games],
+        layout: Layout,
+        unused: list[Games],
+        count: int,
     ) -> None:
         """Prepares the batch."""
+        self._unused = unused
+
+        def make_pool(rows: int, update: int) -> CallbackPool:
+            if update and unused and unused is not _EDITOR:  # other episodes than at the beginning
+                unused.pop().close()
+            games = unused.pop() if unused else start(update)
+            with _in_words(name):
+                if games.layout != layout:
+                    games.close()
+                    raise EngineError("its agents or their spaces have changed since it was made")
+                games.extend(rows // layout.size)
+            return CallbackPool(games, layout.observation, rows, at_once=True)
+
         super().__init__(
             make_pool,
             layout.observation,
@@ -139,21 +167,25 @@ class GodotEnv(HostEnv):
             num_agents=layout.size,
             agents=layout.names,
         )
-        self._unused = unused
 
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
-        for games in self._unused:
-            games.close()
+        while self._unused:
+            self._unused.pop().close()
 
 
 def _options(config: EnvConfig) -> dict[str, Any]:
     """All options, with their defaults.
 
     Raises:
-        ValueError: an unknown one, or one of another kind.
+        ValueError: an unknown one, or one of another kind; a time limit.
     """
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
+            f"end where the game says so; limit them there, by `reset_after` of its AIController"
+        )
     check_known(config.name, config.options, DEFAULTS, suggest=True)
     options = DEFAULTS | config.options
     for key, value in options.items():
@@ -239,16 +271,6 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
         raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
     if done.returncode:
         raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
-
-
-def _seed(seed: int, evaluation: bool, update: int, first: int) -> int:
-    """The seed of the first game's generator; the others' follow."""
-    return (seed_at(2 * seed + evaluation, update) * STREAMS + first) % 2**31
-
-
-def _started(name: str, launch: Launch, seed: int) -> Games:
-    with _in_words(name):
-        return Games(launch, seed)
 
 
 @contextlib.contextmanager

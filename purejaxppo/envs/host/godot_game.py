@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from purejaxppo.envs.host.engine import Engine, Unowned, accept, listen
+from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, accept, listen
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
 from purejaxppo.envs.host.godot_wire import VERSION, Wire, WireError
@@ -52,7 +52,13 @@ class Game:
         """Starts the game, and does not wait for it."""
         self.number = number
         self._launch = launch
-        self._server = listen(launch.port)
+        try:
+            self._server = listen(launch.port)
+        except EngineError as error:
+            raise EngineError(
+                f"{error}: one game at a time connects there; eval.num_episodes = 0 trains without "
+                f"evaluations"
+            ) from error
         self._wire: Wire | None = None
         self.layout: Layout | None = None
         """Its agents; None until it has connected."""

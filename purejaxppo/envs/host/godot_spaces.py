@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of,
 
 IMAGE = "2d"
 """Names of observations that contain it are images."""
-RGB, RGBA = 3, 4
+RGB, RGBA, MOST_AGENTS = 3, 4, 10_000
 BAD = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
 """Errors of code that reads values of the wrong kind."""
 
@@ -100,7 +100,9 @@ class Part:
         if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
             size = math.prod(self.space.shape)
             words = f"{len(value)} values in place of {size}" if len(value) != size else words
-        return WireError(f"sent an observation {there} that is not in its space: {words or value}")
+        return WireError(
+            f"sent an observation {there} that is not in its space: {words or str(value)[:80]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -269,8 +271,8 @@ def layout_of(info: Message) -> Layout:
     if missing:
         raise MakeError(f"its description has no {missing[0]}: is its plugin Godot RL Agents' own?")
     count = info["n_agents"]
-    if not _whole(count, 1):
-        raise MakeError(f"n_agents is {count!r}: no agent is in the game's group AGENT")
+    if not _whole(count, 1) or count > MOST_AGENTS:
+        raise MakeError(f"n_agents is {count!r}: the group AGENT should have 1 to {MOST_AGENTS:,}")
     spaces = [
         _repeated(info[key], key, int(count)) for key in ("observation_space", "action_space")
     ]
@@ -341,7 +343,7 @@ def _action(name: str, space: Any) -> Box | Discrete:
 _ACTION = ("action_type", "size")
 
 
-def _whole(value: Any, least: int) -> bool:
+def _whole(value: Any, least: int) -> TypeGuard[float]:
     """True for a number without fraction; a bool is none."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value == int(value) and value >= least

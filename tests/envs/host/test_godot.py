@@ -16,12 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.godot import ENGINE, GAME, GAMES, launch
+from support.trees import assert_same
 
 import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError
+from purejaxppo.envs.host.engine import free_port
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
@@ -30,6 +32,13 @@ from purejaxppo.spaces import Box, Dict, Discrete
 from purejaxppo.types import PolicyStep
 
 pytestmark = pytest.mark.xdist_group("processes")
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    """The folder for the games' logs, which those that failed leave."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
 
 
 def config(num_envs=4, **options):
@@ -81,6 +90,28 @@ def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training()
     assert isinstance(env.spec.action, Dict)
 
 
+@pytest.mark.toy
+def test_a_game_that_somebody_else_starts_is_waited_for():
+    port = free_port()
+    name, options = "godot/editor", {"port": port, "timeout": 10.0}
+    game = subprocess.Popen(
+        ["sh", "-c", f"sleep 0.3; exec {GAME} --port={port}"], stdout=subprocess.DEVNULL
+    )
+    env = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2)
+    assert env.spec.num_envs == 2
+    again = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
+    assert again.spec == env.spec
+    env.pool(2)
+    with pytest.raises(SimulatorError, match=rf"port {port} .* eval.num_episodes = 0 trains with"):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
+    env.close()
+    assert game.wait(5.0) == 0
+    with pytest.raises(
+        SimulatorError, match=rf"the game on port {port} did not connect within 1 s"
+    ):
+        registry.make(EnvConfig(name=name, num_envs=2, options=options | {"timeout": 1}), 2)
+
+
 class AtOnce:
     """A pool of one: rewards 1, ends at steps 2, 4 and 5, and NaN at step 3."""
 
@@ -115,7 +146,7 @@ def test_the_row_after_an_end_at_once_is_valid_and_an_episodes_first():
 
     rollout, finished = jax.jit(run)(jax.random.key(0))
     env.close()
-    rows = jax.tree.map(lambda x: np.asarray(x)[:, 0].astype(int).tolist(), rollout.transitions)
+    rows = jax.tree.map(lambda x: np.asarray(x).ravel().astype(int).tolist(), rollout.transitions)
     #                      step 1  2  3  4  5  6  7  8
     assert rows.valid == [1, 1, 0, 0, 1, 1, 1, 1]  # the third diverges, and its episode ends at 4
     assert rows.start == [1, 0, 1, 1, 1, 1, 0, 0]
@@ -154,13 +185,13 @@ def test_a_random_rollout_keeps_the_protocol():
     assert rows.start[0].all() and not rollout.episodes.diverged
 
 
-def written(path, steps, fault=""):
-    """A config in a file: mixed actions, and a memory."""
+def written(path, steps, fault="", rnn="none"):
+    """A config in a file, with mixed actions."""
     arguments = f"--actions=mixed --obs=parts {fault}"
     options = {"arguments": arguments, "timeout": 20.0, "restarts": 0}
     path.write_text(f"""
 env: {{name: godot/{GAME}, num_envs: 4, options: {json.dumps(options)}}}
-network: {{hidden: [8], rnn: gru, rnn_size: 4}}
+network: {{hidden: [8], rnn: {rnn}, rnn_size: 4}}
 ppo: {{rollout_length: 16, num_minibatches: 2, num_epochs: 1, bptt_length: 8}}
 eval: {{num_episodes: 7, interval: 64}}
 logging: {{tensorboard: false}}
@@ -173,17 +204,18 @@ def train(config_file, run_dir, *flags):
     return train_command.main(["--config", str(config_file), "--run_dir", str(run_dir), *flags])
 
 
-def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys):
-    config_file, run_dir = written(tmp_path / "small.yaml", 128), tmp_path / "run"
+def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
+    config_file, run_dir = written(tmp_path / "small.yaml", 128, rnn="gru"), tmp_path / "run"
     assert train(config_file, run_dir) == 0
-    assert not list(Path(tempfile.gettempdir()).glob("purejaxppo-godot-*/game0.log"))
+    assert not list(logs.glob("purejaxppo-godot-*"))
     before = restore(run_dir, "last")
+    assert read_csv(run_dir / "metrics.csv")[-1]["eval/return_mean"] != ""
     flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
+    flags += ("--eval.num_episodes", "0")
     assert train(config_file, run_dir, *flags) == 0
     assert "the simulator started afresh" in capsys.readouterr().out
     after = restore(run_dir, "last")
     assert before.env_steps == 128 and after.env_steps == 256
-    assert [row["eval/return_mean"] != "" for row in read_csv(run_dir / "metrics.csv")][-1]
     # Two games of two agents play seven episodes in two turns. A reset takes three windows, which
     # is the length of agents' first episodes 0, and all but one window of agents' 1.
     assert evaluate(after, 7).lengths.tolist() == [3, 1, 3, 1, 3, 1, 3]
@@ -260,13 +292,16 @@ def rollout_of(name, seed, **options):
 def test_a_real_engine_plays_the_chase_twice_the_same(game):
     rows = rollout_of(game, 1)
     again, other = rollout_of(game, 1), rollout_of(game, 2)
-    assert all(np.array_equal(*pair) for pair in zip(rows, again, strict=True))
+    assert_same(rows, again)
     assert not np.array_equal(rows.obs, other.obs)
     assert rows.truncated.any() and (~rows.valid).sum() == rows.truncated[:-1].sum()
-    # A window is 8 / 60 s. A hunter that dashes upwards moves 0.96 a second, up to the wall at 1.
-    moved = np.diff(rows.obs[..., 5], axis=0)[5:8]
-    free = rows.obs[5:8, :, 5] < 0.8
-    np.testing.assert_allclose(moved[free], 0.96 * 8 / 60, rtol=0.1)
+    # Dashing upwards, speed grows to 0.96 a second: by 3 / 60 of what is missing in each tick.
+    height, speeds = rows.obs[:9, :, 5], 0.96 * (1 - 0.95 ** np.arange(1, 65))
+    risen = np.cumsum(speeds / 60)[7::8]  # after 1, 2, ... windows of 8 ticks
+    free = height[8] < 1  # the wall
+    assert free.any()
+    for hunter in np.flatnonzero(free):
+        np.testing.assert_allclose(height[1:, hunter] - height[0, hunter], risen, rtol=1e-3)
 
 
 @pytest.mark.full
@@ -285,3 +320,12 @@ def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
                 assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
             pictures, ends = step.obs, ends + step.terminated.sum()
     assert 6 <= ends <= 10
+
+
+def test_two_halves_are_the_games_of_one_batch():
+    whole = registry.make(config(), 4, seed=3)
+    halves = registry.make_halves(config(), 4, seed=3)
+    play = [np.asarray(jax.jit(env.reset)(jax.random.key(0))[1]) for env in (whole, halves)]
+    whole.close()
+    halves.close()
+    np.testing.assert_array_equal(*play)

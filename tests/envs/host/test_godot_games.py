@@ -1,5 +1,6 @@
 """Scripted Godot games in processes: steps and ends by hand, two at once, and games that fail."""
 
+import tempfile
 import time
 
 import numpy as np
@@ -12,6 +13,12 @@ from purejaxppo.spaces import Box
 
 pytestmark = [pytest.mark.toy, pytest.mark.xdist_group("processes")]
 STAY = np.ones(2, int)
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    """The folder for the games' logs, which those that failed leave."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def flags(step):

@@ -189,7 +189,8 @@ def test_agents_of_other_policies_are_padded_and_say_who_they_are():
     ("message", "words"),
     [
         ({"type": "env_info"}, "has no observation_space"),
-        (info([], [], 0), "no agent is in the game's group AGENT"),
+        (info([], [], 0), "n_agents is 0: the group AGENT should have 1 to 10,000"),
+        (info(BOX, MOVE, 10**9), "n_agents is 1000000000: the group AGENT should have 1 to 10,000"),
         (info([BOX], [MOVE], 2), "observation_space does not describe each of 2 agents"),
         (info([BOX], [MOVE], 1, agent_policy_names=["a", "b"]), "and there are 1 agents"),
         (info([{"obs": {"size": [0], "space": "box"}}], [MOVE]), "observation 'obs' is"),

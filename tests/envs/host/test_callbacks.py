@@ -1,0 +1,45 @@
+"""Calls to the host from compiled programs, on the program's own buffers and in the general way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.envs.host.callbacks import call
+
+pytestmark = pytest.mark.toy
+SHAPES = {
+    "sum": jax.ShapeDtypeStruct((), np.int32),
+    "twice": jax.ShapeDtypeStruct((3,), np.float32),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_a_call_in_a_loop_gives_what_the_function_returns(backend, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    seen = []
+
+    def host(number, row):
+        seen.append(int(number))
+        return {"sum": np.int32(number + 1), "twice": (2 * row["x"]).astype(np.float32)}
+
+    def step(number, _):
+        out = call(host, SHAPES, number, {"x": jnp.full(3, number)})
+        return out["sum"], out["twice"]
+
+    last, rows = jax.jit(lambda: jax.lax.scan(step, jnp.int32(0), length=4))()
+    assert int(last) == 4 and seen == [0, 1, 2, 3]
+    np.testing.assert_array_equal(rows, 2.0 * np.arange(4)[:, None] * np.ones(3))
+
+
+@pytest.mark.parametrize("wrong", [np.ones(1, np.float32), np.ones((1, 3), np.float32), np.ones(3)])
+def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
+    def host(number):
+        return {"sum": np.int32(0), "twice": wrong}
+
+    run = jax.jit(lambda: call(host, SHAPES, jnp.int32(0)))
+    if wrong.shape == (3,):  # float64 is rounded
+        assert run()["twice"].tolist() == [1, 1, 1]
+        return
+    with pytest.raises(jax.errors.JaxRuntimeError, match="returned shape"):
+        run()["sum"].block_until_ready()
