@@ -236,6 +236,26 @@ def test_the_editor_connects_to_a_port_of_ours(path):
         editor.kill()
 
 
+@pytest.mark.toy
+def test_the_editor_is_one_player_which_training_has_for_itself():
+    options = {"port": free_port(), "timeout": 20.0}
+    arguments = ["--mlagents-port", str(options["port"])]
+    editor = subprocess.Popen(
+        [sys.executable, str(ENGINE), *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    try:
+        one, two = (EnvConfig(name="unity/editor", num_envs=n, options=options) for n in (1, 2))
+        env = registry.make(one, 1)
+        with pytest.raises(ValueError, match=r"eval.num_episodes = 0"):
+            registry.make(one, 1, evaluation=True)
+        with pytest.raises(ValueError, match=r"needs 2 players, and the editor is one"):
+            registry.make(two, 2)
+        env.close()
+        assert editor.wait(10) == 0
+    finally:
+        editor.kill()
+
+
 HOLD = """
 import os, sys
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec

@@ -99,14 +99,13 @@ def make(
     seed = 2 * seed + evaluation
     with _in_words(config.name):
         layout = _layout(spec, slots, _seed_after(seed, 0))
-    single = num_envs == 1  # of one row the spaces are wanted
-    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation or single)
+    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
     if evaluation:
         count = min(count, max(1, config.num_envs // layout.size))
     if spec.is_editor:
         _check_editor(config, count, evaluation=evaluation)
     env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
-    if not evaluation and not single:
+    if not evaluation:
         _trains.append(env)
     return env
 
