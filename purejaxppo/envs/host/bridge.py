@@ -10,7 +10,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,8 @@ class HostStep(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
     over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: jax.Array | None = (
-        None  # [N] bool: episodes that the pool itself found diverged and ended
-    )
-    absent: jax.Array | None = (
-        None  # [N] bool: no observation came, also where an agent's successor is not there yet
-    )
+    diverged: jax.Array | None = None  # [N] bool: the pool found it diverged and ended it
+    absent: jax.Array | None = None  # [N] bool: no observation came, or no agent is there
 
 
 class Pool(Protocol):
@@ -55,7 +51,7 @@ class Pool(Protocol):
     def reset(self, key: Key) -> tuple[Token, Obs]:
         """A key -> (token, obs [N, ...]).
 
-        In place of obs, (obs, bool [N]: there is no agent yet) where agents may be absent.
+        Where agents may be absent, obs is (obs, bool [N]: there is no agent yet).
         """
         ...
 
@@ -139,7 +135,13 @@ class HostState(struct.PyTreeNode):
     token: Token
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
-    absent: jax.Array | None = None  # [N] bool: the agent asks for nothing; None: none ever does
+    absent: ClassVar[jax.Array | None] = None  # no field: saves do not have it
+
+
+class SparseHostState(HostState):
+    """The same of agents that may be absent."""
+
+    absent: jax.Array  # type: ignore[misc]  # [N] bool: the agent asks for nothing
 
 
 NO_LIMIT = 2**31 - 1
@@ -197,10 +199,7 @@ class HostEnv:
         return self._pools[num_envs]
 
     def continue_at(self, update: int) -> None:
-        """Prepares for a run that continues after `update` updates, with other episodes.
-
-        To be called before anything is traced.
-        """
+        """Prepares, before anything is traced, for a run that continues after some updates."""
         self._update = update
 
     def picture(self, obs) -> Any:
@@ -230,7 +229,7 @@ class HostEnv:
         if not self.spec.absent:
             return HostState(token, done=false, lost=false), obs
         obs, empty = obs
-        return HostState(token, done=empty, lost=false, absent=false), obs
+        return SparseHostState(token, done=empty, lost=false, absent=false), obs
 
     def refresh(self, state: HostState) -> HostState:
         """Does nothing: the simulator resets itself."""
@@ -281,10 +280,11 @@ class HostEnv:
             over=None if rows.over is None else running & rows.over,
             absent=absent,
         )
-        done = rows.terminated | rows.truncated
-        if rows.absent is not None:  # a slot whose next agent has not come yet
-            done |= state.done & rows.absent
-        return HostState(token, done, lost | diverged, absent), step
+        done, lost = rows.terminated | rows.truncated, lost | diverged
+        if rows.absent is None:
+            return HostState(token, done, lost), step
+        done |= state.done & rows.absent  # the next agent has not come yet
+        return SparseHostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""
