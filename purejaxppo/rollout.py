@@ -1,6 +1,7 @@
 """Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
-from purejaxppo.aliases import Carry, EnvState, InitialCarry, Key, Obs, ObsRows, Stored
+from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
 from purejaxppo.envs.base import Env, EnvStep
 from purejaxppo.spaces import example
 from purejaxppo.types import (
@@ -20,6 +21,7 @@ from purejaxppo.types import (
     Rollout,
     RolloutState,
     Row,
+    SparseRolloutState,
     Transition,
 )
 
@@ -31,32 +33,30 @@ Collect = Callable[[Any, Act, RolloutState, Key, int, ObsStorage], Rollout]
 
 def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
     """N environments at their first observations."""
-    state, obs = env.reset(key)
+    env_state, obs = env.reset(key)
     n = env.spec.num_envs
     carry = initial_carry((n,))
-    return RolloutState(
-        env=state,
+    state = RolloutState(
+        env=env_state,
         obs=obs,
         start=jnp.ones(n, bool),
         carry=carry,
         episode_return=jnp.zeros(n),
         episode_length=jnp.zeros(n, jnp.int32),
         discounted_return=jnp.zeros(n),
-        **_nobody_absent(env, obs, carry),
     )
+    return with_nobody_absent(env, state) if env.spec.absent else state
 
 
-def _nobody_absent(env: Env, obs: Obs, carry: Carry) -> dict[str, Any]:
-    """The fields of a state for agents that may be absent, where none is."""
-    if not env.spec.absent:
-        return {}
+def with_nobody_absent(env: Env, state: RolloutState) -> SparseRolloutState:
+    """A state for agents that may be absent, where none is."""
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
     action = jax.tree.map(lambda x: jnp.zeros((n, *np.shape(x)), x.dtype), example(env.spec.action))
-    return {
-        "absent": false,
-        "open": OpenDecision(jax.tree.map(jnp.copy, obs), action, zero, zero, false, false, carry),
-    }
+    obs = jax.tree.map(jnp.copy, state.obs)
+    decision = OpenDecision(obs, action, zero, zero, false, false, state.carry)
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    return SparseRolloutState(**values, absent=false, open=decision)
 
 
 def collect(
@@ -124,14 +124,15 @@ def record(
         length_sum=jnp.sum(episode_length, where=done),
         diverged=jnp.sum(out.diverged, dtype=jnp.int32),
     )
-    state = state.replace(
+    after = state.replace(
         env=env_state,
         obs=out.obs,
         start=decisions.begins(out.valid, out.diverged, state.absent, out.at_once),
         carry=decisions.hold(state.absent, state.carry, choice.carry),
         episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
         episode_length=jnp.where(done | out.diverged, 0, episode_length),
-        absent=out.absent,
-        open=decisions.latest(state, choice, out.valid, out.reward),
     )
-    return state, (transition, episodes)
+    if state.open is not None:
+        last = decisions.latest(state, choice, out.valid, out.reward)
+        after = after.replace(absent=out.absent, open=last)
+    return after, (transition, episodes)

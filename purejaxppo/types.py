@@ -6,7 +6,7 @@ Axis letters: T time, N environments (of one shard), D shards. Every array field
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import jax
 from flax import struct
@@ -105,8 +105,16 @@ class RolloutState(struct.PyTreeNode):
     episode_return: jax.Array  # [N] reward so far in the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
-    absent: jax.Array | None = None  # [N] bool: obs is stale; None: no agent ever is absent
-    open: OpenDecision | None = None  # of absent agents; None as above
+    # No fields, so that saves do not have them: see `SparseRolloutState`.
+    absent: ClassVar[jax.Array | None] = None
+    open: ClassVar[OpenDecision | None] = None
+
+
+class SparseRolloutState(RolloutState):
+    """The same of agents that may be absent."""
+
+    absent: jax.Array  # type: ignore[misc]  # [N] bool: obs is stale
+    open: OpenDecision  # type: ignore[misc]
 
 
 class RunningStats(NamedTuple):

@@ -17,7 +17,7 @@ from purejaxppo.envs.host.bridge import HostEnv, HostStep
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.types import PolicyStep, Rollout, RolloutState, Transition
+from purejaxppo.types import PolicyStep, Rollout, SparseRolloutState, Transition
 
 T, N, ROLLOUTS = 12, 6, 6
 GAMMA, LAMBDA = 0.9, 0.8
@@ -296,7 +296,7 @@ def joined(reward, truncated, absent, start, valid):
     rows: Any = Transition(
         zero, zero, zero, reward, np.zeros_like(truncated), truncated, valid, start, absent
     )
-    end: Any = RolloutState(
+    end: Any = SparseRolloutState(
         env=(),
         obs=zero[0],
         start=np.ones(1, bool),
@@ -305,6 +305,7 @@ def joined(reward, truncated, absent, start, valid):
         episode_length=zero[0],
         discounted_return=zero[0],
         absent=np.zeros(1, bool),
+        open=None,
     )
     rows = jax.tree.map(jnp.asarray, rows)
     return decisions.join(end, Rollout(rows, (), (), end, None)).transitions

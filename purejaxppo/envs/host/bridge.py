@@ -10,7 +10,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,8 @@ class HostStep(NamedTuple):
     truncated: jax.Array  # [N] bool
     score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
     over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: jax.Array | None = None  # [N] bool: episodes that the pool found diverged and ended
-    absent: jax.Array | None = None  # [N] bool: no observation came, or there is no agent
+    diverged: jax.Array | None = None  # [N] bool: the pool found it diverged and ended it
+    absent: jax.Array | None = None  # [N] bool: no observation came, or no agent is there
     at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
@@ -133,7 +133,13 @@ class HostState(struct.PyTreeNode):
     token: Token
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
-    absent: jax.Array | None = None  # [N] bool: the agent asks for nothing; None: none ever does
+    absent: ClassVar[jax.Array | None] = None  # no field: saves do not have it
+
+
+class SparseHostState(HostState):
+    """The same of agents that may be absent."""
+
+    absent: jax.Array  # type: ignore[misc]  # [N] bool: the agent asks for nothing
 
 
 NO_LIMIT = 2**31 - 1
@@ -196,10 +202,7 @@ class HostEnv:
         return self._pools[num_envs]
 
     def continue_at(self, update: int) -> None:
-        """Prepares for a run that continues after `update` updates, with other episodes.
-
-        To be called before anything is traced.
-        """
+        """Prepares, before anything is traced, for a run that continues after some updates."""
         self._update = update
 
     def picture(self, obs) -> Any:
@@ -226,8 +229,10 @@ class HostEnv:
         key = jax.random.fold_in(key, self._update) if self._update else key
         token, obs = self._calls_of(self.spec.num_envs)[0](key)
         false = jnp.zeros(self.spec.num_envs, bool)
-        obs, empty = obs if self.spec.absent else (obs, false)
-        return HostState(token, empty, false, false if self.spec.absent else None), obs
+        if not self.spec.absent:
+            return HostState(token, done=false, lost=false), obs
+        obs, empty = obs
+        return SparseHostState(token, done=empty, lost=false, absent=false), obs
 
     def refresh(self, state: HostState) -> HostState:
         """Does nothing: the simulator resets itself."""
@@ -280,11 +285,12 @@ class HostEnv:
             at_once=None if rows.at_once is None else terminated & rows.at_once,
         )
         done, lost = rows.terminated | rows.truncated, lost | diverged
-        if rows.absent is not None:  # a slot whose next agent has not come yet
-            done |= state.done & rows.absent
         if rows.at_once is not None:
             done, lost = done & ~rows.at_once, lost & ~rows.at_once
-        return HostState(token, done, lost, absent), step
+        if rows.absent is None:
+            return HostState(token, done, lost), step
+        done |= state.done & rows.absent  # the next agent has not come yet
+        return SparseHostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
         """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""
