@@ -71,8 +71,8 @@ class Games:
         """Starts all agents' episodes anew: -> obs [N, ...]; games are seeded when they start."""
         del seed
         self._check()
-        self._over = [True] * len(self._games)
-        self._skipped[:] = False
+        self._over, self._calm = [True] * len(self._games), False
+        self._skipped = np.zeros_like(self._none)
         with self._closing():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]

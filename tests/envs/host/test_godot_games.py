@@ -59,6 +59,17 @@ def test_rewards_and_ends_are_the_games(tmp_path):
     games.close()
 
 
+def test_a_game_is_reset_again_in_the_middle_of_episodes():
+    games = start("--cut=1")
+    for steps in (1, 3, 5):  # after three an agent is cut, whose next row would be skipped
+        obs = games.reset(0)
+        assert obs[:, 1:].tolist() == [[0, 0], [3, 1]]
+        for _ in range(steps):
+            step = games.step(right(obs))
+            obs = step.obs
+    games.close()
+
+
 def test_a_time_limit_shows_the_last_observation_and_the_row_after_counts_nothing(tmp_path):
     games = start("--cut=1", f"--record={tmp_path / 'record'}")
     obs = games.reset(0)
