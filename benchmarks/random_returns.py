@@ -34,7 +34,7 @@ def measure(name: str, episodes: int) -> dict[str, float]:
 
     from purejaxppo import load_config
     from purejaxppo.envs import registry
-    from purejaxppo.evaluation import run_episodes
+    from purejaxppo.episodes import run_episodes
     from purejaxppo.spaces import Discrete
     from purejaxppo.types import PolicyStep
 

@@ -213,3 +213,11 @@ def how_to_act(
     if deterministic:
         return policy.act_deterministically
     return policy.act_apart if apart else policy.act
+
+
+def abstract_agents(config: Config, size: int) -> AgentState:
+    """The shapes of `size` agents' parameters and statistics."""
+    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
+    keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), size))
+    shapes: AgentState = jax.eval_shape(jax.vmap(agent.policy.init), keys)
+    return shapes

@@ -13,7 +13,7 @@ from purejaxppo import learner, load_config, spaces
 from purejaxppo.agents import action_masks, distributions
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import IntrinsicConfig, PretrainConfig
-from purejaxppo.evaluation import run_episodes
+from purejaxppo.episodes import run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect

@@ -324,16 +324,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 FREE_OPTIONS = (
-    "menagerie",
-    "num_workers",
-    "workers",
-    "timeout",
-    "num_threads",
-    "thread_affinity_offset",
-    "godot",
-    "restarts",
-    "show",
-    "port",
+    *("menagerie", "num_workers", "workers", "timeout", "num_threads", "thread_affinity_offset"),
+    *("godot", "restarts", "show", "port"),
 )
 """Options of simulators that say how fast they are or where their files lie: no other results."""
 

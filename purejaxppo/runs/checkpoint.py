@@ -21,9 +21,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from purejaxppo import kept
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
-from purejaxppo.config.schema import Config
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
-from purejaxppo.trained_agent import Agent
+from purejaxppo.trained_agent import Agent, abstract_agents
 from purejaxppo.types import AgentState, TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -294,7 +293,7 @@ def restore(
     known = kept.shelf(config, [], "agents", len(members))
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        known.fact("agents", lambda: _abstract_agents(config, len(members))),
+        known.fact("agents", lambda: abstract_agents(config, len(members))),
     )
     with _manager(folder, 1_000_000) as manager:
         items = _restore(manager, step, {item: template})
@@ -318,14 +317,6 @@ def saved_steps(run_dir: Path) -> list[int]:
     if steps := _steps(run_dir / "checkpoints"):
         return steps
     raise ValueError(f"{run_dir}: nothing has been saved yet")
-
-
-def _abstract_agents(config: Config, size: int) -> AgentState:
-    """The shapes of `size` agents' parameters and statistics."""
-    agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
-    keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), size))
-    shapes: AgentState = jax.eval_shape(jax.vmap(agent.policy.init), keys)
-    return shapes
 
 
 def _find(run_dir: Path, checkpoint: str | int) -> tuple[Path, int, str]:

@@ -17,7 +17,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.pgx import OPPONENT
-from purejaxppo.evaluation import run_episodes
+from purejaxppo.episodes import run_episodes
 from purejaxppo.runs import elo
 from purejaxppo.runs.checkpoint import restore, saved_steps
 from purejaxppo.spaces import MASK

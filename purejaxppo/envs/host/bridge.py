@@ -7,7 +7,6 @@ vmapped: a batch of seeds is folded into one larger pool, and one call steps the
 """
 
 import contextlib
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -21,6 +20,7 @@ from purejaxppo.aliases import EnvAction, Key, Obs, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
+from purejaxppo.pictures.compressed import Picture
 from purejaxppo.spaces import Box, Dict, Space
 
 Token = Tree
@@ -109,22 +109,6 @@ def named_failures(name: str, *envs: Any) -> Iterator[None]:
         if failure is None:
             raise
         raise SimulatorError(f"{name}: {failure}") from error
-
-
-class Picture(NamedTuple):
-    """A compressed picture: a long video would fill the memory."""
-
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def of(cls, pixels: np.ndarray) -> "Picture":
-        """From pixels, uint8 [H, W, 3]."""
-        return cls(pixels.shape, zlib.compress(pixels.tobytes(), 1))
-
-    def pixels(self) -> np.ndarray:
-        """The pixels, uint8 [H, W, 3]."""
-        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
 
 
 class HostState(struct.PyTreeNode):
@@ -287,7 +271,7 @@ class HostEnv:
         done, lost = rows.terminated | rows.truncated, lost | diverged
         if rows.at_once is not None:
             done, lost = done & ~rows.at_once, lost & ~rows.at_once
-        if rows.absent is None:
+        if rows.absent is None or absent is None:
             return HostState(token, done, lost), step
         done |= state.done & rows.absent  # the next agent has not come yet
         return SparseHostState(token, done, lost, absent), step

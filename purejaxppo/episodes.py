@@ -1,0 +1,137 @@
+"""The first episode of each of N environments, in one loop."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents import decisions
+from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs
+from purejaxppo.config.schema import EvalConfig
+from purejaxppo.envs.apart import Apart
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
+from purejaxppo.parallel import platforms
+from purejaxppo.types import Act
+
+STEPS_AT_ONCE = 16
+"""Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
+
+
+class Outcome(NamedTuple):
+    """Episodes' numbers on the device; with members, each with a leading axis of them."""
+
+    returns: Array  # [episodes] NaN where the episode diverged
+    lengths: Array  # [episodes] int32
+
+
+class Running(NamedTuple):
+    """N environments in the middle of their first episodes."""
+
+    time: Array  # [] int32
+    env: EnvState
+    obs: Obs  # [N, ...]
+    start: Array  # [N] bool
+    carry: Carry  # [N, ...]
+    finished: Array  # [N] bool
+    returns: Array  # [N]
+    lengths: Array  # [N] int32
+    absent: Array | None  # [N] bool: the agent asks for nothing; None: no agent ever is absent
+
+
+def run_episodes(
+    env: Env | Apart,
+    begun: tuple[EnvState, Obs],
+    act: Act,
+    initial_carry: InitialCarry,
+    keys: Key,
+    any_member: Callable[[Array], Array] = lambda running: running,
+    *,
+    max_steps: int = EvalConfig.max_steps,
+) -> Outcome:
+    """The first episode of each of N environments.
+
+    Args:
+        env: the environments; their time limit, if they have one, bounds the loop.
+        begun: (state, obs [N, ...]), what their `reset` returned.
+        act: (keys [G], carry, obs, start) -> PolicyStep.
+        initial_carry: batch shape -> recurrent carry.
+        keys: of each of G groups of rows, consumed.
+        any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
+            agent may leave by itself cannot step simulators on the host.
+        max_steps: bounds the loop where there is no time limit.
+    """
+    bound = longest(env.spec) or max_steps
+
+    def running(now: Running) -> Array:
+        return any_member((now.time < bound) & ~jnp.all(now.finished))
+
+    def step(_: int | Array, now: Running) -> Running:
+        now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
+        choice = act(now_keys, now.carry, now.obs, now.start)
+        state, out = env.step(now.env, choice.env_action)
+        going = ~now.finished & (now.time < bound)
+        return Running(
+            time=now.time + 1,
+            env=state,
+            obs=out.obs,
+            start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
+            carry=decisions.hold(now.absent, now.carry, choice.carry),
+            finished=now.finished | out.ends | out.diverged,
+            returns=now.returns + payment(now, out, going),
+            lengths=now.lengths + (out.valid & going),
+            absent=out.absent,
+        )
+
+    first = first_steps(env, begun, initial_carry)
+    end = jax.lax.while_loop(running, some_steps(env.spec, step), first)
+    return Outcome(end.returns, end.lengths)
+
+
+def payment(now: Running, out: EnvStep, going: Array) -> Array:
+    """The part of episodes' returns that a step pays, [N]; NaN where the episode diverged.
+
+    Args:
+        now: before the step.
+        out: its result.
+        going: True where an episode is still counted, bool [N].
+    """
+    pays = out.valid if now.absent is None else out.valid | now.absent
+    paid = jnp.where(pays & going, out.scores, 0.0)
+    return jnp.where(out.diverged & going, jnp.nan, paid)
+
+
+def longest(spec: EnvSpec) -> int:
+    """The most rows of an episode; 0 if there is no such number."""
+    if spec.absent:  # rows without a decision are no steps, and there may be any number of them
+        return 0
+    # The rows after lost lives are no steps, and a game may have more of both than one episode.
+    return spec.max_episode_steps * (1 if spec.restorable else 2)
+
+
+def some_steps(
+    spec: EnvSpec, step: Callable[[int | Array, Running], Running]
+) -> Callable[[Running], Running]:
+    """One step; on accelerators several, since the host reads whether their loop goes on."""
+    if platforms.is_accelerated() and spec.restorable:
+        return partial(jax.lax.fori_loop, 0, STEPS_AT_ONCE, step)
+    return partial(step, 0)
+
+
+def first_steps(
+    env: Env | Apart, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
+) -> Running:
+    """N environments before their first step; see `run_episodes`."""
+    n = env.spec.num_envs
+    return Running(
+        time=jnp.zeros((), jnp.int32),
+        env=begun[0],
+        obs=begun[1],
+        start=jnp.ones(n, bool),
+        carry=initial_carry((n,)),
+        finished=jnp.zeros(n, bool),
+        returns=jnp.zeros(n),
+        lengths=jnp.zeros(n, jnp.int32),
+        absent=jnp.zeros(n, bool) if env.spec.absent else None,
+    )
