@@ -71,7 +71,7 @@ def test_a_line_says_what_was_reached(tmp_path):
     assert script.line({"item": "x", "name": "y", "ok": False, "why": "no z"}) == "x: y, no z"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.timeout(1600)
 def test_a_whole_rehearsal_has_every_row(tmp_path):
     items = load_script("gpu").ITEMS

@@ -18,6 +18,7 @@ LONG_FILES = {
     "export/rewrite.py": "one table: a rewrite for each operation of JAX",
 }
 LONG_FUNCTIONS = {
+    "agents/advantages.py gae": "mostly documentation: equations, shapes, sources",
     "pure_training.py make_train": "mostly documentation: the interface to training as a function",
 }
 
