@@ -21,8 +21,8 @@ from purejaxppo.parallel.shelf import Shelf, folder
 WITHOUT_EFFECT = ("seed", "num_seeds", "run_dir", "callbacks", "eval.interval")
 """Fields that no program of one run depends on: seeds are arguments of programs."""
 SECTIONS_WITHOUT_EFFECT = ("logging.", "checkpoint.", "pretrain.")
-ENVIRONMENT = ("JAX_", "XLA_", "TF_", "CUDA_", "NVIDIA_", "LIBTPU_")
-"""Beginnings of the names of environment variables that compilers read."""
+ENVIRONMENT = ("JAX_", "XLA_", "TF_", "CUDA_", "NVIDIA_", "LIBTPU_", "MJX_", "WARP_")
+"""Beginnings of the names of environment variables that compilers and simulators read."""
 
 
 def shelf(
@@ -63,7 +63,7 @@ def keepable(config: Config) -> bool:
         or processes.is_distributed()
         or config.env.name.startswith("jax/")
         or any(own)
-        or any(isinstance(x, str) and Path(x).exists() for x in options)
+        or any(isinstance(x, str) and Path(x).expanduser().exists() for x in options)
     )
 
 
@@ -91,7 +91,7 @@ def _processor() -> str:
 
 
 def software() -> tuple:
-    """This package's sources, Python, all installed versions, and settings of JAX and compilers."""
+    """This package's sources, Python, where it imports from, versions, settings of compilers."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(f"{path}\0".encode() + path.read_bytes())
@@ -104,4 +104,5 @@ def software() -> tuple:
     ]
     settings = {key: str(value) for key, value in jax.config.values.items()}
     read = {key: value for key, value in os.environ.items() if key.startswith(ENVIRONMENT)}
-    return digest.hexdigest(), sys.version, sys.prefix, installed, sorted(settings.items()), read
+    python = sys.version, sys.prefix, tuple(sys.path)
+    return digest.hexdigest(), python, installed, sorted(settings.items()), read

@@ -17,7 +17,7 @@ from purejaxppo.envs.host.bridge import HostEnv, HostStep
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.types import PolicyStep, Rollout, SparseRolloutState, Transition
+from purejaxppo.types import OpenDecision, PolicyStep, Rollout, SparseRolloutState, Transition
 
 T, N, ROLLOUTS = 12, 6, 6
 GAMMA, LAMBDA = 0.9, 0.8
@@ -286,11 +286,24 @@ def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_con
     assert returns[0] < returns[1] and returns[1] > 3
 
 
+@pytest.mark.parametrize("valid", [True, False])
+def test_an_open_decision_of_another_agent_is_not_resumed(valid):
+    no, one = np.zeros((3, 1), bool), np.ones(1, np.float32)
+    absent, asked = no.copy(), ~no
+    absent[0], asked[0] = True, False
+    before = OpenDecision(5 * one, 0 * one, 0 * one, 2 * one, one == valid, one == 0, ())
+    rows = joined([1, 1, 1], no, absent, no, asked, before)
+    assert rows.valid[:, 0].tolist() == [valid, True, True]
+    assert rows.absent[:, 0].tolist() == [not valid, False, False]
+    assert rows.reward[:, 0].tolist() == [3.0 * valid, 1.0, 1.0]
+    assert rows.obs[0, 0] == 5 * valid
+
+
 # What the tests above are made of.
 
 
-def joined(reward, truncated, absent, start, valid):
-    """Rows of one column [T, 1] from decision to decision."""
+def joined(reward, truncated, absent, start, valid, before=None):
+    """Rows of one column [T, 1] from decision to decision, after an open decision or none."""
     reward = np.array(reward, np.float32)[:, None]
     zero = np.zeros_like(reward)
     rows: Any = Transition(
@@ -305,7 +318,7 @@ def joined(reward, truncated, absent, start, valid):
         episode_length=zero[0],
         discounted_return=zero[0],
         absent=np.zeros(1, bool),
-        open=None,
+        open=before,
     )
     rows = jax.tree.map(jnp.asarray, rows)
     return decisions.join(end, Rollout(rows, (), (), end, None)).transitions

@@ -140,6 +140,21 @@ def test_own_code_hosts_and_files_are_not_kept(keeping, config, changes):
 
 
 @pytest.mark.toy
+def test_a_file_below_the_home_is_not_kept_and_another_place_of_imports_is_another_key(
+    keeping, config, monkeypatch, tmp_path
+):
+    before = key_of(config)
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    named = config.replace(**{"env.options": {"menagerie": "~/models"}})
+    assert key_of(named) == ""
+    assert key_of(config.replace(**{"env.options": {"menagerie": "~/none"}})) != ""
+    monkeypatch.syspath_prepend(tmp_path)
+    assert key_of(config) != before
+    monkeypatch.undo()
+
+
+@pytest.mark.toy
 def test_objects_changed_parts_and_several_processes_are_not_kept(keeping, config, monkeypatch):
     class Own:
         """An environment that was handed over."""

@@ -88,8 +88,8 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
     """A rollout from decision to decision.
 
     Rewards and ends of absent rows go to the decision before them. An open decision of the rollout
-    before takes row 0, and one that is open at the end is not valid, nor one after which the
-    simulator diverged.
+    before takes row 0, if it is valid (a population's copy of another agent has none), and one that
+    is open at the end is not valid, nor one after which the simulator diverged.
 
     Args:
         before: the state before the rollout.
@@ -102,11 +102,12 @@ def join(before: RolloutState, rollout: Rollout) -> Rollout:
     later_start = jnp.concatenate([rows.start[1:], end.start[None]])
     outcome = _Outcome(rows.reward, rows.terminated, rows.truncated, absent & later_start)
     if before.open is not None:
-        waited = jnp.where(absent[0], before.open.reward, 0.0)
+        resumed = absent[0] & before.open.valid
+        waited = jnp.where(resumed, before.open.reward, 0.0)
         outcome = outcome._replace(reward=outcome.reward.at[0].add(waited))
-        carry = hold(absent[0], before.open.carry, carry)
-        rows = _resume(before.open, rows, absent[0])
-        absent = absent.at[0].set(False)
+        carry = hold(resumed, before.open.carry, carry)
+        rows = _resume(before.open, rows, resumed)
+        absent = absent.at[0].set(absent[0] & ~resumed)
     zero = jnp.zeros_like(end.start)
     after = _Outcome(jnp.zeros_like(rows.reward[0]), zero, zero, end.absent)
     reward, terminated, truncated, lost = _add_up(outcome, after, absent)
@@ -129,11 +130,11 @@ class _Outcome(NamedTuple):
     lost: Array  # [(T,) N] bool: nothing to bootstrap from
 
 
-def _resume(decision: OpenDecision, rows: Transition, absent: Array) -> Transition:
-    """Rows [T, N] whose first is an open decision where the agent was `absent`, bool [N]."""
+def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transition:
+    """Rows [T, N] whose first is an open decision where it is `resumed`, bool [N]."""
 
     def put(x: Array, y: Array) -> Array:
-        return x.at[0].set(jnp.where(_expand(absent, y), y, x[0]).astype(x.dtype))
+        return x.at[0].set(jnp.where(_expand(resumed, y), y, x[0]).astype(x.dtype))
 
     return rows._replace(
         obs=jax.tree.map(put, rows.obs, decision.obs),

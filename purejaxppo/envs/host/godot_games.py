@@ -236,14 +236,14 @@ class Games:
     def _parse_surviving(self, replies: list[Reply]) -> Parsed:
         """All answers as arrays; games with values of the wrong kind are broken."""
         try:
-            return parse(self.layout, replies)
+            return parse(self.layout, replies, self._skipped)
         except (WireError, *BAD):
             for index, reply in enumerate(replies):
                 with self._surviving(index):
                     self._parse_one(index, reply)
                 if index in self._broken:
                     replies[index] = self._reply(index)
-            return parse(self.layout, replies)
+            return parse(self.layout, replies, self._skipped)
 
     def _parse_one(self, index: int, reply: Reply) -> Parsed:
         engine = self._games[index].engine

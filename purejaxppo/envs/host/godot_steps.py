@@ -58,8 +58,13 @@ def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> GamesS
     return GamesStep(tree(layout, arrays), reward, none, none, none, none)
 
 
-def parse(layout: Layout, replies: list[Reply]) -> Parsed:
+def parse(layout: Layout, replies: list[Reply], skipped: np.ndarray | None = None) -> Parsed:
     """Answers as arrays.
+
+    Args:
+        layout: of each game.
+        replies: of all games.
+        skipped: bool [N], rows that are no steps: their episodes go on, whatever they say.
 
     Raises:
         WireError: an observation is not in its space.
@@ -74,6 +79,8 @@ def parse(layout: Layout, replies: list[Reply]) -> Parsed:
         cut = np.zeros_like(done)
         for row in np.flatnonzero(done).tolist():
             info = infos[row]
+            if skipped is not None and skipped[row]:
+                continue
             if isinstance(info, dict) and info.get("truncated") and TERMINAL in info:
                 obs[row], cut[row] = info[TERMINAL], True
         return Parsed(list(layout.read(obs)), reward, done, cut)

@@ -12,10 +12,10 @@ import pytest
 
 from purejaxppo.envs.host.engine import EngineError, Unowned
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.godot_game import Game, Launch
+from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import layout_of
-from purejaxppo.envs.host.godot_steps import Parsed, bounded, uneventful
+from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, uneventful
 from purejaxppo.envs.host.godot_wire import LARGEST_FRAME, Wire, WireError
 from purejaxppo.spaces import Box, Dict, Discrete
 
@@ -298,6 +298,16 @@ def test_a_right_frame_is_read_and_its_cut_agent_has_its_last_observation():
     assert obs.tolist() == [[1.5, -2.0, 0.0], [9.0, 9.0, 9.0]]
     assert phase.tolist() == [3, 3] and mask.tolist() == [[1, 0, 1]] * 2
     assert parsed.done.tolist() == [False, True] == parsed.cut.tolist()
+
+
+def test_a_row_that_is_no_step_keeps_the_observation_that_was_sent():
+    infos = [{}, {"truncated": True, "terminal_observation": ONE | {"obs": [9.0, 9.0, 9.0]}}]
+    reply = Reply([ONE, ONE], [1.0, 0.5], [False, True], infos)
+    games, _ = one_game()
+    for skipped, last in ((False, 9.0), (True, 1.5)):
+        parsed = parse(games.layout, [reply], np.array([False, skipped]))
+        assert parsed.obs[2][1, 0] == last
+        assert parsed.cut.tolist() == [False, not skipped]
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(10_000, marks=pytest.mark.full)])
