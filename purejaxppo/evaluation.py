@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import kept, streams
+from purejaxppo import program_keys, streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
@@ -219,7 +219,7 @@ def evaluate(
     size = len(agent.members)
     shards = evaluation_shards(agent.config, per_turn, jax.devices(), size)
     depends = "evaluate", per_turn, deterministic, size, shards.num_shards
-    known = kept.shelf(agent.config, shards.devices, *depends)
+    store = program_keys.store(agent.config, shards.devices, *depends)
     evaluator = functools.cache(
         lambda: Evaluator(
             agent.config,
@@ -230,14 +230,14 @@ def evaluate(
             seed=seed + OTHER_STARTS,
         )
     )
-    count = known.fact("count", lambda: evaluator().count)
+    count = store.fact("count", lambda: evaluator().count)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
         key = jnp.broadcast_to(key, (size,))
     try:
         with named_failures(agent.config.env.name, *(made.env for made in _made(evaluator))):
-            run = known.program(
+            run = store.program(
                 "evaluate",
                 lambda: jax.jit(evaluator().evaluate).lower(state, key, np.int32(0)),
             )

@@ -58,16 +58,16 @@ FAULTS = {
         "config/test_files.py::test_a_file_is_replaced_whole_or_not_at_all",
     ),
     "a kept program outlives a change of what it was made from": Fault(
-        "parallel/shelf.py",
+        "parallel/program_store.py",
         "changed = next((file for file, was in files.items() if _state(file) != was), None)",
         "changed = None",
-        "parallel/test_shelf.py::test_a_changed_source_or_data_file_is_never_overlooked",
+        "parallel/test_program_store.py::test_a_changed_source_or_data_file_is_never_overlooked",
     ),
     "a program of users' own code is kept": Fault(
-        "kept.py",
+        "program_keys.py",
         "or any(own)",
         "or False",
-        "test_kept.py::test_own_code_hosts_and_files_are_not_kept",
+        "test_program_keys.py::test_own_code_hosts_and_files_are_not_kept",
     ),
     "a resumed run draws other random numbers": Fault(
         "runs/checkpoint.py",

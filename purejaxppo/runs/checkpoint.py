@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from purejaxppo import kept
+from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
@@ -290,10 +290,10 @@ def restore(
     folder, step, item = _find(run_dir, checkpoint)
     members = load_members(run_dir / MEMBERS, config) or [config]
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    known = kept.shelf(config, [], "agents", len(members))
+    store = program_keys.store(config, [], "agents", len(members))
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        known.fact("agents", lambda: abstract_agents(config, len(members))),
+        store.fact("agents", lambda: abstract_agents(config, len(members))),
     )
     with _manager(folder, 1_000_000) as manager:
         items = _restore(manager, step, {item: template})

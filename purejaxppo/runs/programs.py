@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import kept, streams
+from purejaxppo import program_keys, streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import Config
@@ -48,8 +48,8 @@ class Programs:
     """The compiled functions of a run: each compiled exactly once, ahead of time.
 
     All states, keys, hyperparameters and metrics have a leading axis of members. Programs are
-    traced one after another and compiled side by side. Where they are kept (`kept.shelf`), parts
-    are not even made.
+    traced one after another and compiled side by side. Where they are kept
+    (`program_keys.store`), parts are not even made.
 
     Args:
         config: of the run, with `num_shards` resolved.
@@ -92,8 +92,10 @@ class Programs:
         self._pool = ThreadPoolExecutor(3, "compile")
         self._jobs: dict[str, Future] = {}
         depends = type(self).__name__, len(self.members), depends_on
-        self.kept = kept.shelf(config, self.shards.devices, *depends, changed=change is not None)
-        self.facts: Facts = self.kept.fact("facts", self._facts)
+        self.store = program_keys.store(
+            config, self.shards.devices, *depends, changed=change is not None
+        )
+        self.facts: Facts = self.store.fact("facts", self._facts)
 
     @cached_property
     def parts(self) -> Parts:
@@ -157,13 +159,13 @@ class Programs:
         """The compiled program of a name, in the making; one that is not kept is traced here."""
         if name not in self._jobs:
             before = [self._jobs[first] for first in AFTER.get(name, ()) if first in self._jobs]
-            lowered = None if self.kept.has(name) else lower()
+            lowered = None if self.store.has(name) else lower()
 
             def finish() -> Any:
                 wait(before)
                 if lowered is None:
-                    return self.kept.program(name, lower)
-                return self.kept.compile(name, lowered)
+                    return self.store.program(name, lower)
+                return self.store.compile(name, lowered)
 
             self._jobs[name] = self._pool.submit(finish)
         return self._jobs[name]
@@ -226,7 +228,7 @@ class Programs:
 def fitted(compiled: Any, state: TrainState) -> Any:
     """A compiled program for a state whose nodes may be of other classes than it was compiled for.
 
-    Where one of a run's programs is kept and another one is not, they are `Shell`s in the one.
+    Where one of a run's programs is kept and another one is not, one has `Placeholder`s.
     """
     expected = compiled.in_tree.children()[0].children()[0]
     return compiled if jax.tree.structure(state) == expected else Fitted(compiled, expected)

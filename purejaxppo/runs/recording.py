@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import kept
+from purejaxppo import program_keys
 from purejaxppo.agents.decisions import begins, hold
 from purejaxppo.config.hints import number
 from purejaxppo.envs import registry
@@ -60,9 +60,9 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
 
 def film_in_jax(env: VectorEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None):
     """Records (states, rewards) of one episode of a JAX simulator, in one program."""
-    known = kept.shelf(agent.config, [], "film", deterministic)
+    store = program_keys.store(agent.config, [], "film", deterministic)
     given = jax.device_get(agent.state), jax.random.key(seed)
-    episode = known.program(
+    episode = store.program(
         "film",
         lambda: jax.jit(episode_of(env, agent, deterministic)).lower(*given),
         foreign=True,

@@ -136,7 +136,7 @@ def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) ->
     config = resolve_shards(one, len(devices), devices[0].platform)
     programs = Programs(config, devices, filled)
     try:
-        needed: float = programs.kept.fact("bytes", lambda: _bytes(programs))
+        needed: float = programs.store.fact("bytes", lambda: _bytes(programs))
         return needed
     finally:
         programs.close()

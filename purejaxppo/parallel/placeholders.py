@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 
-class Shell:
+class Placeholder:
     """A node of a tree in place of a simulator's own class, which would have to be imported.
 
     It has the same children under the same names.
@@ -25,9 +25,9 @@ class Shell:
 
 
 jax.tree_util.register_pytree_with_keys(
-    Shell,
+    Placeholder,
     lambda shell: (list(zip(shell.names, shell.children, strict=True)), shell.names),
-    lambda names, children: Shell(names, tuple(children)),
+    lambda names, children: Placeholder(names, tuple(children)),
     lambda shell: (shell.children, shell.names),
 )
 
@@ -53,13 +53,13 @@ def packed(tree: Any) -> Any:
 
 
 def unpacked(node: Any, *, foreign: bool) -> Any:
-    """The structure that `packed` described, with `Shell`s for simulators' classes or without."""
+    """The structure that `packed` described, without simulators' classes unless `foreign`."""
     if node is None:
         return jax.tree.structure(0)
     module, name, data, names, packed_children = node
     children = [unpacked(child, foreign=foreign) for child in packed_children]
     if module.partition(".")[0] not in OURS and not foreign:
-        return _structure(Shell, names, children)
+        return _structure(Placeholder, names, children)
     if (module, name) == ("builtins", "NoneType"):
         return jax.tree.structure(None)
     kind = functools.reduce(getattr, name.split("."), importlib.import_module(module))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from flax import struct
 
-from purejaxppo.parallel import shelf
-from purejaxppo.parallel.shelf import Shelf, prune
-from purejaxppo.parallel.shells import Shell, packed, unpacked
+from purejaxppo.parallel import program_store
+from purejaxppo.parallel.placeholders import Placeholder, packed, unpacked
+from purejaxppo.parallel.program_store import ProgramStore, prune
 
 pytestmark = pytest.mark.toy
 
@@ -46,8 +46,8 @@ def never():
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
     """Programs are kept, in a folder of the test's own, and its modules count as settled."""
-    monkeypatch.setenv(shelf.SWITCH, "1")
-    monkeypatch.setattr(shelf, "SETTLED", -1e9)
+    monkeypatch.setenv(program_store.SWITCH, "1")
+    monkeypatch.setattr(program_store, "SETTLED", -1e9)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     yield tmp_path / "programs"
@@ -59,8 +59,8 @@ def entries(folder):
 
 
 def test_a_kept_program_does_what_the_compiled_one_does(kept):
-    made = Shelf("key", jax.devices()[:1]).program("step", lowered)
-    found = Shelf("key", jax.devices()[:1]).program("step", never, foreign=True)
+    made = ProgramStore("key", jax.devices()[:1]).program("step", lowered)
+    found = ProgramStore("key", jax.devices()[:1]).program("step", never, foreign=True)
     want, got = made(state(), np.float32(1)), found(state(), np.float32(1))
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -79,13 +79,13 @@ import jax
 import numpy as np
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-from purejaxppo.parallel import shelf
-shelf.SETTLED = -1e9
-one = shelf.Shelf("key", jax.devices())
+from purejaxppo.parallel import program_store
+program_store.SETTLED = -1e9
+one = program_store.ProgramStore("key", jax.devices())
 qr = one.find("qr")
 assert (qr is not None) == (sys.argv[2] == "kept")
 qr = qr or one.compile("qr", jax.jit(jax.numpy.linalg.qr).lower(np.eye(3, dtype=np.float32)))
-assert (shelf._FOUND.data is not None) == (sys.argv[2] == "cached")
+assert (program_store._FOUND.data is not None) == (sys.argv[2] == "cached")
 np.testing.assert_allclose(abs(qr(np.eye(3, dtype=np.float32))[0]), np.eye(3))
 """
 
@@ -94,19 +94,19 @@ def test_a_program_of_xlas_cache_with_lapack_runs_in_a_process_that_has_not_lowe
     for turn in ("compiled", "cached", "kept"):
         subprocess.run(
             [sys.executable, "-c", QR, str(tmp_path), turn],
-            env={**os.environ, shelf.SWITCH: "1"},
+            env={**os.environ, program_store.SWITCH: "1"},
             check=True,
         )
         if turn == "compiled":
             shutil.rmtree(tmp_path / "programs")
 
 
-def test_a_simulators_class_is_a_shell_unless_asked_for(kept):
-    Shelf("key", jax.devices()[:1]).program("step", lowered)
-    found = Shelf("key", jax.devices()[:1]).program("step", never)
+def test_a_simulators_class_is_a_placeholder_unless_asked_for(kept):
+    ProgramStore("key", jax.devices()[:1]).program("step", lowered)
+    found = ProgramStore("key", jax.devices()[:1]).program("step", never)
     given = jax.tree.unflatten(found.in_tree, jax.tree.leaves((state(), np.float32(1))))[0]
     after, _ = found(*given)
-    assert isinstance(after, Shell)
+    assert isinstance(after, Placeholder)
     np.testing.assert_array_equal(after.x, np.arange(3.0) * 2 + 1)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(after)]
     assert names == [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(state())]
@@ -123,24 +123,24 @@ def test_structures_survive_a_pickle():
 
 @pytest.mark.parametrize("other", [("other", "step"), ("key", "other")])
 def test_another_key_or_name_finds_nothing(kept, other):
-    Shelf("key", []).fact("step", lambda: 1)
-    assert Shelf("key", []).fact("step", never) == 1
-    assert Shelf(other[0], []).fact(other[1], lambda: 2) == 2
+    ProgramStore("key", []).fact("step", lambda: 1)
+    assert ProgramStore("key", []).fact("step", never) == 1
+    assert ProgramStore(other[0], []).fact(other[1], lambda: 2) == 2
 
 
 def test_without_a_key_or_the_switch_nothing_is_kept(kept, monkeypatch):
-    Shelf("", []).fact("step", lambda: 1)
-    monkeypatch.setenv(shelf.SWITCH, "0")
-    Shelf("key", []).fact("step", lambda: 1)
-    monkeypatch.delenv(shelf.SWITCH)
-    Shelf("key", []).fact("step", lambda: 1)
+    ProgramStore("", []).fact("step", lambda: 1)
+    monkeypatch.setenv(program_store.SWITCH, "0")
+    ProgramStore("key", []).fact("step", lambda: 1)
+    monkeypatch.delenv(program_store.SWITCH)
+    ProgramStore("key", []).fact("step", lambda: 1)
     assert entries(kept) == []
 
 
 def test_the_compilation_caches_own_switch_holds_here_too(kept, monkeypatch):
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        assert shelf.folder() is None
+        assert program_store.folder() is None
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
 
@@ -161,24 +161,26 @@ def imported(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["__init__.py", "data.txt"])
 def test_a_changed_source_or_data_file_is_never_overlooked(kept, imported, name):
-    one = Shelf("key", [])
+    one = ProgramStore("key", [])
     (imported / "data.txt").read_text()
     one.fact("value", lambda: 1)
-    assert Shelf("key", []).fact("value", never) == 1
+    assert ProgramStore("key", []).fact("value", never) == 1
     with (imported / name).open("a") as file:
         file.write("# longer\n")
-    assert Shelf("key", []).fact("value", lambda: 2) == 2
-    assert Shelf("key", []).fact("value", never) == 2  # replaced
+    assert ProgramStore("key", []).fact("value", lambda: 2) == 2
+    assert ProgramStore("key", []).fact("value", never) == 2  # replaced
 
 
 def test_what_has_just_been_changed_is_not_kept(kept, imported, monkeypatch):
-    monkeypatch.setattr(shelf, "SETTLED", 10.0)
+    monkeypatch.setattr(program_store, "SETTLED", 10.0)
     os.utime(imported / "__init__.py", (time.time(), time.time()))
-    Shelf("key", []).fact("value", lambda: 1)
+    ProgramStore("key", []).fact("value", lambda: 1)
     assert entries(kept) == []
     os.utime(imported / "__init__.py", (1e9, 1e9))
-    monkeypatch.setattr(shelf, "STARTED", time.time() + 60)  # this test's own modules are older
-    Shelf("key", []).fact("value", lambda: 1)
+    monkeypatch.setattr(
+        program_store, "STARTED", time.time() + 60
+    )  # this test's own modules are older
+    ProgramStore("key", []).fact("value", lambda: 1)
     assert len(entries(kept)) == 1
 
 
@@ -186,16 +188,16 @@ def test_what_has_just_been_changed_is_not_kept(kept, imported, monkeypatch):
     "damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:30] + b"x" + data[31:]]
 )
 def test_a_damaged_entry_is_made_again(kept, damage):
-    Shelf("key", jax.devices()[:1]).program("step", lowered)
+    ProgramStore("key", jax.devices()[:1]).program("step", lowered)
     (entry,) = entries(kept)
     entry.write_bytes(damage(entry.read_bytes()))
-    assert Shelf("key", jax.devices()[:1]).find("step") is None
-    Shelf("key", jax.devices()[:1]).program("step", lowered)
-    assert Shelf("key", jax.devices()[:1]).find("step") is not None
+    assert ProgramStore("key", jax.devices()[:1]).find("step") is None
+    ProgramStore("key", jax.devices()[:1]).program("step", lowered)
+    assert ProgramStore("key", jax.devices()[:1]).find("step") is not None
 
 
 def test_a_whole_entry_that_cannot_be_loaded_is_made_again(kept):
-    one = Shelf("key", jax.devices()[:1])
+    one = ProgramStore("key", jax.devices()[:1])
     one._write("step", lambda: (b"no program", None, None))
     assert one.find("step") is None
     one.program("step", lowered)
@@ -206,7 +208,7 @@ def test_a_program_that_calls_back_is_not_kept(kept):
     def calls(x):
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), np.float32), x)
 
-    made = Shelf("key", jax.devices()[:1]).program(
+    made = ProgramStore("key", jax.devices()[:1]).program(
         "calls", lambda: jax.jit(calls).lower(np.float32(1))
     )
     assert made(np.float32(0)) == 0
@@ -215,7 +217,7 @@ def test_a_program_that_calls_back_is_not_kept(kept):
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(kept):
     kept.parent.joinpath("programs").write_text("a file")
-    assert Shelf("key", []).fact("value", lambda: 1) == 1
+    assert ProgramStore("key", []).fact("value", lambda: 1) == 1
 
 
 def test_the_oldest_entries_are_deleted_first(tmp_path):
@@ -227,10 +229,10 @@ def test_the_oldest_entries_are_deleted_first(tmp_path):
 
 
 def test_an_entry_that_is_used_is_not_the_oldest_any_more(kept):
-    Shelf("key", []).fact("value", lambda: 1)
+    ProgramStore("key", []).fact("value", lambda: 1)
     (entry,) = entries(kept)
     os.utime(entry, (1, 1))
-    Shelf("key", []).fact("value", never)
+    ProgramStore("key", []).fact("value", never)
     assert entry.stat().st_mtime > 1e9
 
 
@@ -238,18 +240,18 @@ WRITER = """
 import sys
 import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-from purejaxppo.parallel import shelf
-shelf.SETTLED = -1e9
+from purejaxppo.parallel import program_store
+program_store.SETTLED = -1e9
 for i in range(200):
-    value = shelf.Shelf("key", []).fact("value", lambda: bytes(100_000))
+    value = program_store.ProgramStore("key", []).fact("value", lambda: bytes(100_000))
     assert value == bytes(100_000)
-    for path in shelf.folder().glob("value-*") if i % 3 == 0 else ():
+    for path in program_store.folder().glob("value-*") if i % 3 == 0 else ():
         path.unlink(missing_ok=True)
 """
 
 
 def test_two_processes_may_write_and_delete_one_entry_at_once(tmp_path):
-    env = {**os.environ, shelf.SWITCH: "1"}
+    env = {**os.environ, program_store.SWITCH: "1"}
     both = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], env=env) for _ in range(2)
     ]

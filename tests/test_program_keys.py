@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from support.trees import assert_same
 
-from purejaxppo import kept
+from purejaxppo import program_keys
 from purejaxppo.commands import keep_programs
 from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
-from purejaxppo.parallel import processes, shelf
-from purejaxppo.parallel.shells import Shell
+from purejaxppo.parallel import processes, program_store
+from purejaxppo.parallel.placeholders import Placeholder
 from purejaxppo.runs import recording
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.programs import Programs
@@ -24,8 +24,8 @@ CARTPOLE = {"name": "gymnax/CartPole-v1", "num_envs": 4}
 @pytest.fixture
 def keeping(monkeypatch, tmp_path):
     """Programs are kept, in a folder of the test's own, and modules count as settled."""
-    monkeypatch.setenv(shelf.SWITCH, "1")
-    monkeypatch.setattr(shelf, "SETTLED", -1e9)
+    monkeypatch.setenv(program_store.SWITCH, "1")
+    monkeypatch.setattr(program_store, "SETTLED", -1e9)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     yield tmp_path / "programs"
@@ -38,7 +38,7 @@ def config(make_config):
 
 
 def key_of(config, *more, devices=()):
-    return kept.shelf(config, devices, *more).key
+    return program_keys.store(config, devices, *more).key
 
 
 @pytest.mark.toy
@@ -91,31 +91,31 @@ def test_settings_devices_and_the_environment_do(keeping, config, monkeypatch):
 def test_this_packages_sources_and_installed_versions_do(keeping, config, monkeypatch, tmp_path):
     before = key_of(config)
     (tmp_path / "purejaxppo").mkdir()
-    (tmp_path / "purejaxppo" / "kept.py").write_text("")
-    monkeypatch.setattr(kept, "__file__", str(tmp_path / "purejaxppo" / "kept.py"))
+    (tmp_path / "purejaxppo" / "program_keys.py").write_text("")
+    monkeypatch.setattr(program_keys, "__file__", str(tmp_path / "purejaxppo" / "program_keys.py"))
     assert (changed := key_of(config)) != before
-    (tmp_path / "purejaxppo" / "kept.py").write_text("more")
+    (tmp_path / "purejaxppo" / "program_keys.py").write_text("more")
     assert key_of(config) != changed
     monkeypatch.undo()
 
 
 @pytest.mark.toy
 def test_commands_keep_programs_unless_told_otherwise(monkeypatch):
-    monkeypatch.delenv(shelf.SWITCH)
-    assert shelf.folder() is None
+    monkeypatch.delenv(program_store.SWITCH)
+    assert program_store.folder() is None
     keep_programs()
-    assert shelf.folder() is not None
-    monkeypatch.setenv(shelf.SWITCH, "0")
+    assert program_store.folder() is not None
+    monkeypatch.setenv(program_store.SWITCH, "0")
     keep_programs()
-    assert shelf.folder() is None
+    assert program_store.folder() is None
 
 
 @pytest.mark.toy
 def test_an_installed_package_changes_the_key(monkeypatch, tmp_path):
-    before = kept.software()
+    before = program_keys.software()
     (tmp_path / "site-packages" / "brax-9.dist-info").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    assert kept.software() != before
+    assert program_keys.software() != before
 
 
 @pytest.mark.toy
@@ -159,9 +159,9 @@ def test_objects_changed_parts_and_several_processes_are_not_kept(keeping, confi
     class Own:
         """An environment that was handed over."""
 
-    own = config.replace(**{"env.name": kept.references.own_env(Own())})
+    own = config.replace(**{"env.name": program_keys.references.own_env(Own())})
     assert key_of(own) == ""
-    assert kept.shelf(config, [], changed=True).key == ""
+    assert program_keys.store(config, [], changed=True).key == ""
     monkeypatch.setattr(processes, "is_distributed", lambda: True)
     assert key_of(config) == ""
 
@@ -249,5 +249,5 @@ def test_evaluations_and_films_are_the_same_from_kept_programs(keeping, config):
     assert_same(got, want)
     first, second = (recording.record_states(agent, seed=1) for _ in range(2))
     assert_same(second[1:], first[1:])
-    assert not isinstance(second[1][0], Shell)
+    assert not isinstance(second[1][0], Placeholder)
     assert len(list(keeping.glob("film-*"))) == 1

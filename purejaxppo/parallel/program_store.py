@@ -29,7 +29,7 @@ from jaxlib import xla_client
 from jaxlib.cpu import _lapack
 
 from purejaxppo import interrupts
-from purejaxppo.parallel.shells import packed, unpacked
+from purejaxppo.parallel.placeholders import packed, unpacked
 
 log = logging.getLogger("purejaxppo")
 
@@ -53,7 +53,7 @@ def folder() -> Path | None:
     return Path(cache) / "programs" if on and cache and "://" not in str(cache) else None
 
 
-class Shelf:
+class ProgramStore:
     """The entries of one key.
 
     Args:
@@ -94,7 +94,7 @@ class Shelf:
         Args:
             name: among those of this key.
             foreign: import the simulator's own classes of trees. Without, the program takes and
-                returns `Shell`s in their place.
+                returns `Placeholder`s in their place.
         """
         found = self._read(name)
         if found is None:

@@ -1,4 +1,4 @@
-"""What a kept program of a config depends on: the key of its `Shelf`."""
+"""What a kept program of a config depends on: the key of its `ProgramStore`."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from purejaxppo.config.run_files import texts_of
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
-from purejaxppo.parallel.shelf import Shelf, folder
+from purejaxppo.parallel.program_store import ProgramStore, folder
 
 WITHOUT_EFFECT = ("seed", "num_seeds", "run_dir", "callbacks", "eval.interval")
 """Fields that no program of one run depends on: seeds are arguments of programs."""
@@ -25,9 +25,9 @@ ENVIRONMENT = ("JAX_", "XLA_", "TF_", "CUDA_", "NVIDIA_", "LIBTPU_", "MJX_", "WA
 """Beginnings of the names of environment variables that compilers and simulators read."""
 
 
-def shelf(
+def store(
     config: Config, devices: Sequence[jax.Device], *more: Any, changed: bool = False
-) -> Shelf:
+) -> ProgramStore:
     """The kept programs of a config on some devices.
 
     Nothing is kept of users' own code, which may depend on anything; of simulators on the host,
@@ -42,13 +42,13 @@ def shelf(
     """
     used = list(devices) or jax.devices()[:1]
     if changed or folder() is None or not keepable(config):
-        return Shelf("", used)
+        return ProgramStore("", used)
     fields = {
         name: value
         for name, value in flatten(config).items()
         if name not in WITHOUT_EFFECT and not name.startswith(SECTIONS_WITHOUT_EFFECT)
     }
-    return Shelf(repr((sorted(fields.items()), more, machine(used), software())), used)
+    return ProgramStore(repr((sorted(fields.items()), more, machine(used), software())), used)
 
 
 def keepable(config: Config) -> bool:
