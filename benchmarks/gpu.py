@@ -1,4 +1,4 @@
-"""All figures of a GPU with one command, made for a card that is lent for minutes.
+"""All figures of a GPU with one command.
 
     python benchmarks/gpu.py --budget 540            # again, to go on where it ended
     python benchmarks/gpu.py --rehearse              # the same rows on a CPU, with small sizes

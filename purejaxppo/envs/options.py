@@ -1,5 +1,6 @@
 """Checks of `env.options` for adapters: one sentence about the first option that is wrong."""
 
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,3 +44,21 @@ def check_alike(option: str, value: Any, default: Any) -> None:
     """Raises ValueError if a value may not replace its option's default."""
     if not is_alike(value, default):
         raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+
+
+def check_port(port: int) -> None:
+    """Raises ValueError if `env.options.port` is no port."""
+    if not 1 <= port <= 65_535:
+        raise ValueError(f"env.options.port = {port} must be between 1 and 65535")
+
+
+def split_arguments(text: str) -> list[str]:
+    """The words of `env.options.arguments`, as a shell has them.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"env.options.arguments = {text!r}: a quote is not closed") from error

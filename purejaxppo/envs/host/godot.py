@@ -9,7 +9,6 @@ Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 
 import contextlib
 import os
-import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import Layout
-from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.options import check_alike, check_known, check_port, split_arguments
 from purejaxppo.envs.worlds import count_worlds
 
 DEFAULTS: dict[str, Any] = {
@@ -184,15 +183,17 @@ def _options(config: EnvConfig) -> dict[str, Any]:
     if config.max_episode_steps:
         raise ValueError(
             f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
-            f"end where the game says so; limit them there, by `reset_after` of its AIController"
+            f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
         )
     check_known(config.name, config.options, DEFAULTS, suggest=True)
     options = DEFAULTS | config.options
     for key, value in options.items():
         check_alike(key, value, DEFAULTS[key])
-        least = 0 if key not in ("timeout", "port") else 1
+        least = 1 if key == "timeout" else 0
         if isinstance(value, int | float) and value < least:
             raise ValueError(f"env.options.{key} = {value} must be at least {least}")
+    check_port(options["port"])
+    split_arguments(options["arguments"])
     return options
 
 
@@ -206,7 +207,7 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
     for key in ("action_repeat", "speedup"):
         if options[key]:
             flags.append(f"--{key}={options[key]:g}")
-    command = [*_program(Path(path), name, options), *flags, *shlex.split(options["arguments"])]
+    command = [*_program(Path(path), name, options), *flags, *split_arguments(options["arguments"])]
     return Launch(tuple(command), options["timeout"], options["restarts"])
 
 

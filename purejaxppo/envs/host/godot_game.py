@@ -1,6 +1,7 @@
 """A Godot game: its process, and what is said over its connection. Nothing here imports JAX."""
 
 import contextlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, accept, li
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
 from purejaxppo.envs.host.godot_wire import VERSION, Wire, WireError
+
+notice = logging.getLogger("purejaxppo")
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class Game:
             self._server = listen(launch.port)
         except EngineError as error:
             raise EngineError(
-                f"{error}: one game at a time connects there; eval.num_episodes = 0 trains without "
-                f"evaluations"
+                f"{error}: end the program that uses it, or choose another with env.options.port "
+                f"and start the game with --port; evaluations need a game of their own: "
+                f"eval.num_episodes = 0 trains without them"
             ) from error
         self._wire: Wire | None = None
         self.layout: Layout | None = None
@@ -68,6 +72,7 @@ class Game:
             self.engine = Engine(f"game {number}", command, folder / f"game{number}.log")
         else:
             self.engine = Unowned(f"the game on port {launch.port}")
+            notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
 
     def connect(self) -> Layout:
         """Waits for the game, and asks it for its spaces.

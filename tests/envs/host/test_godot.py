@@ -65,6 +65,10 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
         ("godot/nothing", {"restart": 1}, "has no such option; did you mean 'restarts'?"),
         ("godot/nothing", {"speedup": "fast"}, "env.options.speedup = 'fast' should be like 0.0"),
         ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0 must be at least 1"),
+        ("godot/editor", {"port": 99999}, "env.options.port = 99999 must be between 1 and 65535"),
+        ("unity/editor", {"port": 0}, "env.options.port = 0 must be between 1 and 65535"),
+        ("godot/game.x86_64", {"arguments": '"a'}, "'\"a': a quote is not closed"),
+        ("unity/nothing", {"arguments": '"a'}, "'\"a': a quote is not closed"),
     ]:
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
             registry.make(EnvConfig(name=name, num_envs=4, options=options), 4)

@@ -20,7 +20,7 @@ from purejaxppo.envs.host.unity import channels
 from purejaxppo.envs.host.unity.behaviours import Layout
 from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
 from purejaxppo.envs.host.unity.players import Players, probe
-from purejaxppo.envs.options import check_alike
+from purejaxppo.envs.options import check_alike, check_port, split_arguments
 from purejaxppo.envs.worlds import count_worlds
 
 DEFAULTS: dict[str, Any] = {
@@ -227,6 +227,8 @@ def split_options(
         raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
     if ours["restarts"] < 0:
         raise ValueError(f"env.options.restarts = {ours['restarts']} must be at least 0")
+    check_port(ours["port"])
+    split_arguments(ours["arguments"])
     return ours, slots, tuple(sorted(parameters))
 
 

@@ -115,7 +115,7 @@ class Player:
 
     def _start(self, number: int) -> Engine:
         if self.spec.is_editor:
-            notice.info("Press Play in Unity's editor within %g s", self.spec.timeout)
+            notice.warning("waiting %g s: press Play in Unity's editor", self.spec.timeout)
             return Unowned("the editor")
         command = self.spec.command(self._server.port)
         self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
