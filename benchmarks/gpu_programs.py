@@ -247,7 +247,7 @@ def compiled_init(programs: Any) -> Compiled:
 
     one = programs.shards.everywhere() or jax.sharding.SingleDeviceSharding(programs.devices[0])
     key, ids = (shaped(x, one) for x in (programs.key, shard_ids(programs.parts)))
-    return programs._init().lower(key, ids).compile(), lambda program: program.total.kernels
+    return programs._init.lower(key, ids).compile(), lambda program: program.total.kernels
 
 
 def compiled_training(programs: Any) -> Compiled:
