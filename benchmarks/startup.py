@@ -141,7 +141,8 @@ def environment(package: Path, cache: Path) -> dict[str, str]:
 def run(words: list[str], env: dict[str, str], until: str = "") -> float:
     """Seconds until a process prints `until`, or ends; it always runs to its end."""
     started, seen = time.perf_counter(), 0.0
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
+    where = env.get("PYTHONPATH") if "-m" in words else None  # -m looks in the folder it runs in
+    with subprocess.Popen(words, env=env, cwd=where, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if until and until in line and not seen:
