@@ -145,13 +145,13 @@ def _next(token: Token) -> np.ndarray:
 
 
 def _rows(out: Any) -> HostStep:
-    """A worker pool's result as `bridge.HostStep`."""
+    """A `PoolStep` as `bridge.HostStep`."""
     return HostStep(
         out.obs,
         out.reward,
         out.terminated,
         out.truncated,
         diverged=out.diverged,
-        at_once=getattr(out, "at_once", None),
-        absent=getattr(out, "absent", None),
+        at_once=out.at_once,
+        absent=out.absent,
     )

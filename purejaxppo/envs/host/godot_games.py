@@ -17,8 +17,9 @@ import numpy as np
 from purejaxppo.envs.host.engine import EngineError, close_all
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
-from purejaxppo.envs.host.godot_steps import GamesStep, Parsed, bounded, parse, tree, uneventful
+from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
+from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.spaces import LARGEST, MASK
 
 TRIES = 3  # resets before one that returns NaN is an error
@@ -79,8 +80,8 @@ class Games:
         self._over, self._calm = [False] * len(self._games), True
         return tree(self.layout, parse(self.layout, first).obs)
 
-    def step(self, action: Any) -> GamesStep:
-        """Steps all games: actions [N, ...] -> GamesStep."""
+    def step(self, action: Any) -> PoolStep:
+        """Steps all games: actions [N, ...] -> PoolStep."""
         self.send(action)
         return self.recv()
 
@@ -104,7 +105,7 @@ class Games:
                     except EngineError as error:
                         self._fail(index, error)
 
-    def recv(self) -> GamesStep:
+    def recv(self) -> PoolStep:
         """The second half of `step`: waits for the answers."""
         self._check()
         with self._closing():
@@ -257,11 +258,11 @@ class Games:
                 f"{str(reply.reward)[:80]}, {str(reply.done)[:80]}"
             ) from None
 
-    def _rows(self, parsed: Parsed) -> GamesStep:
+    def _rows(self, parsed: Parsed) -> PoolStep:
         """Rewards and ends of all rows, of which none diverged yet."""
         counts = ~self._skipped
         terminated = parsed.done & ~parsed.cut & counts
-        return GamesStep(
+        return PoolStep(
             obs=(),
             reward=np.where(counts, parsed.reward, np.float32(0)),
             terminated=terminated,
@@ -270,7 +271,7 @@ class Games:
             at_once=terminated.copy(),
         )
 
-    def _contain(self, parsed: Parsed, out: GamesStep) -> None:
+    def _contain(self, parsed: Parsed, out: PoolStep) -> None:
         """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
 
         Rows with NaN have diverged, as have all of a broken game; the others are cut.
@@ -278,6 +279,7 @@ class Games:
         ok = bounded(parsed)
         if ok.all() and not self._broken:
             return
+        assert out.at_once is not None
         games = ok.reshape(-1, self.size)
         games[list(self._broken)] = False
         over = np.repeat(~games.all(axis=1), self.size)

@@ -8,21 +8,11 @@ import numpy as np
 from purejaxppo.envs.host.godot_game import Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Layout
 from purejaxppo.envs.host.godot_wire import WireError
+from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.spaces import LARGEST, tree_of
 
 TERMINAL = "terminal_observation"
 """With `truncated`, the part of an agent's info that holds the last observation of its episode."""
-
-
-class GamesStep(NamedTuple):
-    """Result of one step of all games' agents; see `envs.base.EnvStep`."""
-
-    obs: Any  # [N, ...]
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
-    diverged: np.ndarray  # [N] bool
-    at_once: np.ndarray  # [N] bool
 
 
 class Parsed(NamedTuple):
@@ -34,7 +24,7 @@ class Parsed(NamedTuple):
     cut: np.ndarray  # [N] bool: done by a time limit, with the true last observation
 
 
-def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> GamesStep | None:
+def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> PoolStep | None:
     """The step of most answers: nobody's episode ends, and all is well. None of others.
 
     Args:
@@ -55,7 +45,7 @@ def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> GamesS
             return None
     if reward.shape != none.shape:
         return None
-    return GamesStep(tree(layout, arrays), reward, none, none, none, none)
+    return PoolStep(tree(layout, arrays), reward, none, none, none, at_once=none)
 
 
 def parse(layout: Layout, replies: list[Reply], skipped: np.ndarray | None = None) -> Parsed:

@@ -18,8 +18,9 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
+from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of
-from purejaxppo.envs.host.workers import EnvInfo, PoolStep, WorkerError, WorkerPool
+from purejaxppo.envs.host.workers import EnvInfo, WorkerError, WorkerPool
 
 POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
 """Options of worker pools."""
@@ -238,7 +239,7 @@ class Solo:
             there[:] = part
         self.group.step()
         obs = tree_of(self.group.observation, self.buffers.obs)
-        return PoolStep(obs, *(flag.copy() for flag in self.buffers[2:]))
+        return PoolStep.copied(obs, self.buffers)
 
     def picture(self) -> np.ndarray | None:
         """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""

@@ -12,29 +12,19 @@ import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import wait
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from purejaxppo.envs.host.factory import Maker, make_one, make_spec
 from purejaxppo.envs.host.handles import Handle, ProcessHandle, ThreadHandle, WorkerError, stop_all
+from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.worker import PATROL_SECONDS, EnvInfo, Job
 
 __all__ = ["EnvInfo", "Maker", "PoolStep", "WorkerError", "WorkerPool", "make_one", "make_spec"]
 
 START_SECONDS = 60.0  # for a new interpreter to import `worker`
-
-
-class PoolStep(NamedTuple):
-    """Result of one step of N environments; see `envs.base.EnvStep`."""
-
-    obs: Any  # [N, ...]
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
-    valid: np.ndarray  # [N] bool
-    diverged: np.ndarray  # [N] bool
 
 
 class WorkerPool:
@@ -144,7 +134,7 @@ class WorkerPool:
         """The second half of `step`: waits for the results of the actions that were sent."""
         self._check()
         self._await("step")
-        return PoolStep(self._obs(), *(flag.copy() for flag in self._buffers[2:]))
+        return PoolStep.copied(self._obs(), self._buffers)
 
     def close(self) -> None:
         """Closes the environments and ends the workers; a second call does nothing."""

@@ -22,7 +22,8 @@ def logs(tmp_path, monkeypatch):
 
 
 def flags(step):
-    return [np.flatnonzero(x).tolist() for x in step[2:]]
+    flags = step.terminated, step.truncated, step.diverged, step.at_once
+    return [np.flatnonzero(x).tolist() for x in flags]
 
 
 def test_the_first_observation_is_read_after_one_action_of_zeros(tmp_path):

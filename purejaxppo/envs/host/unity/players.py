@@ -8,27 +8,17 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
 from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
-
-
-class PoolStep(NamedTuple):
-    """Result of one step of N rows; see `world.Flags`."""
-
-    obs: Any  # [N, ...]
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
-    absent: np.ndarray  # [N] bool
-    diverged: np.ndarray  # [N] bool
 
 
 class Players:
@@ -129,7 +119,7 @@ class Players:
                 except EngineError as error:
                     self._restart(i, error)
         self._flags.absent[:] = self._absent()
-        return PoolStep(self._obs(), *(flag.copy() for flag in self._flags))
+        return PoolStep.copied(self._obs(), self._flags)
 
     def picture(self) -> None:
         """None: players draw in windows of their own."""
