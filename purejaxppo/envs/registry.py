@@ -93,7 +93,7 @@ FAMILIES = {
     ),
     "unity": Family(
         "purejaxppo.envs.host.unity.adapter",
-        "grpc",
+        "google.protobuf",
         "unity",
         "players with ML-Agents built in: path/to/Player, or editor",
         True,

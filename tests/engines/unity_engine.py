@@ -22,7 +22,6 @@ import grpc
 import numpy as np
 
 from purejaxppo.envs.host.unity import channels, messages
-from purejaxppo.envs.host.unity.server import METHOD, SERVICE
 
 LENGTH = 6  # decisions in an episode
 COLOURS = np.array([[0, 64, 128], [255, 192, 32]], np.uint8)
@@ -164,7 +163,7 @@ class Client:
 
     def __init__(self, port: int) -> None:
         channel = grpc.insecure_channel(f"localhost:{port}")
-        self.call = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+        self.call = channel.unary_unary("/communicator_objects.UnityToExternalProto/Exchange")
         self.known: set[str] = set()
 
     def raw(self, data: bytes) -> messages.Message:

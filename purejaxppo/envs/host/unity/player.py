@@ -200,11 +200,11 @@ class Player:
         """The next message's UnityOutput."""
         seconds = self.spec.timeout
         try:
-            data = self.engine.wait_for(self._server.receive, doing, seconds)
+            with self.named():
+                data = self.engine.wait_for(self._server.receive, doing, seconds)
+                message = messages.parse(data)
         except Gone:
             raise self.engine.death(doing) from None
-        with self.named():
-            message = messages.parse(data)
         if message.header.status != messages.OK:
             raise self.error(f"said with status {message.header.status} that it ends")
         return message.unity_output

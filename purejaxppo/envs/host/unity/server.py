@@ -1,73 +1,31 @@
 """The service that a Unity player calls: it sends what it observes, and is answered with actions.
 
-Only the loopback interface is listened on. Nothing here imports JAX.
+Only the loopback interface is listened on. There are no threads: the player is served while
+`receive` waits for it. Nothing here imports JAX.
 """
 
 import contextlib
-import functools
-import os
-import queue
-import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+import selectors
+import socket
+import time
 from typing import Any
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # games are started after this was imported
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+from purejaxppo.envs.host.engine import LOOPBACK, EngineError, listen
+from purejaxppo.envs.host.unity.calls import CallError, Calls, Ended
+from purejaxppo.envs.host.unity.messages import ProtocolError
 
-import grpc
-
-from purejaxppo.envs.host.engine import LOOPBACK, EngineError
-
-SERVICE, METHOD = "communicator_objects.UnityToExternalProto", "Exchange"
-OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-]
+LOOPBACK_6 = "::1"  # `localhost` may be this one
+CHUNK = 1 << 18
+PATIENCE_SECONDS = 0.1  # for a client to read what it is sent, before it is tried again
+GOODBYE_SECONDS = 0.5  # for a player to read the last answer
 
 
 class Gone(Exception):
     """The player closed its connection while it waited for an answer."""
 
 
-class Threads(Executor):
-    """Threads that do not keep this process from ending while they wait for an answer.
-
-    Args:
-        count: their number.
-    """
-
-    def __init__(self, count: int) -> None:
-        """Starts them."""
-        self._work: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._count = count
-        for _ in range(count):
-            threading.Thread(target=self._run, daemon=True).start()
-
-    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """See `Executor`."""
-        future: Future = Future()
-        self._work.put((future, functools.partial(fn, *args, **kwargs)))
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads once they have nothing to do."""
-        del wait, cancel_futures
-        for _ in range(self._count):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            future, call = work
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
-
 class Server:
-    """Serves one player: `receive` and `reply` take turns.
+    """Serves one player, the first client that calls: `receive` and `reply` take turns.
 
     Args:
         port: to listen on; 0 takes a free one.
@@ -78,70 +36,150 @@ class Server:
 
     def __init__(self, port: int = 0) -> None:
         """Starts to listen."""
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._peer = ""
-        handler = grpc.unary_unary_rpc_method_handler(self._exchange)  # bytes as they are
-        # One thread waits for the answer, the other turns further players away.
-        self._threads = Threads(2)
-        self._server = grpc.server(self._threads, options=OPTIONS)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
-        )
-        try:
-            self.port: int = self._server.add_insecure_port(f"{LOOPBACK}:{port}")
-        except RuntimeError as error:
-            raise EngineError(
-                f"port {port} of {LOOPBACK} cannot be used: another program listens on it"
-            ) from error
-        with contextlib.suppress(RuntimeError):  # "localhost" may be this one
-            self._server.add_insecure_port(f"[::1]:{self.port}")
-        self._server.start()
+        self._listeners = [listen(port)]
+        self.port: int = self._listeners[0].getsockname()[1]
+        with contextlib.suppress(OSError):
+            self._listeners.append(
+                socket.create_server((LOOPBACK_6, self.port), family=socket.AF_INET6)
+            )
+        for listener in self._listeners:
+            listener.setblocking(False)
+        self._clients: dict[socket.socket, Calls] = {}  # connected, and have not called yet
+        self._player: socket.socket | None = None
+        self._calls = Calls()  # of the player
+        self._farewell: bytes | None = None
 
     def receive(self, seconds: float) -> bytes | None:
         """The player's next message; None if there is none in time.
 
         Raises:
             Gone: the player closed its connection.
+            ProtocolError: it sent what is no call.
         """
-        try:
-            request = self._requests.get(timeout=max(seconds, 1e-3))
-        except queue.Empty:
-            return None
-        if request is None:
-            raise Gone
-        return request
+        if self._player is None:
+            return self._find(seconds)
+        deadline = time.monotonic() + seconds
+        while True:
+            message = _read(self._player, self._calls, max(deadline - time.monotonic(), 1e-3))
+            if message is not None:
+                return message
+            if time.monotonic() >= deadline:
+                self._turn_away()
+                return None
 
     def reply(self, message: bytes) -> None:
-        """Answers the message that was received last."""
-        self._replies.put(message)
+        """Answers the message that was received last; if it was answered, one that `close` finds."""
+        if self._player is None or not self._calls.waiting:
+            self._farewell = message
+            return
+        self._calls.answer(message)
+        with contextlib.suppress(OSError):  # which `receive` finds, too
+            _send(self._player, self._calls, PATIENCE_SECONDS)
 
     def close(self) -> None:
         """Ends the service; a player that waits for an answer finds its connection closed."""
-        self._replies.put(None)
-        self._server.stop(0.5).wait(2.0)
-        self._threads.shutdown()
+        if self._player is not None:
+            with contextlib.suppress(OSError, Gone, ProtocolError):
+                self._say_goodbye(self._player)
+            self._player.close()
+        self._player = None
+        self._turn_away()
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
 
-    def _exchange(self, request: bytes, context: Any) -> bytes:
-        """Hands a request over and waits for its answer."""
-        with self._lock:
-            self._peer = self._peer or context.peer()
-            if context.peer() != self._peer:
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "another player is connected")
-        answered = threading.Event()
+    def _find(self, seconds: float) -> bytes | None:
+        """Waits for the first call; who makes it is the player."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as ready:
+            for one in [*self._listeners, *self._clients]:
+                ready.register(one, selectors.EVENT_READ)
+            while True:
+                for key, _ in ready.select(max(deadline - time.monotonic(), 0.0)):
+                    there: Any = key.fileobj
+                    if there in self._listeners:
+                        self._welcome(there, ready)
+                    elif (message := self._first_call(there, ready)) is not None:
+                        return message
+                if time.monotonic() >= deadline:
+                    return None
 
-        def ended() -> None:
-            if not answered.is_set():
-                self._requests.put(None)
-                self._replies.put(None)
+    def _welcome(self, listener: socket.socket, ready: selectors.BaseSelector) -> None:
+        """A new client, if it has not gone again."""
+        with contextlib.suppress(OSError):
+            client, _ = listener.accept()
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._clients[client] = Calls()
+            ready.register(client, selectors.EVENT_READ)
 
-        if not context.add_callback(ended):
-            ended()
-        self._requests.put(request)
-        reply = self._replies.get()
-        answered.set()
-        if reply is not None:
-            return reply
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the trainer has ended")
-        raise Gone
+    def _first_call(self, client: socket.socket, ready: selectors.BaseSelector) -> bytes | None:
+        """What a client says who may be the player."""
+        calls = self._clients[client]
+        try:
+            message = _read(client, calls, PATIENCE_SECONDS)
+        except Gone:  # another address of the same player, or a stranger
+            ready.unregister(client)
+            del self._clients[client]
+            client.close()
+            return None
+        if message is not None:
+            del self._clients[client]
+            self._player, self._calls = client, calls
+            self._turn_away()
+        return message
+
+    def _turn_away(self) -> None:
+        """Closes the connections of all others; the port remains ours."""
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+        for client in self._clients:
+            client.close()
+        self._clients = {}
+
+    def _say_goodbye(self, player: socket.socket) -> None:
+        """Lets a player read its last answer: sockets that are closed before lose it."""
+        if self._farewell is not None and not self._calls.waiting:
+            if _read(player, self._calls, 1e-3) is not None:
+                self._calls.answer(self._farewell)
+        _send(player, self._calls, PATIENCE_SECONDS)
+        player.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            player.settimeout(left)
+            if not player.recv(CHUNK):
+                break
+
+
+def _read(client: socket.socket, calls: Calls, seconds: float) -> bytes | None:
+    """Reads once what has arrived, and sends what is to be sent; a whole message, if there is one.
+
+    Raises:
+        Gone: the connection was closed.
+        ProtocolError: it sent what is no call.
+    """
+    try:
+        if calls.out:
+            _send(client, calls, seconds)
+        client.settimeout(seconds)
+        data = client.recv(CHUNK)
+        if not data:
+            raise Gone
+        message = calls.feed(data)
+        if calls.out:
+            _send(client, calls, seconds)
+    except TimeoutError:
+        return None
+    except (Ended, OSError):
+        raise Gone from None
+    except CallError as error:
+        raise ProtocolError(str(error)) from error
+    return message
+
+
+def _send(client: socket.socket, calls: Calls, seconds: float) -> None:
+    """Sends as much as the client takes; the rest stays."""
+    client.settimeout(seconds)
+    with contextlib.suppress(TimeoutError):
+        calls.out = calls.out[client.send(calls.out) :]
