@@ -6,9 +6,10 @@ The game is tests/games/chase with random actions, 8 ticks to a step. Contenders
 the others' games are stopped, and each round's ratio compares neighbours in time:
 
 * engine: our client in a plain Python loop, which sends ready-made actions;
-* loop: the same games stepped in a compiled `scan`, which draws its actions;
+* loop: the same games stepped in a compiled `scan`, which draws its actions, with XLA set up as
+  the train command sets it up;
 * godot_rl: the Python client of Godot RL Agents, if --peer names a folder with the package, with
-  one game.
+  one game, which it starts itself.
 
 Rows go to benchmarks/results/engines.jsonl.
 """
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import datetime
 import os
+import shlex
 import shutil
 import signal
 import statistics
@@ -73,6 +75,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.peer:
         sys.path.insert(0, args.peer)
+    from purejaxppo.parallel.shards import use_cpu_cores
+
+    use_cpu_cores(0, calls_host=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         project = shutil.copytree(CHASE, Path(folder) / "chase")
@@ -119,9 +124,9 @@ def contenders(
             found[name] = Contender(args.steps, *make(env))
             stack.callback(found[name].end)
         if args.peer and games == 1:
-            run, engine = official(project, agents)
-            stack.callback(engine.close)
-            found["godot_rl"] = Contender(args.steps, run, [engine.pid])
+            run, client = official(project, agents)
+            stack.callback(client.close)
+            found["godot_rl"] = Contender(args.steps, run, [client.proc.pid])
             stack.callback(found["godot_rl"].end)
         yield found
 
@@ -181,18 +186,18 @@ def compiled(env: Any) -> tuple[Callable[[int], None], list[int]]:
 
 
 def official(project: Path, num_agents: int) -> tuple[Callable[[int], None], Any]:
-    """One game under the Python client of Godot RL Agents, which waits for it to connect."""
+    """One game under the Python client of Godot RL Agents, which starts it as it does any."""
     from godot_rl.core.godot_env import GodotEnv
 
-    from purejaxppo.envs.host.engine import Engine, free_port
+    from purejaxppo.envs.host.engine import free_port
 
-    port = free_port()
+    game = project.parent / f"peer{num_agents}.x86_64"  # in place of an exported game
     command = [os.environ.get("GODOT", "godot"), "--path", str(project), "--headless"]
-    command += ["--fixed-fps", "60", f"--port={port}", f"--speedup={SPEEDUP:g}"]
-    log = project.parent / f"peer{num_agents}.log"
-    engine = Engine("the peer's game", [*command, f"--arenas={num_agents}"], log)
+    command += ["--fixed-fps", "60", f"--arenas={num_agents}", f"--speedup={SPEEDUP:g}"]
+    game.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@" > /dev/null 2>&1\n')
+    game.chmod(0o755)
     with contextlib.redirect_stdout(None):
-        env = GodotEnv(port=port)
+        env = GodotEnv(env_path=str(game), port=free_port())
     env.reset()
     ready = [(own["steer"], own["dash"]) for own in actions(num_agents)]
 
@@ -200,7 +205,7 @@ def official(project: Path, num_agents: int) -> tuple[Callable[[int], None], Any
         for step in range(steps):
             env.step(ready[step % len(ready)])
 
-    return run, engine
+    return run, env
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.peer:
         sys.path.insert(0, args.peer)
+    from purejaxppo.parallel.shards import use_cpu_cores
+
+    use_cpu_cores(0, calls_host=True)
     rows = []
     about = {"date": datetime.date.today().isoformat(), **machine.describe()}
     for agents in (1, 8):

@@ -102,7 +102,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     use_compilation_cache()
     # One process alone may use more devices than it has cores.
     most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
-    use_cpu_cores(most or place.cores)
+    use_cpu_cores(most or place.cores, calls_host=registry.on_host(config.env))
     found = devices.found()
     if config.devices > len(found[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")

@@ -12,6 +12,9 @@ from purejaxppo import spaces
 from purejaxppo.aliases import EnvAction
 from purejaxppo.envs.host.bridge import HostStep, Token
 
+MOST = 2**31 - 1
+"""The largest token, after which 1 comes."""
+
 
 def call(function: Callable, result: Any, *args: Any) -> Any:
     """Calls `function` on the host, with NumPy's arrays, each time that the program gets there.
@@ -23,29 +26,31 @@ def call(function: Callable, result: Any, *args: Any) -> Any:
         result: their shapes and dtypes, as of `io_callback`.
         args: pytrees of traced arrays.
     """
+    given, structure = jax.tree.flatten(args)
+    shapes, returned = jax.tree.flatten(result)
+
+    def flat(*buffers: Any) -> list[Any]:
+        leaves = [np.asarray(buffer) for buffer in buffers]
+        return returned.flatten_up_to(function(*structure.unflatten(leaves)))
+
     if jax.default_backend() != "cpu":
-        return io_callback(lambda *given: function(*_arrays(given)), result, *args)
+        results = io_callback(flat, shapes, *given)
+    else:
 
-    def fill(context: Any, out: Any, *given: Any) -> None:
-        del context
-        results = jax.tree.leaves(function(*_arrays(given)))
-        for buffer, value in zip(jax.tree.leaves(out), results, strict=True):
-            _write(buffer, value)
+        def fill(context: Any, out: list[Any], *buffers: Any) -> None:
+            del context
+            for buffer, value in zip(out, flat(*buffers), strict=True):
+                _write(np.asarray(buffer), value)
 
-    return buffer_callback(fill, result, has_side_effect=True)(*args)
+        results = buffer_callback(fill, shapes, has_side_effect=True)(*given)
+    return returned.unflatten(results)
 
 
-def _write(buffer: Any, value: Any) -> None:
+def _write(there: np.ndarray, value: Any) -> None:
     """Copies a result into the program's buffer; no other shape is broadcast to its own."""
-    there, value = np.asarray(buffer), np.asarray(value)
-    if there.shape != value.shape:
-        raise ValueError(f"a callback returned shape {value.shape} in place of {there.shape}")
+    if there.shape != np.shape(value):
+        raise ValueError(f"a callback returned shape {np.shape(value)} in place of {there.shape}")
     np.copyto(there, value, casting="same_kind")
-
-
-def _arrays(tree: Any) -> Any:
-    """A pytree's leaves as NumPy's arrays."""
-    return jax.tree.map(np.asarray, tree)
 
 
 class CallbackPool:
@@ -109,17 +114,17 @@ class CallbackPool:
         """Returns the results, with one callback that waits for the environments."""
         return call(self._recv, (self.token, self.rows), token)
 
-    def _reset(self, seed: Any) -> tuple[np.ndarray, Any]:
-        return np.ones((), np.int32), self._ask(self.envs.reset, int(seed) + self.first)
+    def _reset(self, seed: Any) -> tuple[np.int32, Any]:
+        return np.int32(1), self._ask(self.envs.reset, int(seed) + self.first)
 
-    def _step(self, token: Token, action: EnvAction) -> tuple[np.ndarray, HostStep]:
+    def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, HostStep]:
         return _next(token), _rows(self._ask(self.envs.step, action))
 
-    def _send(self, token: Token, action: EnvAction) -> np.ndarray:
+    def _send(self, token: Token, action: EnvAction) -> np.int32:
         self._ask(self.envs.send, action)
         return _next(token)
 
-    def _recv(self, token: Token) -> tuple[np.ndarray, HostStep]:
+    def _recv(self, token: Token) -> tuple[np.int32, HostStep]:
         return _next(token), _rows(self._ask(self.envs.recv))
 
     def _ask(self, function: Any, *args: Any) -> Any:
@@ -139,9 +144,9 @@ class CallbackPool:
         self.envs.close()
 
 
-def _next(token: Token) -> np.ndarray:
+def _next(token: Token) -> np.int32:
     """The token of the next call, never 0: see `split.after`."""
-    return np.maximum(np.asarray(token) + np.int32(1), np.int32(1))
+    return np.int32(int(token) % MOST + 1)
 
 
 def _rows(out: Any) -> HostStep:

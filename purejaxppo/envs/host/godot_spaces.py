@@ -214,6 +214,11 @@ class Layout:
 
     def write(self, action: Any) -> list[Message]:
         """Actions [N, ...] of whole games as messages; each names its parts in the game's order."""
+        if self.team is None:  # rows are actions as they are
+            names = [name for name, _ in self.agents[0].actions]
+            parts = [action[name] for name in names] if isinstance(action, dict) else [action]
+            rows = zip(*[part.tolist() for part in parts], strict=True)
+            return [dict(zip(names, row, strict=True)) for row in rows]
         if isinstance(action, dict):
             lists = {name: part.tolist() for name, part in action.items()}
             return [

@@ -5,18 +5,22 @@ UTF-8. We send `handshake` (not answered), `env_info`, `reset`, `action` and `cl
 answers each of the others with a message of its own.
 """
 
+import array
+import fcntl
 import json
 import socket
 import struct
+import termios
 import time
 from typing import Any
 
 from purejaxppo.envs.host.engine import EngineError
 
 LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
-CHUNK = 1 << 18
+CHUNK = 1 << 16  # of more, Python asks the system for memory at each call
 VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+DECODE = json.JSONDecoder().decode
 SHOWN = 80  # characters of a message that is quoted
 
 
@@ -36,7 +40,10 @@ class Wire:
         self._socket = connection
         self._read = bytearray()  # received, and not yet returned
         self._seconds = 0.0
+        self._arrived = array.array("i", [0])
         connection.settimeout(None)
+        # Godot sends a frame's length and its text apart: wake up for both at once.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
 
     def send(self, message: dict[str, Any], seconds: float) -> None:
         """Sends a message.
@@ -60,8 +67,13 @@ class Wire:
             WireError: the game closed its end (""), was silent, or sent what is no message.
         """
         self._limit(seconds)
-        deadline = time.monotonic() + seconds
         read = self._read
+        if not read:
+            data = self._some(CHUNK, seconds)
+            if int.from_bytes(data[:4], "little") == len(data) - 4:  # all of a message, as mostly
+                return _message(data[4:])
+            read += data
+        deadline = time.monotonic() + seconds
         while len(read) < 4:
             self._more(CHUNK, deadline, seconds)
         size = int.from_bytes(read[:4], "little")
@@ -74,22 +86,17 @@ class Wire:
             self._more(min(CHUNK, 4 + size - len(read)), deadline, seconds)
         data = bytes(read[4 : 4 + size])
         del read[: 4 + size]
-        try:
-            message = json.loads(data.decode())
-        except (ValueError, RecursionError):
-            raise WireError(f"sent what is no JSON: {quoted(data)}") from None
-        if not isinstance(message, dict):
-            raise WireError(f"sent what is no message: {quoted(data)}")
-        return message
+        return _message(data)
 
     def surplus(self) -> bool:
         """True if the game has sent more than it was asked for."""
         if self._read:
             return True
         try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except OSError:  # nothing there; or it has closed its end, which the next call finds
+            fcntl.ioctl(self._socket, termios.FIONREAD, self._arrived)
+        except OSError:  # it has closed its end, which the next call finds
             return False
+        return self._arrived[0] > 0
 
     def close(self) -> None:
         """Closes the socket, upon which the game quits."""
@@ -108,6 +115,10 @@ class Wire:
         """Appends what has arrived; waits if it is nothing."""
         if time.monotonic() >= deadline:
             raise WireError(f"did not answer within {seconds:g} s")
+        self._read += self._some(most, seconds)
+
+    def _some(self, most: int, seconds: float) -> bytes:
+        """What has arrived; waits if it is nothing."""
         try:
             data = self._socket.recv(most)
         except BlockingIOError:
@@ -116,7 +127,17 @@ class Wire:
             data = b""
         if not data:
             raise WireError("")
-        self._read += data
+        return data
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    try:
+        message = DECODE(data.decode())
+    except (ValueError, RecursionError):
+        raise WireError(f"sent what is no JSON: {quoted(data)}") from None
+    if not isinstance(message, dict):
+        raise WireError(f"sent what is no message: {quoted(data)}")
+    return message
 
 
 def quoted(data: bytes) -> str:

@@ -10,12 +10,12 @@ import socket
 import time
 from typing import Any
 
-from purejaxppo.envs.host.engine import LOOPBACK, EngineError, listen
+from purejaxppo.envs.host.engine import listen
 from purejaxppo.envs.host.unity.calls import CallError, Calls, Ended
 from purejaxppo.envs.host.unity.messages import ProtocolError
 
 LOOPBACK_6 = "::1"  # `localhost` may be this one
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 PATIENCE_SECONDS = 0.1  # for a client to read what it is sent, before it is tried again
 GOODBYE_SECONDS = 0.5  # for a player to read the last answer
 
@@ -47,7 +47,7 @@ class Server:
         self._clients: dict[socket.socket, Calls] = {}  # connected, and have not called yet
         self._player: socket.socket | None = None
         self._calls = Calls()  # of the player
-        self._farewell: bytes | None = None
+        self._farewell = b""
 
     def receive(self, seconds: float) -> bytes | None:
         """The player's next message; None if there is none in time.
@@ -68,7 +68,7 @@ class Server:
                 return None
 
     def reply(self, message: bytes) -> None:
-        """Answers the message that was received last; if it was answered, one that `close` finds."""
+        """Answers the message that was received last, or, if it was answered, one yet to come."""
         if self._player is None or not self._calls.waiting:
             self._farewell = message
             return
@@ -140,9 +140,9 @@ class Server:
 
     def _say_goodbye(self, player: socket.socket) -> None:
         """Lets a player read its last answer: sockets that are closed before lose it."""
-        if self._farewell is not None and not self._calls.waiting:
-            if _read(player, self._calls, 1e-3) is not None:
-                self._calls.answer(self._farewell)
+        late = self._farewell and not self._calls.waiting
+        if late and _read(player, self._calls, 1e-3) is not None:
+            self._calls.answer(self._farewell)
         _send(player, self._calls, PATIENCE_SECONDS)
         player.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + GOODBYE_SECONDS
