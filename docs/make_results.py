@@ -478,6 +478,58 @@ def host(rows: Rows) -> list[str]:
     return lines
 
 
+def engines(godot: Rows, unity: Rows) -> list[str]:
+    """Steps of game engines in the compiled loop, beside others' clients."""
+    lines = ["", "## Game engines", ""]
+    if godot:
+        lines += [
+            f"`python benchmarks/engines.py --peer FOLDER`: steps per second of every game of the "
+            f"chase under random actions, 8 ticks a step, on {machine(godot)}: by our client in a "
+            f"plain loop, in the compiled loop, and by the client of Godot RL Agents. Ratios are "
+            f"medians over rounds in which all take turns.",
+            "",
+            "| agents of a game | games | our client | compiled loop | its ratio | godot_rl | "
+            "its ratio |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for sizes, rows in group(godot, "agents", "games").items():
+            lines.append(row_of(sizes, rows, ("engine", "loop", "godot_rl"), "of_engine"))
+        lines.append("")
+    if unity:
+        for row in unity:
+            (peer,) = [x for x in unity if (x["agents"], x["contender"]) == (row["agents"], PEER)]
+            row["of_peer"] = round(row["steps_per_second"] / peer["steps_per_second"], 2)
+        lines += [
+            f"`python benchmarks/unity_engine_speed.py --peer FOLDER`: steps per second of a "
+            f"scripted game that speaks ML-Agents' protocol, on {machine(unity)}, by the client "
+            f"of mlagents_envs, by ours in a plain loop, and in the compiled loop.",
+            "",
+            "| agents | mlagents_envs | our client | its ratio | compiled loop | its ratio |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        for sizes, rows in group(unity, "agents").items():
+            lines.append(row_of(sizes, rows, (PEER, "rows", "loop"), "of_peer"))
+        lines.append("")
+    return lines[:-1] if godot or unity else []
+
+
+PEER = "mlagents_envs"
+
+
+def row_of(sizes: tuple[Any, ...], rows: Rows, names: tuple[str, ...], ratio: str) -> str:
+    """A line of a table: sizes, the first's steps per second, and the others' with ratios to it."""
+    first, *others = ([x for x in rows if x["contender"] == name] for name in names)
+    cells = [*map(str, sizes), f"{first[0]['steps_per_second']:,}"]
+    for found in others:
+        cells += [f"{x['steps_per_second']:,} | {x[ratio]:.2f}" for x in found] or [" | "]
+    return f"| {' | '.join(cells)} |"
+
+
+def machine(rows: Rows) -> str:
+    """What was measured on."""
+    return f"{rows[0]['cores']} cores of an {rows[0]['device']}"
+
+
 def simulator_speed(runs: Rows, sizes: dict[str, Any]) -> float | None:
     """The best that the same environments reach alone; None if they were not run alone."""
     alone = (
@@ -815,6 +867,7 @@ def document() -> str:
         *seeds(read("seeds.jsonl")),
         *scaling(read("scaling.jsonl")),
         *batch(read("batch.jsonl")),
+        *engines(read("engines.jsonl"), read("unity_engine_speed.jsonl")),
         *startup(read("startup.jsonl")),
         "",
         "## Memory",

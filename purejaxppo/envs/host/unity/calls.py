@@ -25,7 +25,7 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE
 ACK, END_STREAM, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 SET_TABLE_SIZE, SET_WINDOW, SET_FRAME = 0x1, 0x4, 0x5
 
-# Headers in HPACK (RFC 7541) without its dynamic table: of the static one, entry 8 is `:status: 200`
+# Headers in HPACK (RFC 7541), not its dynamic table: entry 8 of the static one is `:status: 200`
 # and 31 the name `content-type`; a name that is not there is spelt.
 ANSWER = b"\x88" + b"\x0f\x10" + b"\x10application/grpc"
 TRAILERS = b"\x00\x0bgrpc-status\x010"
