@@ -138,6 +138,7 @@ def test_what_was_counted_keeps_what_it_was_made_for():
     }
     assert rows["cartpole"]["gradient_step"] <= 35
     assert rows["gru"]["train"]["kernels"] <= 198_139 / 2.5
+    assert rows["lstm"]["gradient_step"] <= 0.7 * 1185
     # A run that is too small to be divided is the same program on four cards.
     assert rows["hopper, 4 cards"]["train"]["kernels"] <= rows["hopper"]["train"]["kernels"]
     assert rows["cartpole, 4 seeds on 4 cards"]["train"]["collectives"] == 0
