@@ -98,7 +98,7 @@ def _forward(
     return (end, carries[-1]), (rows, carries)
 
 
-def _slopes(pull: Callable, carries: Arrays) -> list[Slopes]:
+def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[Slopes]:
     """The slopes of each array of a carry, since units do not depend on each other."""
     found = []
     for i in range(len(carries)):
@@ -136,7 +136,7 @@ def _backward(
     first, totals = jax.lax.scan(step, at_end, row, reverse=True, unroll=UNROLLED)
     _, of_terms, of_inputs, of_params = pull(totals)
     of_kernel = jnp.einsum("tnh,tng->hg", before[-1], of_terms, precision=precision)
-    of_start = np.zeros(rows.start.shape, jax.dtypes.float0)
+    of_start: Any = np.zeros(rows.start.shape, jax.dtypes.float0)
     return (Rows(of_kernel, of_params, first, of_inputs, of_start),)
 
 
