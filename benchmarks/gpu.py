@@ -3,10 +3,11 @@
     python benchmarks/gpu.py --budget 540            # again, to go on where it ended
     python benchmarks/gpu.py --rehearse              # the same rows on a CPU, with small sizes
 
-Items run in the order of their worth, each in a process with a limit of its own, and append a row
-to --results as soon as it is measured. A row that is there is not measured again, and an item that
-was ended by its limit is not tried again. The end prints one line a row. Items that need a package
-or another device say so in their row. See `gpu_items.py` for what they measure.
+Items run in the order of their worth, each in a process with a limit of its own (those of a
+rehearsal share one), and append a row to --results as soon as it is measured. A row that is there
+is not measured again, and an item that was ended by its limit is not tried again. The end prints
+one line a row. Items that need a package or another device say so in their row. See `gpu_items.py`
+for what they measure.
 """
 
 import argparse
@@ -22,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from gpu_items import ITEMS, TARGETS, Item, Row, work
+from gpu_items import END, ITEMS, TARGETS, Row, work
 
 PATH = machine.RESULTS / "gpu.jsonl"
 REHEARSED_SECONDS = 300.0
 """Limit of an item in a rehearsal."""
+REHEARSED = {"JAX_PLATFORMS": "cpu", "PUREJAXPPO_KEEP_PROGRAMS": "1"}
+"""A rehearsal's environment; in it many items are one program, which is traced once."""
 
 
 def main() -> int:
@@ -38,15 +41,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=None, help=f"rows; by default {PATH.name}")
     parser.add_argument("--list", action="store_true", help="print the items, and end")
     parser.add_argument("--limit", type=float, default=0, help="seconds of an item, not its own")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    parser.add_argument("--done", default="[]", help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--done", default="{}", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.list:
         for name, item in ITEMS.items():
             print(f"{name:24} {item.seconds:4.0f} s  {item.about}")
         return 0
     if args.work:
-        work(args.work, set(json.loads(args.done)), rehearse=args.rehearse)
+        work(args.work, json.loads(args.done), rehearse=args.rehearse)
         return 0
     path = args.results or (Path("gpu_rehearsal.jsonl") if args.rehearse else PATH)
     run(args.items, path, args.budget, rehearse=args.rehearse, limit=args.limit)
@@ -58,61 +61,101 @@ def main() -> int:
 def run(names: list[str], path: Path, budget: float, *, rehearse: bool, limit: float = 0) -> None:
     """Runs items until the budget is spent; see the module's docstring."""
     ends = time.monotonic() + budget
-    for name in names:
-        rows = machine.read_rows(path)
-        if any(row["item"] == name and row["name"] == "" for row in rows):
-            continue  # finished, or ended by its limit
-        left = ends - time.monotonic()
+    rows = machine.read_rows(path)
+    finished = {row["item"] for row in rows if row["name"] == ""}  # or ended by its limit
+    waiting = [name for name in names if name not in finished]
+    while waiting:
+        name, left = waiting[0], ends - time.monotonic()
         own = limit or (REHEARSED_SECONDS if rehearse else ITEMS[name].seconds)
         if left < min(own, 10):
             print(f"{name}: no time left", flush=True)
+            waiting.pop(0)
             continue
-        done = [row["name"] for row in rows if row["item"] == name]
-        outcome = one(name, ITEMS[name], path, done, min(own, left), rehearse=rehearse)
-        if outcome["ok"] or own <= left:  # cut short by the budget alone, it may go on next time
-            append(path, {"item": name, "name": "", **outcome})
+        group = Group(waiting[:] if rehearse else [name], path)
+        outcome = group.run(min(own, left), rehearse=rehearse)
+        if outcome and own > left:  # cut short by the budget alone, it may go on next time
+            group.ended.append(group.names[0])
+        elif outcome:
+            group.end(outcome)
+        waiting = [name for name in waiting if name not in group.ended]
 
 
-def one(
-    name: str, item: Item, path: Path, done: list[str], seconds: float, *, rehearse: bool
-) -> Row:
-    """Runs an item in a process; returns whether it ended by itself, and how long it took."""
-    command = [sys.executable, __file__, "--work", name, "--done", json.dumps(done)]
-    env = {**os.environ, **item.env, **({"JAX_PLATFORMS": "cpu"} if rehearse else {})}
-    started = time.monotonic()
-    process = subprocess.Popen(
-        command + ["--rehearse"] * rehearse,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
-    errors: list[str] = []
-    reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)
-    reader.start()
-    ended = threading.Event()
+class Group:
+    """Items that run in one process, most often one.
 
-    def end() -> None:
-        ended.set()
-        process.kill()
+    Args:
+        names: of the items that have not ended yet, in their order.
+        path: of the rows.
+    """
 
-    timer = threading.Timer(seconds, end)
-    timer.start()
-    for text in process.stdout:
-        if text.startswith("row "):
-            row = {"item": name, **json.loads(text.removeprefix("row "))}
-            append(path, row)
-            print(line(row), flush=True)
-    code = process.wait()
-    timer.cancel()
-    reader.join(timeout=5)
-    took = round(time.monotonic() - started, 1)
-    if ended.is_set():
-        return {"ok": False, "why": f"ended after {seconds:.0f} s", "seconds": took}
-    if code:
+    def __init__(self, names: list[str], path: Path) -> None:
+        """Nothing runs yet."""
+        self.names, self.path = names, path
+        self.ended: list[str] = []
+        self.started = time.monotonic()
+
+    def run(self, seconds: float, *, rehearse: bool) -> Row | None:
+        """Runs the items; returns why the first that is left did not end, None if all did.
+
+        Args:
+            seconds: limit of each item.
+            rehearse: on a CPU, with small sizes.
+        """
+        self.started = time.monotonic()
+        process = self.start(rehearse=rehearse)
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)
+        reader.start()
+        killed = threading.Event()
+
+        def watch() -> None:
+            while process.poll() is None and not killed.wait(0.05):
+                if time.monotonic() > self.started + seconds:
+                    killed.set()
+                    process.kill()
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        for text in process.stdout:
+            self.read(text)
+        code = process.wait()
+        watcher.join()
+        reader.join(timeout=5)
+        if not self.names:
+            return None
         why = next((x.strip() for x in reversed(errors) if x.strip()), f"exit code {code}")
-        return {"ok": False, "why": why[:300], "seconds": took}
-    return {"ok": True, "seconds": took}
+        why = f"ended after {seconds:.0f} s" if killed.is_set() else why[:300]
+        return {"ok": False, "why": why}
+
+    def start(self, *, rehearse: bool) -> Any:
+        """The process of the items."""
+        rows = machine.read_rows(self.path)
+        done = {name: [row["name"] for row in rows if row["item"] == name] for name in self.names}
+        command = [sys.executable, __file__, "--done", json.dumps(done), "--work", *self.names]
+        return subprocess.Popen(
+            command + ["--rehearse"] * rehearse,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ITEMS[self.names[0]].env, **(REHEARSED if rehearse else {})},
+        )
+
+    def read(self, text: str) -> None:
+        """Keeps what a line of the process's output says: a row of an item, or its end."""
+        if text.startswith("row "):
+            row = {"item": self.names[0], **json.loads(text.removeprefix("row "))}
+            append(self.path, row)
+            print(line(row), flush=True)
+        elif text == END:
+            self.end({"ok": True})
+
+    def end(self, outcome: Row) -> None:
+        """Keeps the outcome of the first item that is left, and how long it took."""
+        seconds = round(time.monotonic() - self.started, 1)
+        name = self.names.pop(0)
+        append(self.path, {"item": name, "name": "", **outcome, "seconds": seconds})
+        self.ended.append(name)
+        self.started = time.monotonic()
 
 
 def append(path: Path, row: Row) -> None:

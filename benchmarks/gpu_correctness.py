@@ -1,5 +1,7 @@
 """Items of gpu.py that compare: a GPU with the CPU, a run with itself, forms with each other."""
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -27,6 +29,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+SMALL_RUN = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidden", "8")
+REHEARSED = ("feed-forward", "images", "gru")
+"""The kinds that a rehearsal computes; of the others it makes the config."""
+
+
 def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple[Any, Any]:
     """(the state before, the parameters after) one update in the form of a platform."""
     import jax
@@ -34,7 +41,7 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
 
     from purejaxppo.runs.programs import Programs, resolve_shards
 
-    programs = Programs(resolve_shards(config, 1, platform), [device])
+    programs = Programs(resolve_shards(config, 1, platform), [device], depends_on=platform)
     programs.shards.platform = platform
     with jax.default_device(device):
         start = programs.init() if state is None else jax.device_put(state, device)
@@ -65,23 +72,19 @@ def one_update(work: Work) -> Rows:
         why = {} if error < TOLERANCE else {"why": f"above {TOLERANCE}, or another rollout"}
         return {"ok": error < TOLERANCE, **why, "facts": {"difference": f"{error:.1e}"}}
 
-    for name, (config, changes) in KINDS.items():
-        yield from tried(
-            work,
-            f"one update, {name}",
-            lambda c=config, x=changes: compare(config_of(work, c, x)),
-        )
+    configs = {name: config_of(work, *kind) for name, kind in KINDS.items()}
+    for name in work.size(tuple(KINDS), REHEARSED):
+        yield from tried(work, f"one update, {name}", lambda c=configs[name]: compare(c))
 
 
 def command(work: Work, folder: Path, *flags: str) -> list[str]:
     """The train command of a small run in a folder."""
     steps = work.size("400_000", "2_048")
-    small = ("--env.num_envs", "8", "--ppo.rollout_length", "8", "--network.hidden", "8")
     return [
         *(sys.executable, "-m", "purejaxppo.train", "--config", "cartpole.yaml"),
         *("--run_dir", str(folder), "--total_timesteps", steps, "--checkpoint.interval", "1024"),
         *("--eval.num_episodes", "0", "--logging.interval", "1024"),
-        *work.size((), small),
+        *work.size((), SMALL_RUN),
         *flags,
     ]
 
@@ -93,12 +96,12 @@ def one_run(work: Work) -> Rows:
 
         def twice() -> Row:
             for name in ("one", "two"):
-                ended(command(work, here / name))
+                trained(work, command(work, here / name))
             return same(here / "one", here / "two")
 
         def resumed() -> Row:
             if not (here / "one").is_dir():
-                ended(command(work, here / "one"))
+                trained(work, command(work, here / "one"))
             words = command(work, here / "killed")
             with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
                 while process.poll() is None and not saves(here / "killed"):
@@ -113,12 +116,26 @@ def one_run(work: Work) -> Rows:
             if not is_there("gymnasium"):
                 return {"ok": False, "why": "gymnasium is not installed"}
             words = command(work, here / "host", "--env.name", "gymnasium/CartPole-v1")
-            ended([*words, "--env.num_envs", "4", "--total_timesteps", "1024"])
+            trained(work, [*words, "--env.num_envs", "4", "--total_timesteps", "1024"])
             return {}
 
         yield from tried(work, "the same twice", twice)
         yield from tried(work, "killed and resumed", resumed)
         yield from tried(work, "a simulator on the host", host)
+
+
+def trained(work: Work, words: list[str]) -> str:
+    """The output of a train command, in a rehearsal without a process of its own."""
+    if not work.rehearse:
+        return ended(words)
+    from purejaxppo.commands import train
+
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = train.main(words[3:])
+    if code:
+        raise RuntimeError((errors.getvalue().strip().splitlines() or ["failed"])[-1])
+    return output.getvalue()
 
 
 def ended(words: list[str]) -> str:
@@ -194,9 +211,9 @@ def whole_runs(work: Work) -> Rows:
             words = [sys.executable, "-m", "purejaxppo.train", "--config", name]
             words += ["--run_dir", f"{folder}/run"]
             if work.rehearse:
-                words += ["--total_timesteps", "4096", "--env.num_envs", "8"]
+                words += ["--total_timesteps", "4096", "--eval.num_episodes", "2", *SMALL_RUN]
             started = time.perf_counter()
-            said = ended(words)
+            said = trained(work, words)
             seconds = time.perf_counter() - started
         found = re.findall(r"return (-?[\d,.]+)", said)
         facts = {"seconds": round(seconds, 1), "return": found[-1] if found else "none"}

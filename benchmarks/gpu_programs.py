@@ -1,23 +1,28 @@
 """Programs compiled for a GPU that is not there: kernels launched, memory, and what bounds speed.
 
     make gpu-compiler
-    python benchmarks/gpu_programs.py [--cases cartpole gru] [--list]
+    python benchmarks/gpu_programs.py [--cases cartpole gru] [--list] [--cpu]
 
 JAX's plugin for CUDA compiles for the description of an H200 (`H200`) without the card: real sm_90
 kernels and their schedule, but no autotuning and no run. Each case's init, training and evaluation
 are compiled as `purejaxppo train` compiles them, in a process of its own. Kernels are counted in
 the optimised programs (`launches.py`); one update's bound, and with it steps/s, is predicted from
-`LAUNCH_SECONDS` and not measured. Rows go to benchmarks/results/gpu_programs.jsonl, and from there
-`docs/make_results.py` writes the table of docs/gpu.md.
+`LAUNCH_SECONDS` and not measured. The CPU time of compiling is that of the process and of ptxas,
+and where it goes is read from XLA's log; `--cpu` compiles each training for a CPU, too. Rows go to
+benchmarks/results/gpu_programs.jsonl, and from there `docs/make_results.py` writes the tables of
+docs/gpu.md.
 """
 
 import argparse
 import datetime
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +33,15 @@ import machine
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = Path(os.environ.get("GPU_COMPILER", ROOT / ".gpu-compiler"))
 PATH = machine.RESULTS / "gpu_programs.jsonl"
+LOGGED = {
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+    "TF_CPP_VMODULE": "hlo_pass_pipeline=1,gpu_compiler=1,nvptx_compiler=1",
+}
+"""Makes XLA log the seconds of its stages."""
+RUNNING = re.compile(r"Running HLO pass pipeline on module (\S+):")
+FUSION = re.compile(r"HLO pass: priority-fusion time: .*?\((\d+) us\)")
+STAGES = {"RunHloPasses": "passes", "CompileToPtx": "llvm", "PtxToCubin": "ptxas"}
+STAGE = re.compile(rf"({'|'.join(STAGES)}) for (\S+) time: .*?\((\d+) us\)")
 LAUNCH_SECONDS = (1.5e-6, 3e-6)
 """Assumed of a launch inside a loop on the device: the low and the high end."""
 H200 = """
@@ -86,8 +100,10 @@ CASES = {
     "hopper, gpu, 4 cards": Case("hopper.yaml", {"gpu": True}, 4),
     "ant, gpu": Case("ant.yaml", {"gpu": True}),
     "humanoid, gpu": Case("humanoid.yaml", {"gpu": True}),
+    "hopper_mjx": Case("hopper_mjx.yaml"),
     "cartpole_balance": Case("cartpole_balance.yaml"),
     "cartpole_balance, gpu": Case("cartpole_balance.yaml", {"gpu": True}),
+    "cheetah_run, gpu": Case("cheetah_run.yaml", {"gpu": True}),
     "particles": Case("particles_spread.yaml"),
     "curious": Case("mountain_car_curious.yaml"),
     "oscillator": Case("oscillator.yaml"),
@@ -102,10 +118,11 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=PATH)
     parser.add_argument("--only", nargs="*", default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument("--seconds", type=float, default=600, help="of one case at most")
+    parser.add_argument("--cpu", action="store_true", help="compile training for a CPU, too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        print("row", json.dumps(count(CASES[args.one], args.only)), flush=True)
+        print("row", json.dumps(count(CASES[args.one], args.only, cpu=args.cpu)), flush=True)
         return 0
     if args.list:
         print(*CASES, sep="\n")
@@ -115,7 +132,7 @@ def main() -> int:
         return 2
     failed = 0
     for name in args.cases:
-        row = {"case": name, **in_process(name, args.only, args.seconds)}
+        row = {"case": name, **in_process(name, args.only, args.seconds, cpu=args.cpu)}
         failed += "failed" in row
         print(line(row), flush=True)
         if "failed" not in row:
@@ -123,23 +140,50 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def in_process(name: str, only: list[str], seconds: float) -> dict[str, Any]:
+def in_process(name: str, only: list[str], seconds: float, *, cpu: bool) -> dict[str, Any]:
     """The figures of a case, from a process of its own, or why there are none."""
-    command = [sys.executable, __file__, "--one", name, "--only", *only]
+    command = [sys.executable, __file__, "--one", name, *["--cpu"] * cpu, "--only", *only]
     kept = {key: x for key, x in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     kept.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, check=False, env=kept
+            command, capture_output=True, text=True, timeout=seconds, check=False, env=kept | LOGGED
         )
     except subprocess.TimeoutExpired:
         return {"failed": f"not compiled after {seconds:.0f} s"}
     rows = [x for x in done.stdout.splitlines() if x.startswith("row ")]
+    log = done.stderr.strip().splitlines()
     if not rows:
-        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1]}
-    return json.loads(rows[-1].removeprefix("row ")) | {
-        "date": datetime.date.today().isoformat(),
-    }
+        said = [x for x in log if not re.match(r"I\d{4} ", x)]
+        return {"failed": (said or ["no output"])[-1]}
+    row = json.loads(rows[-1].removeprefix("row "))
+    spent = stages(log)
+    for program, module in MODULES.items():
+        if program in row:
+            found = spent[module]
+            row[program]["modules"] = int(found.pop("modules", 0))
+            row[program]["stages"] = {key: round(x, 1) for key, x in found.items()}
+    return row | {"date": datetime.date.today().isoformat()}
+
+
+def stages(log: list[str]) -> dict[str, Counter[str]]:
+    """Seconds of the stages of XLA's compiler by module, as its log has them.
+
+    `passes` over the program, of which `fusion` chooses what is one kernel; `llvm` makes PTX of
+    each kernel, and `ptxas` the card's code of that, which both may run on several cores at once.
+    `modules` is the number of kernels that these make.
+    """
+    spent: dict[str, Counter[str]] = defaultdict(Counter)
+    module = ""
+    for text in log:
+        if match := RUNNING.search(text):
+            module = match[1]
+        elif match := STAGE.search(text):
+            spent[match[2]][STAGES[match[1]]] += float(match[3]) / 1e6
+            spent[match[2]]["modules"] += match[1] == "PtxToCubin"
+        elif match := FUSION.search(text):
+            spent[module]["fusion"] += float(match[1]) / 1e6
+    return spent
 
 
 def line(row: dict[str, Any]) -> str:
@@ -158,7 +202,7 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def count(case: Case, only: list[str]) -> dict[str, Any]:
+def count(case: Case, only: list[str], *, cpu: bool) -> dict[str, Any]:
     """Compiles a case's programs for the card, and counts."""
     sys.path.append(str(COMPILER))  # behind what is installed
     import jax
@@ -191,8 +235,9 @@ def count(case: Case, only: list[str]) -> dict[str, Any]:
         "steps_per_update": programs.steps_per_update,
     }
     for name in only:
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), cpu_seconds()
         compiled, turns = COMPILE[name](programs)
+        spent = cpu_seconds() - spent
         program = launches.Program(compiled.as_text())
         memory = compiled.memory_analysis()
         found[name] = {
@@ -201,12 +246,25 @@ def count(case: Case, only: list[str]) -> dict[str, Any]:
             + memory.output_size_in_bytes
             - memory.alias_size_in_bytes
             + memory.temp_size_in_bytes,
+            "instructions": sum(map(len, program.found.values())),
             "seconds": round(time.perf_counter() - started, 1),
+            "cpu_seconds": round(spent, 1),
         }
         if name == "train":
             steps = config.ppo.num_epochs, config.ppo.num_minibatches
             found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
+    if cpu:
+        here = Programs(config, jax.devices("cpu")[:1])
+        spent = cpu_seconds()
+        here.compile_training(here.abstract_state())
+        found["train_on_cpu"] = {"cpu_seconds": round(cpu_seconds() - spent, 1)}
     return found
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process so far, and of those that it ran."""
+    used = [resource.getrusage(x) for x in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(x.ru_utime + x.ru_stime for x in used)
 
 
 def on_cards(programs: Any) -> Any:
@@ -268,6 +326,8 @@ def compiled_evaluation(programs: Any) -> Compiled:
 
 COMPILE = {"init": compiled_init, "train": compiled_training, "evaluate": compiled_evaluation}
 PROGRAMS = list(COMPILE)
+MODULES = {"init": "jit_init_state", "train": "jit_train_chunk", "evaluate": "jit_evaluate"}
+"""The names that XLA knows them by."""
 
 if __name__ == "__main__":
     sys.exit(main())

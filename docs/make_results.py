@@ -898,6 +898,7 @@ def filled(page: str) -> str:
         "off": off(read("off.jsonl")),
         "own": own(read("own.jsonl")),
         "launches": gpu_programs(read("gpu_programs.jsonl")),
+        "compiles": gpu_compiles(read("gpu_programs.jsonl")),
         "gpu": gpu(read("gpu.jsonl")),
     }
     for name, lines in blocks.items():
@@ -1022,6 +1023,25 @@ def gpu_programs(rows: Rows) -> list[str]:
             f"{train['bytes'] / 2**20:,.0f} MiB | {low:.2g}-{high:.2g} M steps/s |"
         )
     return table if rows else []
+
+
+def gpu_compiles(rows: Rows) -> list[str]:
+    """CPU seconds of compiling training for an H200, where they go, and those for a CPU."""
+    table = [
+        "| training of | instructions | kernels made | passes (of these fusion) | LLVM | ptxas | "
+        "all for an H200 | for a CPU |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    timed = [row for row in rows if "train_on_cpu" in row]
+    for row in timed:
+        train, stages = row["train"], row["train"]["stages"]
+        table.append(
+            f"| {row['case']} | {train['instructions']:,} | {train['modules']} | "
+            f"{stages['passes']:.0f} ({stages['fusion']:.0f}) | {stages['llvm']:.0f} | "
+            f"{stages['ptxas']:.0f} | {train['cpu_seconds']:.0f} s | "
+            f"{row['train_on_cpu']['cpu_seconds']:.0f} s |"
+        )
+    return table if timed else []
 
 
 def gpu(rows: Rows) -> list[str]:

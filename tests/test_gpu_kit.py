@@ -71,13 +71,13 @@ def test_a_line_says_what_was_reached(tmp_path):
     assert script.line({"item": "x", "name": "y", "ok": False, "why": "no z"}) == "x: y, no z"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1600)
+@pytest.mark.full
+@pytest.mark.timeout(900)
 def test_a_whole_rehearsal_has_every_row(tmp_path):
     items = load_script("gpu").ITEMS
-    _, rows = rehearse(tmp_path / "rows.jsonl", "--budget", "1500")
+    _, rows = rehearse(tmp_path / "rows.jsonl", "--budget", "800")
     assert {row["item"] for row in rows if row["name"] == ""} == set(items)
     failed = [row for row in rows if not row["ok"] and row["item"] not in (*MAY_FAIL, "envpool")]
     assert failed == []
     assert all(len(row["rounds"]) for row in rows if "rounds" in row)
-    assert len([row for row in rows if row["name"]]) > 40
+    assert len([row for row in rows if row["name"]]) > 50

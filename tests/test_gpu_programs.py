@@ -1,5 +1,6 @@
 """Programs for a GPU: compiled without one, they launch no more kernels than they did."""
 
+import copy
 import importlib.util
 import json
 import os
@@ -17,8 +18,12 @@ GROWTH = 1.10
 QUICK = {
     "cartpole": ["init", "train", "evaluate"],
     "gru": ["train"],
+    "lstm": ["train"],
+    "mingru": ["train"],
+    "breakout": ["train"],
     "cartpole, 4 cards": ["train"],
 }
+"""One of each kind: feed-forward, memories, images, several cards."""
 
 HLO = """HloModule jit_f, is_scheduled=true
 
@@ -117,6 +122,34 @@ def check_growth(now, before):
     assert now["train"]["collectives"] <= GROWTH * before["train"]["collectives"]
 
 
+@pytest.mark.toy
+@pytest.mark.parametrize("where", ["gradient_step", "kernels", "collectives"])
+def test_growth_by_more_than_a_tenth_is_found(where):
+    before = {"jax": "1", "gradient_step": 100, "train": {"kernels": 100, "collectives": 100}}
+    most, more = copy.deepcopy(before), copy.deepcopy(before)
+    for row, number in ((most, 110), (more, 111)):
+        (row if where in row else row["train"])[where] = number
+    check_growth(most, before)
+    with pytest.raises(AssertionError):
+        check_growth(more, before)
+
+
+@pytest.mark.toy
+def test_the_log_of_a_compiler_says_where_its_time_went():
+    log = """\
+I1123 x] Running HLO pass pipeline on module jit_f: fusion
+I1123 x] HLO pass: priority-fusion time: 4.5 s (4500000 us) (cumulative: 7 s, #called: 1)
+I1123 x] GpuCompiler::RunHloPasses for jit_f time: 6 s (6000000 us) (cumulative: 6 s)
+I1123 x] NVPTXCompiler::CompileTargetBinary - CompileToPtx for jit_f time: 1 s (1000000 us)
+I1123 x] NVPTXCompiler::CompileTargetBinary - PtxToCubin for jit_f time: 2 s (2000000 us)
+I1123 x] NVPTXCompiler::CompileTargetBinary - PtxToCubin for jit_f time: 500 ms (500000 us)
+"""
+    spent = load_script("gpu_programs").stages(log.splitlines())
+    assert spent == {
+        "jit_f": {"passes": 6.0, "fusion": 4.5, "llvm": 1.0, "ptxas": 2.5, "modules": 2}
+    }
+
+
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", QUICK)
@@ -138,6 +171,7 @@ def test_what_was_counted_keeps_what_it_was_made_for():
     }
     assert rows["cartpole"]["gradient_step"] <= 35
     assert rows["gru"]["train"]["kernels"] <= 198_139 / 2.5
+    assert rows["lstm"]["gradient_step"] <= 0.7 * 1185
     # A run that is too small to be divided is the same program on four cards.
     assert rows["hopper, 4 cards"]["train"]["kernels"] <= rows["hopper"]["train"]["kernels"]
     assert rows["cartpole, 4 seeds on 4 cards"]["train"]["collectives"] == 0

@@ -7,7 +7,6 @@ step before are computed for all of T in one product. One step (T = 1), as when 
 needs no loop.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,10 +14,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from purejaxppo.agents import gru_scan, recurrences
+from purejaxppo.agents import gated_scan, recurrences
 from purejaxppo.agents.decisions import hold
 from purejaxppo.agents.encoders import Initializer, orthogonal
-from purejaxppo.aliases import Array, Carry, Key, Tree
+from purejaxppo.aliases import Array, Carry, Key
 from purejaxppo.parallel import platforms
 
 
@@ -48,14 +47,30 @@ def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
 
 
 def over_time(
-    step: Callable[[Carry, Tree], tuple[Carry, Array]], carry: Carry, rows: Tree
-) -> tuple[Carry, Array]:
-    """`jax.lax.scan(step, carry, rows)`, without a loop where there is one row."""
-    if jax.tree.leaves(rows)[0].shape[0] > 1:
-        unroll = gru_scan.UNROLLED if platforms.is_accelerated() else 1
-        return jax.lax.scan(step, carry, rows, unroll=unroll)
-    carry, out = step(carry, jax.tree.map(lambda x: x[0], rows))
-    return carry, jax.tree.map(lambda x: x[None], out)
+    cell: gated_scan.Cell,
+    rows: gated_scan.Rows,
+    absent: Array | None,
+) -> tuple[gated_scan.Arrays, Array]:
+    """(carry, h [T, N, H]) of a gated unit; see `gated_scan`. One row needs no loop."""
+    accelerated, length = platforms.is_accelerated(), len(rows.start)
+    if accelerated and length > 1 and absent is None:
+        config: Any = jax.config  # named here, since the gradient is traced later
+        return gated_scan.scan(cell, config.jax_default_matmul_precision, rows)
+
+    def step(
+        before: gated_scan.Arrays, row: tuple[Array, Array, Array | None]
+    ) -> tuple[gated_scan.Arrays, Array]:
+        x, start, absent = row
+        carry = fresh(start, before)
+        after = hold(absent, before, cell(carry, carry[-1] @ rows.kernel, x, rows.params))
+        return after, after[-1]
+
+    along = rows.inputs, rows.start, absent
+    if length > 1:
+        unroll = gated_scan.UNROLLED if accelerated else 1
+        return jax.lax.scan(step, rows.carry, along, unroll=unroll)
+    carry, out = step(rows.carry, jax.tree.map(lambda x: x[0], along))
+    return carry, out[None]
 
 
 class Memory(nn.Module):
@@ -88,23 +103,9 @@ class GRU(Memory):
         inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
-        if platforms.is_accelerated() and len(start) > 1 and absent is None:
-            config: Any = jax.config  # named here, since the gradient is traced later
-            precision = config.jax_default_matmul_precision
-            outputs = gru_scan.scan(precision, kernel, bias, carry, inputs, start)
-            return outputs[-1], outputs
-
-        def step(before: Array, row: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
-            x, start, absent = row
-            h = fresh(start, before)
-            from_x, from_h = jnp.split(x, 3, -1), jnp.split(h @ kernel, 3, -1)
-            r = nn.sigmoid(from_x[0] + from_h[0])
-            z = nn.sigmoid(from_x[1] + from_h[1])
-            n = jnp.tanh(from_x[2] + r * (from_h[2] + bias))
-            h = hold(absent, before, (1.0 - z) * n + z * h)
-            return h, h
-
-        return over_time(step, carry, (inputs, start, absent))
+        rows = gated_scan.Rows(kernel, bias, (carry,), inputs, start)
+        (end,), outputs = over_time(gated_scan.gru, rows, absent)
+        return end, outputs
 
 
 class LSTM(Memory):
@@ -131,15 +132,8 @@ class LSTM(Memory):
         inputs = nn.Dense(4 * self.size, bias_init=bias, name="in")(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
-        def step(before: Carry, row: tuple[Array, Array, Array | None]) -> tuple[Carry, Array]:
-            x, start, absent = row
-            c, h = fresh(start, before)
-            i, f, g, o = jnp.split(x + h @ kernel, 4, -1)
-            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
-            c, h = hold(absent, before, (c, nn.sigmoid(o) * jnp.tanh(c)))
-            return (c, h), h
-
-        return over_time(step, carry, (inputs, start, absent))
+        rows = gated_scan.Rows(kernel, (), carry, inputs, start)
+        return over_time(gated_scan.lstm, rows, absent)
 
 
 class MinGRU(Memory):

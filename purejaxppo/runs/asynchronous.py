@@ -21,6 +21,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.learner import Parts
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, map_over_shards
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs
@@ -68,20 +69,27 @@ class AsynchronousPrograms(Programs):
 
     def compile_training(self, state: TrainState) -> None:
         """Compiles the actor's and the learner's part."""
+        actor = self.trace_actor(state)
+        self._collect = actor.lower().compile()
+        self.learn = self.trace_learner(state, actor.out_info[0]).lower().compile()
+
+    def trace_actor(self, state: TrainState) -> Any:
+        """The actor's part in the form of the actor's device, whatever the learner's is."""
 
         def collect_one(parts, agent, rollout, key):
             keys, progress = split_keys(key), 0.0  # only simulators in JAX have a curriculum
             return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
 
+        here = Shards(self.config.num_shards, [self.actor_device], len(self.members))
         axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key)
-        collect = map_over_shards(self.parts, collect_one, axes, 0)
-        learn = map_over_shards(
-            self.parts, learner.learn, (STATE_AXES, 0, None), (STATE_AXES, None)
-        )
-        given = self.for_actor((state.agent, state.rollout, state.key))
-        self._collect = jax.jit(collect).lower(*given).compile()
-        rollout, _ = jax.eval_shape(collect, *given)
-        self.learn = jax.jit(learn).lower(state, rollout, self.hp).compile()
+        collect = map_over_shards(self.parts._replace(shards=here), collect_one, axes, 0)
+        return jax.jit(collect).trace(*self.for_actor((state.agent, state.rollout, state.key)))
+
+    def trace_learner(self, state: TrainState, rollout: Any) -> Any:
+        """The learner's part, for rollouts of such shapes."""
+        axes = (STATE_AXES, 0, None), (STATE_AXES, None)
+        learn = map_over_shards(self.parts, learner.learn, *axes)
+        return jax.jit(learn).trace(state, rollout, self.hp)
 
     def for_actor(self, tree: Any) -> Any:
         """Puts arrays on the actor's device."""

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import flax_cells
 
 from purejaxppo import spaces
 from purejaxppo.agents import cells, encoders, networks, normalize, obs_storage, recurrences
@@ -74,22 +75,61 @@ def test_discounted_returns_are_those_of_a_loop():
 
 
 @pytest.mark.parametrize("length", [1, 3, 20])
-def test_a_gru_has_the_same_outputs_and_gradients(length):
-    memory = cells.GRU(5, parent=None)
-    keys = jax.random.split(jax.random.key(1), 4)
-    carry, x = jax.random.normal(keys[0], (2, 5)), jax.random.normal(keys[1], (length, 2, 4))
-    start = jax.random.bernoulli(keys[2], 0.3, (length, 2))
-    params = memory.init(keys[3], carry, x, start)
-    params = jax.tree.map(lambda x: x + 0.1, params)
+@pytest.mark.parametrize("kind", flax_cells.CELLS)
+def test_gated_units_have_the_same_outputs_and_gradients(kind, length):
+    memory, args, start = a_memory(kind, length)
 
     def loss(params, carry, x):
         after, out = memory.apply(params, carry, x, start)
-        return jnp.sum(jnp.sin(3 * out)) + jnp.sum(after**2), out
+        return distance(out, after), out
 
     def gradients(*args):
         return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(*args)
 
-    assert_near(*both(gradients, params, carry, x))
+    assert_near(*both(gradients, *args))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float64", 1e-11)])
+@pytest.mark.parametrize("kind", flax_cells.CELLS)
+def test_gradients_of_gated_units_are_those_of_flaxs_cells(kind, dtype, tolerance):
+    with jax.enable_x64(dtype == "float64"):
+        memory, args, start = a_memory(kind, 12, dtype)
+        cell = flax_cells.CELLS[kind](5)
+
+        def ours(params, carry, x):
+            after, out = memory.apply(params, carry, x, start)
+            return distance(out, after)
+
+        def flaxs(params, carry, x):
+            theirs = {"params": flax_cells.params_of(kind, params["params"])}
+            outs = []
+            for row, fresh in zip(x, start, strict=True):
+                carry, out = cell.apply(theirs, cells.fresh(fresh, carry), row)
+                outs.append(out)
+            return distance(jnp.stack(outs), carry)
+
+        one = on("gpu", jax.grad(ours, (0, 1, 2)), *args)
+        other = on("cpu", jax.grad(flaxs, (0, 1, 2)), *args)
+        assert {leaf.dtype for leaf in jax.tree.leaves(one)} == {jnp.dtype(dtype)}
+        assert_near(one, other, tolerance)
+
+
+def a_memory(kind, length, dtype="float32"):
+    """A memory of 5 units, its (params, carry, x), none of them 0, and starts [length, 2]."""
+    memory = cells.CELLS[kind](5, parent=None)
+    keys = jax.random.split(jax.random.key(1), 4)
+    zeros = jax.tree.leaves(memory.initial_carry((2,), 5))
+    carry = [jax.random.normal(key, (2, 5), dtype) for key in jax.random.split(keys[0], len(zeros))]
+    carry = carry[0] if kind == "gru" else tuple(carry)
+    x = jax.random.normal(keys[1], (length, 2, 4), dtype)
+    start = jax.random.bernoulli(keys[2], 0.3, (length, 2))
+    params = jax.tree.map(lambda x: x.astype(dtype) + 0.1, memory.init(keys[3], carry, x, start))
+    return memory, (params, carry, x), start
+
+
+def distance(out, after):
+    """A number that depends on all outputs and on the last carry."""
+    return jnp.sum(jnp.sin(3 * out)) + sum(jnp.sum(x**2) for x in jax.tree.leaves(after))
 
 
 CONFIGS = {

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
+from support import flax_cells
 
 from purejaxppo.agents import cells
 
@@ -24,31 +24,12 @@ def make(kind, key, span=0):
     return jax.jit(module.apply), params, tree.unflatten(carry), x
 
 
-def test_gru_is_flaxs(key):
-    apply, params, h, x = make("gru", key)
-    ours = params["params"]
-    w, b = jnp.split(ours["in"]["kernel"], 3, 1), jnp.split(ours["in"]["bias"], 3)
-    u = jnp.split(ours["recurrent"], 3, 1)
-    theirs = {f"i{g}": {"kernel": w[i], "bias": b[i]} for i, g in enumerate("rzn")}
-    theirs |= {f"h{g}": {"kernel": u[i]} for i, g in enumerate("rz")}
-    theirs["hn"] = {"kernel": u[2], "bias": ours["recurrent_bias"]}
-    last, out = apply(params, h, x, jnp.zeros((T, N), bool))
-    flax = jax.jit(nn.GRUCell(H).apply)
-    for t in range(T):
-        h, y = flax({"params": theirs}, h, x[t])
-        np.testing.assert_allclose(out[t], y, atol=1e-6)
-    np.testing.assert_allclose(last, h, atol=1e-6)
-
-
-def test_lstm_is_flaxs(key):
-    apply, params, carry, x = make("lstm", key)
-    ours = params["params"]
-    w, b = jnp.split(ours["in"]["kernel"], 4, 1), jnp.split(ours["in"]["bias"], 4)
-    u = jnp.split(ours["recurrent"], 4, 1)
-    theirs = {f"i{g}": {"kernel": w[i]} for i, g in enumerate("ifgo")}
-    theirs |= {f"h{g}": {"kernel": u[i], "bias": b[i]} for i, g in enumerate("ifgo")}
+@pytest.mark.parametrize("kind", flax_cells.CELLS)
+def test_gated_units_are_flaxs(kind, key):
+    apply, params, carry, x = make(kind, key)
+    theirs = flax_cells.params_of(kind, params["params"])
     last, out = apply(params, carry, x, jnp.zeros((T, N), bool))
-    flax = jax.jit(nn.LSTMCell(H).apply)
+    flax = jax.jit(flax_cells.CELLS[kind](H).apply)
     for t in range(T):
         carry, y = flax({"params": theirs}, carry, x[t])
         np.testing.assert_allclose(out[t], y, atol=1e-6)

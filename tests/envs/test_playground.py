@@ -30,6 +30,13 @@ def make(monkeypatch):
     return make
 
 
+@pytest.mark.parametrize(("name", "drawn"), [("CartpoleBalance", 64), ("CheetahRun", 4)])
+def test_of_starts_that_settle_first_each_rollout_draws_a_part(name, drawn, monkeypatch):
+    monkeypatch.setattr(playground.registry, "load", lambda *args, **kwargs: Rail())
+    task = registry.make_task(EnvConfig(f"playground/{name}"))
+    assert VectorEnv(task, 64, fresh_every_step=False).fresh_per_rollout == drawn
+
+
 def test_action_repeat_takes_the_action_so_often_in_one_step(make, key):
     task = make(action_repeat=3)
     step = jax.jit(task.step)

@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -107,6 +108,19 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
         jax.device_get(state.agent),
         agent_of(finished / "run"),
     )
+
+
+def test_actor_and_learner_are_each_in_the_form_of_their_own_platform(tmp_path):
+    """Convolutions are products on a CPU; here the learner's part is lowered for a GPU."""
+    config = load_config(write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:Screen"))
+    programs = AsynchronousPrograms(replace(config, num_shards=1), jax.devices("cpu")[:1])
+    programs.shards.platform = "gpu"
+    state = programs.init()
+    actor = programs.trace_actor(state)
+    learner = programs.trace_learner(state, actor.out_info[0])
+    texts = actor.lower().as_text(), learner.lower(lowering_platforms=("cuda",)).as_text()
+    programs.close()
+    assert ["stablehlo.convolution" in text for text in texts] == [False, True]
 
 
 def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):

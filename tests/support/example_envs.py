@@ -71,6 +71,15 @@ class Large(Counter):
         return np.array([3_000_000_000], self.dtype)
 
 
+class Screen(Counter):
+    """Observes an image."""
+
+    observation_space = spaces.Box(0, 255, (6, 6, 1), np.uint8)
+
+    def obs(self):
+        return np.full((6, 6, 1), self.time, np.uint8)
+
+
 class Faulty(Counter):
     """At its third step the environment with seed `culprit` does what `fault` says."""
 

@@ -1,0 +1,143 @@
+"""Gated recurrent units over time in few kernels, for accelerators.
+
+A step launches one matrix product and few elementwise kernels, forwards and backwards. Whatever
+does not depend on the step after it is computed for all of T at once: the gates, again, from the
+stored carries, their slopes, and the weights' gradient, one product. The numbers are those of a
+plain loop up to rounding.
+
+A cell is a function (carry, from_h, from_x, params) -> carry: a carry is a tuple of arrays
+[..., H], h the last one; the terms of h and x are [..., G H], of G gates; params are arrays [H].
+Each unit of what it returns depends on the same unit of its arguments alone.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import Array, Tree
+
+UNROLLED = 8
+"""Steps of a loop's turn; a turn stores its rows at once."""
+
+Arrays = tuple[Array, ...]
+Cell = Callable[[Arrays, Array, Array, Tree], Arrays]
+
+
+class Rows(NamedTuple):
+    """What a sequence is computed from."""
+
+    kernel: Array  # [H, GH] of h
+    params: Tree  # of the cell
+    carry: Arrays  # [N, H] each, before the first step
+    inputs: Array  # [T, N, GH] the terms of x, with their biases
+    start: Array  # [T, N] bool; a carry before a start is 0
+
+
+class Slopes(NamedTuple):
+    """Derivatives of one array of a carry, unit by unit."""
+
+    carry: Arrays  # [T, N, H] by each array of the carry before
+    terms: Array  # [T, N, GH] by the terms of h
+
+
+def gru(carry: Arrays, from_h: Array, from_x: Array, bias: Array) -> Arrays:
+    """A step of a gated recurrent unit, of gates r, z and n; `bias` is that of n's term of h."""
+    (h,) = carry
+    (r, z, n), (rh, zh, nh) = jnp.split(from_x, 3, -1), jnp.split(from_h, 3, -1)
+    r, z = jax.nn.sigmoid(r + rh), jax.nn.sigmoid(z + zh)
+    n = jnp.tanh(n + r * (nh + bias))
+    return ((1.0 - z) * n + z * h,)
+
+
+def lstm(carry: Arrays, from_h: Array, from_x: Array, none: Tree) -> Arrays:
+    """A step of a long short-term memory, of gates i, f, g and o; the carry is (c, h)."""
+    del none
+    i, f, g, o = jnp.split(from_x + from_h, 4, -1)
+    c = jax.nn.sigmoid(f) * carry[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return c, jax.nn.sigmoid(o) * jnp.tanh(c)
+
+
+def _kept(start: Array, xs: Tree) -> Tree:
+    """Arrays [..., N, F] with zeros where `start` [..., N]."""
+    return jax.tree.map(lambda x: jnp.where(start[..., None], 0.0, x), xs)
+
+
+def _run(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Arrays]:
+    """The carry after the last step, and those after all steps, [T, N, H] each."""
+
+    def step(carry: Arrays, row: tuple[Array, Array]) -> tuple[Arrays, Arrays]:
+        from_x, start = row
+        from_h = _kept(start, jnp.matmul(carry[-1], rows.kernel, precision=precision))
+        carry = cell(_kept(start, carry), from_h, from_x, rows.params)
+        return carry, carry
+
+    return jax.lax.scan(step, rows.carry, (rows.inputs, rows.start), unroll=UNROLLED)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def scan(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Array]:
+    """(the carry after the last step, h [T, N, H] after all steps).
+
+    Args:
+        cell: see the module's docstring.
+        precision: of all products.
+        rows: of the sequence.
+    """
+    end, carries = _run(cell, precision, rows)
+    return end, carries[-1]
+
+
+def _forward(
+    cell: Cell, precision: Any, rows: Rows
+) -> tuple[tuple[Arrays, Array], tuple[Rows, Arrays]]:
+    end, carries = _run(cell, precision, rows)
+    return (end, carries[-1]), (rows, carries)
+
+
+def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[Slopes]:
+    """The slopes of each array of a carry, since units do not depend on each other."""
+    found = []
+    for i in range(len(carries)):
+        of_one = tuple(
+            (jnp.ones_like if i == j else jnp.zeros_like)(x) for j, x in enumerate(carries)
+        )
+        by_carry, by_terms, *_ = pull(of_one)
+        found.append(Slopes(by_carry, by_terms))
+    return found
+
+
+def _backward(
+    cell: Cell, precision: Any, stored: tuple[Rows, Arrays], gradients: tuple[Arrays, Array]
+) -> tuple[Rows]:
+    """The gradient of `scan`'s rows, from those of its results."""
+    rows, carries = stored
+    at_end, of_outputs = gradients
+    product = partial(jnp.matmul, precision=precision)
+    before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs[:-1]]), rows.carry, carries)
+    before = _kept(rows.start, before)
+    from_h = product(before[-1], rows.kernel)
+    _, pull = jax.vjp(cell, before, from_h, rows.inputs, rows.params)
+    gates = rows.kernel.shape[1] // rows.kernel.shape[0]
+
+    def step(later: Arrays, row: tuple[Array, list[Slopes], Array]) -> tuple[Arrays, Arrays]:
+        gradient, slopes, start = row
+        totals = (*later[:-1], later[-1] + gradient)
+        each = list(zip(totals, slopes, strict=True))
+        terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in each)
+        earlier = [sum(t * s.carry[i] for t, s in each) for i in range(len(later))]
+        earlier[-1] += product(terms, rows.kernel.T)
+        return _kept(start, tuple(earlier)), totals
+
+    row = of_outputs, _slopes(pull, carries), rows.start
+    first, totals = jax.lax.scan(step, at_end, row, reverse=True, unroll=UNROLLED)
+    _, of_terms, of_inputs, of_params = pull(totals)
+    of_kernel = jnp.einsum("tnh,tng->hg", before[-1], of_terms, precision=precision)
+    of_start: Any = np.zeros(rows.start.shape, jax.dtypes.float0)
+    return (Rows(of_kernel, of_params, first, of_inputs, of_start),)
+
+
+scan.defvjp(_forward, _backward)
