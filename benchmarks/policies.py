@@ -32,8 +32,13 @@ def godot(arguments: str) -> dict[str, Any]:
 
 
 def unity(arguments: str) -> dict[str, Any]:
-    """A cell of the scripted game in place of a Unity player, which `main` names."""
-    return {"env.options": {"arguments": f"{SPARSE} {arguments}", "max_agents": 2}}
+    """A cell of the scripted game in place of a Unity player, which `main` names.
+
+    A decision that is open when a rollout ends keeps the log-probability that it was made with, and
+    so with statistics of observations that are a rollout old: without them ratios are exactly 1.
+    """
+    options = {"arguments": f"{SPARSE} {arguments}", "max_agents": 2}
+    return {"env.options": options, "ppo.normalize_obs": False}
 
 
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
