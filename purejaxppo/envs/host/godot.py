@@ -90,13 +90,7 @@ def make(
         SimulatorError: it does not start.
     """
     options = _options(config)
-    filmed = film and name != EDITOR and has_display()
-    if film and not filmed and name != EDITOR:
-        notice.warning(
-            "%s: there is no display, so that the film shows what the first agent observes; within "
-            "xvfb-run it shows the game's own picture",
-            config.name,
-        )
+    filmed = film and name != EDITOR and _has_display_for_film(config.name)
     launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
     launch = replace(launch, film=filmed)
 
@@ -116,6 +110,17 @@ def make(
         count = min(count, max(1, config.num_envs // layout.size))
     number = first // layout.size
     return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
+
+
+def _has_display_for_film(name: str) -> bool:
+    """True if there is a display; if not, says what the film shows then."""
+    if not has_display():
+        notice.warning(
+            "%s: there is no display, so that the film shows what the first agent observes; within "
+            "xvfb-run it shows the game's own picture",
+            name,
+        )
+    return has_display()
 
 
 def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:

@@ -87,8 +87,7 @@ def make(
         )
     options, slots, given = split_options(config)
     values = curriculum.schedule(config.curriculum)
-    start = parameters.finite(_floats(values, 1.0 if evaluation else 0.0))
-    spec = _spec(name, options, parameters.varied(given, config.randomize, start))
+    spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
     seed = 2 * seed + evaluation
     with _in_words(config.name):
         layout = _layout(spec, slots, _seed_after(seed, 0))
@@ -98,9 +97,8 @@ def make(
     if spec.is_editor:
         _check_editor(config, count, evaluation=evaluation)
     env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
-    if config.curriculum and not evaluation:
-        env.follow(values)
     if not evaluation:
+        env.follow(values if config.curriculum else None)
         _trains.append(env)
     return env
 
@@ -137,8 +135,8 @@ class UnityEnv(HostEnv):
         self._now: dict[str, float] = {}
         self._tells: dict[int, Callable] = {}
 
-    def follow(self, values: Callable[[Scalar], Values]) -> None:
-        """Sets parameters by their curriculum: progress [] -> values."""
+    def follow(self, values: Callable[[Scalar], Values] | None) -> None:
+        """Sets parameters by their curriculum, progress [] -> values, if there is one."""
         self._curriculum = values
 
     def at(self, state: HostState, progress: Scalar) -> HostState:
@@ -221,6 +219,13 @@ def training_players() -> list[Player]:
 def _seed_after(seed: int, update: int) -> int:
     """The first player's seed in a run that continues after `update` updates."""
     return seed_at(seed, update) * STREAMS % 2**30
+
+
+def _varied(
+    config: EnvConfig, given: dict[str, Parameter], start: dict[str, float]
+) -> dict[str, Parameter]:
+    """Parameters with the draws and the curriculum of a config; see `parameters.varied`."""
+    return parameters.varied(given, config.randomize, parameters.finite(start))
 
 
 def _floats(values: Callable[[Scalar], Values], progress: float) -> dict[str, float]:
