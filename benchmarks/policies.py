@@ -1,6 +1,6 @@
 """Every kind of policy with every kind of action and every family of simulators, for real.
 
-    python benchmarks/policies.py [--families xminigrid craftax]
+    python benchmarks/policies.py [--families xminigrid craftax] [--actions masked]
 
 Each cell is a learner: two updates without a learning rate, in which every probability ratio has to
 be 1; updates whose losses have to be finite; and the same from a state that went through the host's
@@ -22,7 +22,25 @@ import machine
 MEMORIES = ("none", "gru", "lstm", "mingru")
 GAME = Path(__file__).resolve().parents[1] / "tests/engines/godot_game.py"
 """A scripted game in place of Godot's engine."""
-MIXED = "--actions=mixed --obs=parts"
+SPARSE = "--agents 2 --period 3 --offset 1 --stagger 2"
+"""A scripted game of Unity's agents, who ask for decisions in turns."""
+
+
+def godot(arguments: str) -> dict[str, Any]:
+    """A cell of the scripted game in place of Godot's engine."""
+    return {"env.name": f"godot/{GAME}", "env.options": {"arguments": arguments}}
+
+
+def unity(arguments: str) -> dict[str, Any]:
+    """A cell of the scripted game in place of a Unity player, which `main` names.
+
+    A decision that is open when a rollout ends keeps the log-probability that it was made with, and
+    so with statistics of observations that are a rollout old: without them ratios are exactly 1.
+    """
+    options = {"arguments": f"{SPARSE} {arguments}", "max_agents": 2}
+    return {"env.options": options, "ppo.normalize_obs": False}
+
+
 CHOICES = {"env.name": "dummy/choices", "env.max_episode_steps": 7}
 CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("dummy", "discrete"): CHOICES,
@@ -60,17 +78,24 @@ CELLS: dict[tuple[str, str], dict[str, Any]] = {
     ("envpool", "beta"): {"env.name": "envpool/Pendulum-v1"},
     ("gymnasium", "discrete"): {"env.name": "gymnasium/CartPole-v1"},
     ("gymnasium", "gaussian"): {"env.name": "gymnasium/Pendulum-v1"},
-    ("godot", "hybrid"): {"env.name": f"godot/{GAME}", "env.options": {"arguments": MIXED}},
+    ("godot", "discrete"): godot("--actions=discrete"),
+    ("godot", "multidiscrete"): godot("--actions=pair"),
+    ("godot", "gaussian"): godot("--actions=continuous"),
+    ("godot", "tanh_gaussian"): godot("--actions=continuous"),
+    ("godot", "beta"): godot("--actions=continuous"),
+    ("godot", "hybrid"): godot("--actions=mixed --obs=parts"),
+    ("godot", "masked"): godot("--actions=discrete --obs=masked"),
     ("pettingzoo", "discrete"): {
         "env.name": "pettingzoo/mpe2.simple_spread_v3",
         "env.num_envs": 12,
     },
-    ("unity", "hybrid"): {
-        "env.options": {
-            "arguments": "--actions hybrid --masks --agents 2 --period 3 --offset 1 --stagger 2",
-            "max_agents": 2,
-        },
-    },
+    ("unity", "discrete"): unity("--actions discrete"),
+    ("unity", "multidiscrete"): unity("--actions branches"),
+    ("unity", "gaussian"): unity("--actions continuous"),
+    ("unity", "tanh_gaussian"): unity("--actions continuous"),
+    ("unity", "beta"): unity("--actions continuous"),
+    ("unity", "hybrid"): unity("--actions hybrid --masks"),
+    ("unity", "masked"): unity("--actions discrete --masks"),
 }
 SMALL = {
     "env.num_envs": 4,
@@ -89,16 +114,17 @@ def main() -> None:
     """Runs every cell whose simulator is installed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--families", nargs="+", help="some of them; all by default")
-    chosen = parser.parse_args().families
+    parser.add_argument("--actions", nargs="+", help="some kinds; all by default")
+    args = parser.parse_args()
     import jax
 
     from purejaxppo.envs.registry import FAMILIES
 
-    rows = []
+    target = machine.RESULTS / "policies.jsonl"
     for (family, action), settings in CELLS.items():
         if importlib.util.find_spec(FAMILIES[family].requires) is None:
             continue
-        if chosen and family not in chosen:
+        if family not in (args.families or [family]) or action not in (args.actions or [action]):
             continue
         for memory in MEMORIES:
             with tempfile.TemporaryDirectory() as folder:
@@ -106,9 +132,9 @@ def main() -> None:
                 found = run_cell(settings | player, memory, action)
             row = {"family": family, "action": action, "memory": memory, **found}
             print(row, flush=True)
-            rows.append({**row, "date": datetime.date.today().isoformat(), **machine.describe()})
+            row |= {"date": datetime.date.today().isoformat(), **machine.describe()}
+            machine.replace_rows(target, [row], "family", "action", "memory")
             jax.clear_caches()
-    machine.replace_rows(machine.RESULTS / "policies.jsonl", rows, "family", "action", "memory")
 
 
 def scripted_player(folder: str) -> str:

@@ -27,7 +27,7 @@ from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
 from purejaxppo.config import references, tracing
 from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
-from purejaxppo.envs import curriculum, registry
+from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import processes
@@ -157,11 +157,10 @@ def make_env(config: Config) -> Env:
 
 def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:
     """The start of a rollout that a config names."""
-    env_at = curriculum.follower(env)
 
     def keep_state(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del key
-        return state.replace(env=env_at(state.env, progress))
+        return state.replace(env=env.at(state.env, progress))
 
     def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 
-from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.spaces import Space
 
 
@@ -121,10 +121,15 @@ class Env(Protocol):
         """Draws fresh starts; called once before each rollout."""
         ...
 
-    def continue_at(self, update: int) -> None:
+    def at(self, state: EnvState, progress: Scalar) -> EnvState:
+        """Sets parameters that follow the run's progress [], 0 to 1, before each rollout."""
+        ...
+
+    def continue_at(self, update: int, progress: float) -> None:
         """Prepares, before anything is traced, for a run that goes on after so many updates.
 
-        Where the state cannot be saved, other episodes begin than at the run's start.
+        Where the state cannot be saved, other episodes begin than at the run's start, with the
+        parameters at `progress`.
         """
         ...
 

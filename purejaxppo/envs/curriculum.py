@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from purejaxppo.aliases import EnvState, Obs, Scalar
 from purejaxppo.config.references import in_file, is_reference, load, located
-from purejaxppo.envs.base import Env, EnvStep, Starts
+from purejaxppo.envs.base import EnvStep, Starts
 from purejaxppo.envs.vectorize import VectorEnv
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -108,7 +108,7 @@ class CurriculumEnv:
         self.spec, self.task = final.spec, final.task
         self.to_simulator = final.to_simulator
 
-    def at(self, state: CurriculumState, progress) -> CurriculumState:
+    def at(self, state: CurriculumState, progress: Scalar) -> CurriculumState:
         """The same environments with the parameters at `progress`."""
         return state._replace(values=self.values(progress))
 
@@ -131,18 +131,8 @@ class CurriculumEnv:
         """The observations that episodes begin with until the next `refresh`."""
         return self.build(state.values).starts(state.env)
 
-    def continue_at(self, update: int) -> None:
+    def continue_at(self, update: int, progress: float) -> None:
         """Does nothing: the state is saved."""
 
     def close(self) -> None:
         """Does nothing: nothing runs on the host."""
-
-
-def follower(env: Env) -> Callable[[EnvState, Scalar], EnvState]:
-    """(environment's state, progress []) -> the state to start a rollout from."""
-    return env.at if isinstance(env, CurriculumEnv) else _stay
-
-
-def _stay(state, progress):
-    del progress
-    return state

@@ -118,6 +118,11 @@ def check(task: Any, config: EnvConfig) -> None:
                     f"env.{field}.{name}: {config.name} has no such parameter; it has "
                     f"{', '.join(known)}"
                 )
+    check_spread(config)
+
+
+def check_spread(config: EnvConfig) -> None:
+    """Raises ValueError if a range of factors reaches 0, or is none."""
     for name, x in config.randomize.items():
         if not 0 <= x < 1:
             raise ValueError(
@@ -127,12 +132,12 @@ def check(task: Any, config: EnvConfig) -> None:
 
 
 def check_host(config: EnvConfig) -> None:
-    """Raises ValueError if a simulator on the host is to be varied."""
+    """Raises ValueError if a simulator on the host without parameters of ours is to be varied."""
     for field in ("randomize", "curriculum"):
         if getattr(config, field):
             raise ValueError(
-                f"env.{field} is for simulators in JAX, and {config.name} runs on the host: use a "
-                f"wrapper of its own"
+                f"env.{field} is for simulators in JAX and unity/, and {config.name} is neither: "
+                f"use a wrapper of its own"
             )
 
 

@@ -298,5 +298,8 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
             f"env.obs_indices is for simulators in JAX, and {config.name} is none: leave it "
             f"empty, or use one of Gymnasium's wrappers (env.options.wrappers)"
         )
-    domain_randomization.check_host(config)
+    if getattr(module, "HAS_PARAMETERS", False):
+        domain_randomization.check_spread(config)
+    else:
+        domain_randomization.check_host(config)
     return module.make(name, config, num_envs, **settings)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.aliases import EnvState, Tree
+from purejaxppo.aliases import EnvState, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
 from purejaxppo.spaces import LARGEST
 
@@ -74,7 +74,12 @@ class VectorEnv:
         )
         return state, obs
 
-    def continue_at(self, update: int) -> None:
+    def at(self, state: VectorState, progress: Scalar) -> VectorState:
+        """Does nothing: no parameter changes; see `curriculum.CurriculumEnv`."""
+        del progress
+        return state
+
+    def continue_at(self, update: int, progress: float) -> None:
         """Does nothing: the state is saved."""
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from purejaxppo.aliases import Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import EnvStep, TaskStep
 from purejaxppo.envs.teams import (
@@ -204,9 +205,13 @@ class WorldsEnv:
         """Closes simulators on the host."""
         self.worlds.close()
 
-    def continue_at(self, update: int) -> None:
+    def at(self, state: WorldsState, progress: Scalar) -> WorldsState:
+        """Calls `at` of the worlds."""
+        return state.replace(worlds=self.worlds.at(state.worlds, progress))
+
+    def continue_at(self, update: int, progress: float) -> None:
         """Calls `continue_at` of the worlds."""
-        self.worlds.continue_at(update)
+        self.worlds.continue_at(update, progress)
 
     def picture(self, obs) -> Any:
         """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from purejaxppo import learner
 from purejaxppo.config.schema import Config
@@ -76,14 +77,16 @@ class AsynchronousPrograms(Programs):
     def trace_actor(self, state: TrainState) -> Any:
         """The actor's part in the form of the actor's device, whatever the learner's is."""
 
-        def collect_one(parts, agent, rollout, key):
-            keys, progress = split_keys(key), 0.0  # only simulators in JAX have a curriculum
+        def collect_one(parts, agent, rollout, key, progress):
+            keys = split_keys(key)
             return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
 
         here = Shards(self.config.num_shards, [self.actor_device], len(self.members))
-        axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key)
-        collect = map_over_shards(self.parts._replace(shards=here), collect_one, axes, 0)
-        return jax.jit(collect).trace(*self.for_actor((state.agent, state.rollout, state.key)))
+        axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key, None)
+        members = ((0, 0, 0, None), 0)
+        collect = map_over_shards(self.parts._replace(shards=here), collect_one, axes, 0, members)
+        given = state.agent, state.rollout, state.key, np.float32(0)
+        return jax.jit(collect).trace(*self.for_actor(given))
 
     def trace_learner(self, state: TrainState, rollout: Any) -> Any:
         """The learner's part, for rollouts of such shapes."""
@@ -95,9 +98,10 @@ class AsynchronousPrograms(Programs):
         """Puts arrays on the actor's device."""
         return jax.device_put(tree, self.actor_device)
 
-    def collect(self, agent, state, key, update: int) -> Collected:
-        """Collects a complete rollout for the learner; see `learner.collect`."""
-        rollout, key = self._collect(*self.for_actor((agent, state, key)))
+    def collect(self, agent, state, key, update: int, number: int) -> Collected:
+        """Collects the rollout of a number, from 0 on, for the learner; see `learner.collect`."""
+        progress = np.float32(number / self.config.num_updates)
+        rollout, key = self._collect(*self.for_actor((agent, state, key, progress)))
         jax.block_until_ready(rollout)
         return Collected(rollout, key, update)
 
@@ -121,7 +125,7 @@ class AsynchronousLoop(TrainingLoop):
     ) -> TrainState:
         p, total, programs = self.progress, self.intervals.total, self.programs
         waiting: Future[Collected] = actor.submit(
-            programs.collect, state.agent, state.rollout, state.key, p.update
+            programs.collect, state.agent, state.rollout, state.key, p.update, p.update
         )
         with self._between_chunks(state):
             self._call("on_start", state)
@@ -132,7 +136,9 @@ class AsynchronousLoop(TrainingLoop):
             if interrupt.signal:
                 break
             if p.update + 1 < total:
-                waiting = actor.submit(programs.collect, state.agent, rollout.end, key, p.update)
+                waiting = actor.submit(
+                    programs.collect, state.agent, rollout.end, key, p.update, p.update + 1
+                )
             self._lags.append(p.update - update)
             here = jax.device_put(rollout, programs.devices[0])
             state, metrics = programs.learn(state, here, programs.hp)

@@ -211,7 +211,7 @@ class Programs:
     def continue_at(self, update: int) -> None:
         """Prepares simulators that cannot be restored for a run that goes on."""
         if not self.facts.spec.restorable:
-            self.parts.env.continue_at(update)
+            self.parts.env.continue_at(update, min(update / self.config.num_updates, 1.0))
 
     def close(self) -> None:
         """Closes the simulators; the compiled functions must not be called again."""

@@ -28,7 +28,7 @@ OPTIONS = {
     "speedup": 1.0,
     "agents": 2,
     "length": 3,
-    "obs": "vector",  # vector, parts, or camera
+    "obs": "vector",  # vector, parts, masked, or camera
     "actions": "discrete",  # discrete, continuous, mixed, or pair
     "policies": "",  # separated by commas; agents of other policies see one number more each
     "cut": 0,  # episodes of agents with a smaller number end by a time limit, and say so
@@ -104,6 +104,8 @@ class Agent:
         if self.o["obs"] == "camera":
             pixels = bytes(range(12)) * 4 if self.sign > 0 else bytes(48)
             return {"camera_2d": bytes([*pixels]).hex()}
+        if self.o["obs"] == "masked":  # of three discrete actions the one that is least right
+            return {"obs": vector, "action_mask": [int(self.sign < 0), 1, int(self.sign > 0)]}
         return {"obs": vector, "phase": self.tick % 4}
 
     def obs_space(self):
@@ -112,6 +114,8 @@ class Agent:
         space = {"obs": {"size": [3 + self.more], "space": "box"}}
         if self.o["obs"] == "parts":
             space["phase"] = {"size": 4, "space": "discrete"}
+        if self.o["obs"] == "masked":
+            space["action_mask"] = {"size": [3], "space": "box"}
         return space
 
 

@@ -8,6 +8,7 @@ where Unity would crash: when there are fewer or more actions than agents that a
 """
 
 import argparse
+import functools
 import io
 import itertools
 import math
@@ -16,6 +17,7 @@ import struct
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import grpc
@@ -45,6 +47,8 @@ class Agent:
         """An episode under a new id."""
         self.id, self.age, self.reward = next(self.game.ids), 0, 0.0
         self.goal = self.game.random.uniform(-0.8, 0.8)
+        if self.game.options.parameter:
+            self.goal = self.game.parameters[self.game.options.parameter]()
 
     def info(self, *, done: bool = False, cut: bool = False) -> messages.Message:
         """What it tells now; its reward is then spent."""
@@ -59,7 +63,7 @@ class Agent:
         if self.game.options.actions != "continuous":
             allowed = self.best() if self.game.options.masks else -1
             mask = [allowed >= 0 and i % 3 != allowed for i in range(3)]
-            info.action_mask.extend(mask)
+            info.action_mask.extend(mask + [False] * 2 * (self.game.options.actions == "branches"))
         return info
 
     def best(self) -> int:
@@ -73,7 +77,7 @@ class Agent:
         paid = 0.0
         if options.actions in ("continuous", "hybrid"):
             paid += 1.0 - abs(value - self.goal)
-        if options.actions in ("discrete", "hybrid"):
+        if options.actions in ("discrete", "hybrid", "branches"):
             paid += float(choice == self.best())
         if options.nan and self.id % 5 == 3 and self.age == 2:
             paid = math.nan
@@ -97,6 +101,7 @@ class Game:
         self.tick = 0
         self.outbox: list[tuple[Agent, messages.Message]] = []
         self.agents: list[Agent] = []
+        self.parameters: dict[str, Callable[[], float]] = {}
 
     def reset(self, seed: int) -> None:
         """All agents begin anew."""
@@ -195,9 +200,10 @@ def describe(output: messages.Message, name: str, actions: str) -> None:
     brain = output.rl_initialization_output.brain_parameters.add(brain_name=name, is_training=True)
     if actions in ("continuous", "hybrid"):
         brain.action_spec.num_continuous_actions = 2
-    if actions in ("discrete", "hybrid"):
-        brain.action_spec.num_discrete_actions = 1
-        brain.action_spec.discrete_branch_sizes.append(3)
+    if actions in ("discrete", "hybrid", "branches"):
+        sizes = [3, 2] if actions == "branches" else [3]
+        brain.action_spec.num_discrete_actions = len(sizes)
+        brain.action_spec.discrete_branch_sizes.extend(sizes)
 
 
 def play(options: argparse.Namespace) -> None:
@@ -212,6 +218,7 @@ def play(options: argparse.Namespace) -> None:
     for count in itertools.count():
         command = answer.rl_input.command
         listen(heard, answer.rl_input.side_channel, options.record)
+        game.parameters |= parameters_of(answer.rl_input.side_channel, options.record)
         if command == messages.RESET:
             game.reset(settings.seed)
         sent = wait_for_agents(game)
@@ -280,6 +287,30 @@ def listen(heard: dict, data: bytes, record: str) -> None:
         file.writelines(f"{key} {value}\n" for key, value in heard.items())
 
 
+def parameters_of(data: bytes, record: str) -> dict[str, Callable[[], float]]:
+    """Environment parameters that a message sets, as functions that the game calls for a value.
+
+    `RECORD.parameters` gets a line for each: its name, and the value or the sampler's settings.
+    """
+    found: dict[str, Callable[[], float]] = {}
+    for channel, payload in channels.unpack(data):
+        if channel != channels.PARAMETERS:
+            continue
+        (length,) = struct.unpack_from("<i", payload)
+        name, rest = payload[4 : 4 + length].decode(), payload[4 + length :]
+        if struct.unpack_from("<i", rest)[0] == 0:
+            told = struct.unpack("<if", rest)[1:]
+            found[name] = functools.partial(float, told[0])
+        else:
+            told = seed, kind, first, second = struct.unpack("<iiff", rest[4:])
+            draw = np.random.default_rng(seed)  # anew, as Unity makes its sampler anew
+            found[name] = functools.partial((draw.uniform, draw.normal)[kind], first, second)
+        if record:
+            with open(f"{record}.parameters", "a") as file:
+                file.write(f"{name} {' '.join(map(str, told))}\n")
+    return found
+
+
 def misbehave(fault: str, count: int) -> None:
     """A fault at exchange 20, if one is asked for."""
     if count != 20:
@@ -301,6 +332,7 @@ def main() -> None:
     parser.add_argument("--camera", default="none")
     parser.add_argument("--fault", default="")
     parser.add_argument("--record", default="")
+    parser.add_argument("--parameter", default="")  # each episode's goal
     for name, value in (
         ("agents", 1),
         ("period", 1),

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import EnvAction, Key, Obs, Tree
+from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
@@ -185,7 +185,12 @@ class HostEnv:
             _ALIVE.append(self._pools[num_envs])
         return self._pools[num_envs]
 
-    def continue_at(self, update: int) -> None:
+    def at(self, state: HostState, progress: Scalar) -> HostState:
+        """Does nothing: simulators whose parameters can be set override it."""
+        del progress
+        return state
+
+    def continue_at(self, update: int, progress: float) -> None:
         """Prepares, before anything is traced, for a run that continues after some updates."""
         self._update = update
 
@@ -193,8 +198,12 @@ class HostEnv:
         """A picture of environment 0, or its part of `obs` [N, ...] if it cannot be drawn."""
         picture = self.pool(self.spec.num_envs).picture()
         if picture is None:
-            return jax.tree.map(lambda x: np.asarray(x)[0], obs)
+            return self.shown(jax.tree.map(lambda x: np.asarray(x)[0], obs))
         return Picture.of(picture)
+
+    def shown(self, obs: Any) -> Any:
+        """What a film draws of environment 0's observation, where there is no picture."""
+        return obs
 
     @property
     def failure(self) -> Exception | None:

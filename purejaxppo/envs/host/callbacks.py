@@ -106,6 +106,15 @@ class CallbackPool:
         """Steps all environments, with one callback."""
         return call(self._step, (self.token, self.rows), token, action)
 
+    def tell(self, token, names: tuple[str, ...], values):
+        """Sets parameters of the environments [names], with one callback: -> token."""
+
+        def set_values(token: Token, values: Any) -> Any:
+            self._ask(self.envs.tell, dict(zip(names, values.tolist(), strict=True)))
+            return _next(token)
+
+        return call(set_values, self.token, token, values)
+
     def send(self, token, action):
         """Sends the actions, with one callback that does not wait for the environments."""
         return call(self._send, self.token, token, action)

@@ -187,6 +187,11 @@ class Unowned(Engine):
         """Does nothing."""
 
 
+def has_display() -> bool:
+    """True if a program can open a window: always on macOS, on Linux where there is a server."""
+    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
 def close_all(engines: Sequence[Engine]) -> None:
     """Closes several games at once."""
     for engine in engines:

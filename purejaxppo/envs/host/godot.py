@@ -8,23 +8,28 @@ Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.engine import EngineError, has_display
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import Layout
+from purejaxppo.envs.host.observed import first_image
 from purejaxppo.envs.options import check_alike, check_known, check_port, split_arguments
 from purejaxppo.envs.worlds import count_worlds
+
+notice = logging.getLogger("purejaxppo")
 
 DEFAULTS: dict[str, Any] = {
     "godot": "",
@@ -75,7 +80,8 @@ def make(
         num_envs: N, of all agents; an evaluation has at most as many games as training.
         seed: of the games' generators, with their numbers.
         evaluation: other seeds; N is rounded up to whole games.
-        film: ignored; a game that is watched has a window.
+        film: the game's own pictures will be requested, which need a window; without a display
+            films show what the first agent observes.
         first: the number that the first row has in a larger batch.
 
     Raises:
@@ -83,8 +89,10 @@ def make(
             number of games.
         SimulatorError: it does not start.
     """
-    del film
-    launch = _launch(name, config.name, _options(config))
+    options = _options(config)
+    filmed = film and name != EDITOR and _has_display_for_film(config.name)
+    launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
+    launch = replace(launch, film=filmed)
 
     def start(update: int, number: int) -> Games:
         base = seed_at(2 * seed + evaluation, update)
@@ -102,6 +110,17 @@ def make(
         count = min(count, max(1, config.num_envs // layout.size))
     number = first // layout.size
     return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
+
+
+def _has_display_for_film(name: str) -> bool:
+    """True if there is a display; if not, says what the film shows then."""
+    if not has_display():
+        notice.warning(
+            "%s: there is no display, so that the film shows what the first agent observes; within "
+            "xvfb-run it shows the game's own picture",
+            name,
+        )
+    return has_display()
 
 
 def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:
@@ -167,6 +186,11 @@ class GodotEnv(HostEnv):
             agents=layout.names,
         )
 
+    def shown(self, obs: Any) -> Any:
+        """The first image that agent 0 observes, uint8 [H, W, 3], or else its observation."""
+        image = first_image(obs)
+        return obs if image is None else image
+
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
@@ -201,6 +225,11 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
     """How the game called `name` is started."""
     if path == EDITOR:
         return Launch((), options["timeout"], port=options["port"])
+    if options["show"] and not has_display():
+        raise MakeError(
+            "env.options.show = true opens a window, and there is no display: leave it off, or run "
+            "the command within xvfb-run"
+        )
     flags = [] if options["show"] else ["--headless"]
     if options["fixed_fps"]:
         flags += ["--fixed-fps", str(options["fixed_fps"])]

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, accept, listen
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
@@ -23,12 +25,14 @@ class Launch:
         timeout: seconds to connect, and for an answer.
         restarts: how often games that end, hang or send nonsense are started again, in all.
         port: to listen on; 0: a free one for each game.
+        film: games write a picture of each of their frames; needs a display.
     """
 
     command: tuple[str, ...]
     timeout: float
     restarts: int = 0
     port: int = 0
+    film: bool = False
 
 
 class Reply(NamedTuple):
@@ -63,12 +67,18 @@ class Game:
                 f"eval.num_episodes = 0 trains without them"
             ) from error
         self._wire: Wire | None = None
+        self._frames: Path | None = None
         self.layout: Layout | None = None
         """Its agents; None until it has connected."""
         self.engine: Engine
         if launch.command:
             port = self._server.getsockname()[1]
-            command = [*launch.command, f"--port={port}", f"--env_seed={seed}"]
+            program, *arguments = launch.command
+            if launch.film:
+                self._frames = folder / f"film{number}-{seed}"
+                self._frames.mkdir()
+                arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
+            command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
             self.engine = Engine(f"game {number}", command, folder / f"game{number}.log")
         else:
             self.engine = Unowned(f"the game on port {launch.port}")
@@ -140,6 +150,21 @@ class Game:
         self._receive("reset", "reset")
         self.act(self.layout.nothing)
         return self.answer().obs
+
+    def picture(self) -> np.ndarray | None:
+        """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not filmed.
+
+        Frames are files, of which all earlier ones are removed.
+        """
+        files = sorted(self._frames.glob("f*.png")) if self._frames else []
+        for file in files[:-1]:
+            file.unlink()
+        if not files:
+            return None
+        from PIL import Image
+
+        with Image.open(files[-1]) as image:
+            return np.asarray(image.convert("RGB"))
 
     def close(self, *, kill: bool = False) -> None:
         """Ends the connection and the game; one that hangs or sends nonsense is killed."""

@@ -129,8 +129,9 @@ class Games:
         """The games' process groups."""
         return [game.engine.pid for game in self._games]
 
-    def picture(self) -> None:
-        """None: pictures of games are not to be had."""
+    def picture(self) -> np.ndarray | None:
+        """The first game's last frame, uint8 [H, W, 3]; None if it is not filmed."""
+        return self._games[0].picture()
 
     def close(self) -> None:
         """Ends the games; a second call does nothing."""

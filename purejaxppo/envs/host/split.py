@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import Scalar
 from purejaxppo.envs.base import EnvStep
 from purejaxppo.envs.host.bridge import HostEnv, HostState
 
@@ -47,10 +48,16 @@ class HalvedEnv:
         for half in self.halves:
             half.close()
 
-    def continue_at(self, update: int) -> None:
+    def at(self, state: Halves, progress: Scalar) -> Halves:
+        """See `HostEnv.at`."""
+        for which, half in enumerate(self.halves):
+            state = _put(state, which, half.at(_in_turn(state, which), progress))
+        return state
+
+    def continue_at(self, update: int, progress: float) -> None:
         """See `HostEnv.continue_at`."""
         for half in self.halves:
-            half.continue_at(update)
+            half.continue_at(update, progress)
 
     def _reset(self, key) -> tuple[Halves, Any]:
         """A key -> (state, obs [N, ...])."""

@@ -342,7 +342,7 @@ def test_a_resumed_run_does_not_see_the_same_starts_again(name, halves):
     starts = {}
     for update in (0, 7, 8, 7):
         env = (registry.make_halves if halves else registry.make)(config, 4, seed=1)
-        env.continue_at(update)
+        env.continue_at(update, update / 10)
         obs = np.asarray(jax.jit(env.reset)(jax.random.key(1))[1])
         env.close()
         assert update not in starts or (starts[update] == obs).all()

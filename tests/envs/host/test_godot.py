@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.godot import ENGINE, GAME, GAMES, launch
-from support.trees import assert_same
+from support.godot import GAME
 
 import purejaxppo.commands.train as train_command
 from purejaxppo import restore
@@ -24,7 +22,6 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep, SimulatorError
 from purejaxppo.envs.host.engine import free_port
-from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.rows import read_csv
@@ -265,65 +262,6 @@ def games_with(argument):
             if argument in text and GAME.name in text:
                 found.append(text)
     return found
-
-
-@pytest.fixture
-def game(request, tmp_path):
-    """A folder of tests/games, for a real engine; an import writes into it."""
-    if not ENGINE.exists():
-        pytest.skip("the engine is not there: make godot")
-    shutil.copytree(GAMES / request.param, tmp_path / request.param)
-    return str(tmp_path / request.param)
-
-
-def rollout_of(name, seed, **options):
-    """Observations, rewards and ends of 150 windows of three agents that dash upwards."""
-    options = {"godot": str(ENGINE), "timeout": 60.0, "arguments": "--arenas=3", **options}
-    env = registry.make(EnvConfig(name=f"godot/{name}", num_envs=3, options=options), 3, seed=seed)
-
-    def act(key, carry, obs, start):
-        action = {"steer": jnp.tile(jnp.array([0.0, 1.0]), (3, 1)), "dash": jnp.ones(3, jnp.int32)}
-        return PolicyStep(carry, action, jnp.zeros(3), action)
-
-    run = jax.jit(lambda key: collect(env, act, init_rollout(env, lambda b: (), key), key, 150))
-    rows = jax.device_get(run(jax.random.key(0))).transitions
-    env.close()
-    return rows
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("game", ["chase"], indirect=True)
-def test_a_real_engine_plays_the_chase_twice_the_same(game):
-    rows = rollout_of(game, 1)
-    again, other = rollout_of(game, 1), rollout_of(game, 2)
-    assert_same(rows, again)
-    assert not np.array_equal(rows.obs, other.obs)
-    assert rows.truncated.any() and (~rows.valid).sum() == rows.truncated[:-1].sum()
-    # Dashing upwards, speed grows to 0.96 a second: by 3 / 60 of what is missing in each tick.
-    height, speeds = rows.obs[:9, :, 5], 0.96 * (1 - 0.95 ** np.arange(1, 65))
-    risen = np.cumsum(speeds / 60)[7::8]  # after 1, 2, ... windows of 8 ticks
-    free = height[8] < 1  # the wall
-    assert free.any()
-    for hunter in np.flatnonzero(free):
-        np.testing.assert_allclose(height[1:, hunter] - height[0, hunter], risen, rtol=1e-3)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("game", ["catch"], indirect=True)
-def test_a_real_engine_shows_the_picture_that_a_game_paints(game):
-    flags = ("--path", game, "--headless", "--fixed-fps", "60", "--action_repeat=1", "--players=2")
-    with contextlib.closing(Games(launch(*flags, program=ENGINE, timeout=60.0), 5)) as games:
-        assert games.layout.observation == Box((8, 8, 3), 0.0, 255.0, "uint8")
-        pictures, ends = games.reset(0), 0
-        for _ in range(30):
-            step = games.step(np.ones(2, int))
-            for before, now, end in zip(pictures, step.obs, step.terminated, strict=True):
-                (ball,), (then,) = np.argwhere(now[..., 0]), np.argwhere(before[..., 0])
-                # A ball falls a row a step, as rows are sent, and begins in the first one.
-                assert ball[0] == 0 if end else ball.tolist() == [then[0] + 1, then[1]]
-                assert 2 <= len(np.argwhere(now[7, :, 1])) <= 3 and not now[..., 2].any()
-            pictures, ends = step.obs, ends + step.terminated.sum()
-    assert 6 <= ends <= 10
 
 
 def test_two_halves_are_the_games_of_one_batch():

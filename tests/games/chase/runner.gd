@@ -29,11 +29,12 @@ func get_obs_space() -> Dictionary:
 	return {"obs": {"size": [6], "space": "box"}}
 
 
+# A prey's `dash` does nothing: with other actions the two could not be rows of one batch.
 func get_action_space() -> Dictionary:
-	var space := {"steer": {"size": 2, "action_type": "continuous"}}
-	if hunts:
-		space["dash"] = {"size": 2, "action_type": "discrete"}
-	return space
+	return {
+		"steer": {"size": 2, "action_type": "continuous"},
+		"dash": {"size": 2, "action_type": "discrete"},
+	}
 
 
 func set_action(action: Dictionary) -> void:

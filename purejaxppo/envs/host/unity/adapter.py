@@ -6,41 +6,32 @@ for; `unity/editor` waits until Play is pressed. Rows are slots that agents take
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from purejaxppo.config.hints import did_you_mean
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.aliases import Scalar
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs import curriculum
+from purejaxppo.envs.curriculum import Values
+from purejaxppo.envs.host.bridge import HostEnv, HostState, SimulatorError, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.engine import EngineError
 from purejaxppo.envs.host.gymnasium import STREAMS
-from purejaxppo.envs.host.unity import channels
+from purejaxppo.envs.host.observed import first_image
+from purejaxppo.envs.host.unity import channels, parameters
 from purejaxppo.envs.host.unity.behaviours import Layout
+from purejaxppo.envs.host.unity.options import split_options
+from purejaxppo.envs.host.unity.parameters import Parameter
 from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
 from purejaxppo.envs.host.unity.players import Players, probe
-from purejaxppo.envs.options import check_alike, check_port, split_arguments
 from purejaxppo.envs.worlds import count_worlds
 
-DEFAULTS: dict[str, Any] = {
-    "max_agents": 0,
-    "timeout": 60.0,
-    "restarts": 3,
-    "show": False,
-    "arguments": "",
-    "port": 5004,
-    "channels": "",
-    "time_scale": 20.0,
-    "target_frame_rate": -1,
-    "capture_frame_rate": 60,
-    "quality_level": 5,
-    "width": 84,
-    "height": 84,
-    "package_version": "1.1.0",
-}
-"""Options, with their defaults; besides, `max_agents.NAME` and `parameters.NAME`."""
-PREFIXES = ("max_agents.", "parameters.")
+HAS_PARAMETERS = True
+"""`env.randomize` and `env.curriculum` are for this family, too."""
 
 _layouts: dict[Any, Layout] = {}
 """Slots of players that were looked at before, by spec, file and `max_agents`."""
@@ -75,12 +66,12 @@ def make(
 
     Args:
         name: the path of a player's executable, or `editor`.
-        config: `options` as `DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
-            `parameters.NAME` (an environment parameter).
+        config: `options` as `options.DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
+            `parameters.NAME` (an environment parameter), which `randomize` and `curriculum` vary.
         num_envs: N, of all slots; rounded up to whole players in an evaluation.
         seed: of the players' generators.
         evaluation: other streams of these generators; at most as many players as in training.
-        film: ignored: players draw in windows of their own.
+        film: ignored: players draw in windows of their own, and films show what agents observe.
         first: the number that the first row has in a larger batch.
 
     Raises:
@@ -94,8 +85,9 @@ def make(
             f"env.max_episode_steps = {config.max_episode_steps} is for simulators with a time "
             f"limit of ours, and {config.name} has its own: set Max Step of the agents in Unity"
         )
-    options, slots, parameters = split_options(config)
-    spec = _spec(name, options, parameters)
+    options, slots, given = split_options(config)
+    values = curriculum.schedule(config.curriculum)
+    spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
     seed = 2 * seed + evaluation
     with _in_words(config.name):
         layout = _layout(spec, slots, _seed_after(seed, 0))
@@ -106,6 +98,7 @@ def make(
         _check_editor(config, count, evaluation=evaluation)
     env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
     if not evaluation:
+        env.follow(values if config.curriculum else None)
         _trains.append(env)
     return env
 
@@ -138,6 +131,48 @@ class UnityEnv(HostEnv):
         )
         self.player, self._layout, self._restarts = player, layout, restarts
         self._seed, self._first = seed, first
+        self._curriculum: Callable[[Scalar], Values] | None = None
+        self._now: dict[str, float] = {}
+        self._tells: dict[int, Callable] = {}
+
+    def follow(self, values: Callable[[Scalar], Values] | None) -> None:
+        """Sets parameters by their curriculum, progress [] -> values, if there is one."""
+        self._curriculum = values
+
+    def at(self, state: HostState, progress: Scalar) -> HostState:
+        """Sends the players, with their next actions, the parameters at `progress`."""
+        if self._curriculum is None:
+            return state
+        found = self._curriculum(progress)
+        values = jnp.stack([found[name] for name in sorted(found)])
+        tell = self._tell_of(self.spec.num_envs, tuple(sorted(found)))
+        return state.replace(token=tell(state.token, values))
+
+    def _tell_of(self, num_envs: int, names: tuple[str, ...]) -> Callable:
+        """(token, values) -> token of a pool of `num_envs`; under vmap one call for all seeds."""
+        if num_envs in self._tells:
+            return self._tells[num_envs]
+
+        @jax.custom_batching.custom_vmap
+        def tell(token, values):
+            return cast("CallbackPool", self.pool(num_envs)).tell(token, names, values)
+
+        @tell.def_vmap
+        def fold(size: int, batched, token, values):
+            token, values = (
+                x[0] if own else x for x, own in zip((token, values), batched, strict=True)
+            )
+            token = self._tell_of(size * num_envs, names)(token, values)
+            return spread(token, size), True
+
+        self._tells[num_envs] = tell
+        return tell
+
+    def continue_at(self, update: int, progress: float) -> None:
+        """See `HostEnv`: the players' first episodes have the parameters at `progress`, too."""
+        super().continue_at(update, progress)
+        if self._curriculum is not None:
+            self._now = _floats(self._curriculum, progress)
 
     def _start(self, rows: int, update: int) -> CallbackPool:
         """A pool of so many rows, for a run that continues after `update` updates."""
@@ -152,7 +187,13 @@ class UnityEnv(HostEnv):
                 restarts=self._restarts,
                 ready=[ready] if ready else [],
             )
+            players.tell(self._now)
         return CallbackPool(players, self._layout.observation, rows, absent=True)
+
+    def shown(self, obs: Any) -> Any:
+        """The first image that slot 0 observes, uint8 [H, W, 3], or else its observation."""
+        image = first_image(obs, channels_first=True)
+        return obs if image is None else image
 
     @property
     def players(self) -> list[Player]:
@@ -163,6 +204,7 @@ class UnityEnv(HostEnv):
     def close(self) -> None:
         """Ends the players; programs that were compiled with them must not run again."""
         super().close()
+        self._tells = {}
         if self in _trains:
             _trains.remove(self)
         if not any(env.player == self.player for env in _trains):
@@ -179,6 +221,18 @@ def _seed_after(seed: int, update: int) -> int:
     return seed_at(seed, update) * STREAMS % 2**30
 
 
+def _varied(
+    config: EnvConfig, given: dict[str, Parameter], start: dict[str, float]
+) -> dict[str, Parameter]:
+    """Parameters with the draws and the curriculum of a config; see `parameters.varied`."""
+    return parameters.varied(given, config.randomize, parameters.finite(start))
+
+
+def _floats(values: Callable[[Scalar], Values], progress: float) -> dict[str, float]:
+    """A curriculum's values at a progress, outside of any program."""
+    return {name: float(x) for name, x in values(progress).items()}
+
+
 def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
     """Raises ValueError if the editor, which is one player, is to be several."""
     if count > 1:
@@ -193,48 +247,7 @@ def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
         )
 
 
-def split_options(
-    config: EnvConfig,
-) -> tuple[dict[str, Any], dict[str, int], tuple[tuple[str, float], ...]]:
-    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
-
-    Raises:
-        ValueError: an unknown option, or an invalid value.
-    """
-    ours, slots, parameters = dict(DEFAULTS), {}, []
-    for key, value in config.options.items():
-        where = f"env.options.{key}"
-        prefix = next((p for p in PREFIXES if key.startswith(p) and key != p), "")
-        if prefix == "parameters.":
-            if isinstance(value, bool | str) or not key.isascii():
-                raise ValueError(f"{where} = {value!r} should be a number, of a name in ASCII")
-            parameters.append((key.removeprefix(prefix), float(value)))
-        elif prefix:
-            check_alike(key, value, 1)
-            slots[key.removeprefix(prefix)] = int(value)
-        elif key in DEFAULTS:
-            check_alike(key, value, DEFAULTS[key])
-            ours[key] = value
-        else:
-            known = [*DEFAULTS, *(f"{prefix}NAME" for prefix in PREFIXES)]
-            hint = did_you_mean(key, known, f"it has {', '.join(known)}")
-            raise ValueError(f"{where}: {config.name} has no such option; {hint}")
-    slots[""] = ours["max_agents"]
-    for key, value in slots.items():
-        if value < (1 if key else 0):
-            raise ValueError(f"env.options.max_agents{'.' * bool(key)}{key} = {value} is too small")
-    if ours["timeout"] <= 0:
-        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
-    if ours["restarts"] < 0:
-        raise ValueError(f"env.options.restarts = {ours['restarts']} must be at least 0")
-    check_port(ours["port"])
-    split_arguments(ours["arguments"])
-    return ours, slots, tuple(sorted(parameters))
-
-
-def _spec(
-    name: str, options: dict[str, Any], parameters: tuple[tuple[str, float], ...]
-) -> PlayerSpec:
+def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> PlayerSpec:
     """A player with its options."""
     settings = (
         channels.engine(channels.RESOLUTION, options["width"], options["height"]),
@@ -251,7 +264,7 @@ def _spec(
         port=options["port"],
         package_version=options["package_version"],
         engine=settings,
-        parameters=parameters,
+        parameters=tuple(sorted(given.items())),
         own_channels=options["channels"],
     )
 

@@ -6,7 +6,7 @@ payload's length as a little-endian int32, the payload. Nothing here imports JAX
 
 import struct
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,6 +82,19 @@ def engine(kind: int, *values: float) -> bytes:
 def parameter(name: str, value: float) -> bytes:
     """An environment parameter: its name, int32 0 for a number, float32."""
     return pack(PARAMETERS, _text(name) + struct.pack("<if", 0, value))
+
+
+def sampler(name: str, kind: int, numbers: Sequence[float], seed: int) -> bytes:
+    """An environment parameter that Unity draws: its name, int32 1, the seed, the kind, 2 float32.
+
+    Args:
+        name: of the parameter.
+        kind: 0: uniform, from the least to the largest number; 1: Gaussian, of a mean and a
+            standard deviation.
+        numbers: two.
+        seed: of the draws, int32.
+    """
+    return pack(PARAMETERS, _text(name) + struct.pack("<iiiff", 1, seed, kind, *numbers))
 
 
 def stat(payload: bytes) -> tuple[str, float, int]:

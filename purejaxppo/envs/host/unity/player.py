@@ -4,15 +4,18 @@ Nothing here imports JAX.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import shlex
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from purejaxppo.config import references
 from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
@@ -20,6 +23,7 @@ from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.unity import channels, messages
 from purejaxppo.envs.host.unity.channels import SideChannel, Statistic
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError
+from purejaxppo.envs.host.unity.parameters import Parameter
 from purejaxppo.envs.host.unity.server import Gone, Server
 
 notice = logging.getLogger("purejaxppo")
@@ -45,8 +49,8 @@ class PlayerSpec:
     """Version of the trainer to report to the player."""
     engine: tuple[bytes, ...] = ()
     """Engine configuration, as side channels' messages."""
-    parameters: tuple[tuple[str, float], ...] = ()
-    """Environment parameters."""
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    """Environment parameters at the start."""
     own_channels: str = ""
     """Side channels of the user's own, `file.py:Name`, separated by commas."""
 
@@ -104,6 +108,9 @@ class Player:
         """What it has recorded, by name."""
         self.first: Message | None = None
         """Its first RLOutput after a reset, if nobody has answered it yet."""
+        self._parameters = dict(spec.parameters)
+        self._news: dict[str, Parameter] = {}  # to be sent with the next message
+        self._count = itertools.count()  # of the messages about parameters
         self._own = own_channels(spec.own_channels)
         self._folder: Path | None = None
         self._server = Server(spec.port if spec.is_editor else 0)
@@ -139,9 +146,21 @@ class Player:
 
     def reset(self) -> Message:
         """Begins all episodes anew; its first RLOutput."""
-        said = [*self.spec.engine, *(channels.parameter(*pair) for pair in self.spec.parameters)]
-        self._reply(messages.command(messages.RESET, b"".join([*said, *self._said()])))
+        self._news = dict(self._parameters)
+        said = b"".join([*self.spec.engine, *self._said()])
+        self._reply(messages.command(messages.RESET, said))
         return self.receive("reset")
+
+    def tell(self, parameters: Mapping[str, Parameter]) -> None:
+        """Sends parameters that have changed with the next reset or actions."""
+        changed = {k: x for k, x in parameters.items() if self._parameters.get(k) != x}
+        self._parameters |= changed
+        self._news |= changed
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """The environment parameters that it has, or will have with the next message."""
+        return dict(self._parameters)
 
     def send(self, reply: Message) -> None:
         """Sends actions, and what own side channels have to say."""
@@ -213,7 +232,12 @@ class Player:
         self._server.reply(message.SerializeToString())
 
     def _said(self) -> Iterator[bytes]:
-        """Messages of own side channels."""
+        """Messages about parameters that are new, and of own side channels."""
+        for name, parameter in self._news.items():
+            # Another seed each time: with the same one Unity would draw the same numbers again.
+            seed = np.random.SeedSequence((self.seed, next(self._count))).generate_state(1)[0] >> 1
+            yield parameter.message(name, int(seed))
+        self._news = {}
         for channel, own in self._own.items():
             for payload in own.send():
                 yield channels.pack(channel, payload)

@@ -121,6 +121,13 @@ class Players:
         self._flags.absent[:] = self._absent()
         return PoolStep.copied(self._obs(), self._flags)
 
+    def tell(self, values: Mapping[str, float]) -> None:
+        """Sets constant parameters of all players, with their next messages."""
+        self._check()
+        for player in self.players:
+            there = player.parameters
+            player.tell({name: there[name].moved(value) for name, value in values.items()})
+
     def picture(self) -> None:
         """None: players draw in windows of their own."""
 
@@ -160,7 +167,9 @@ class Players:
         self._worlds[i].abandon()
         self.players[i].kill()
         seed = self._seed + i + len(self.players) * self._restarts  # another than any before
+        parameters = self.players[i].parameters
         self.players[i] = Player(self.spec, seed % 2**31, i)
+        self.players[i].tell(parameters)
         self.players[i].connect()
         self._begin(self.players[i], self._worlds[i])
 
