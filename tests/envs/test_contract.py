@@ -206,6 +206,7 @@ ONE_OF_EACH_KIND = {
 }
 """What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
 AT_LENGTH = {
+    "brax": (*("ant", "fast", "hopper", "humanoid", "inverted_pendulum", "pusher", "reacher"),),
     "craftax": ("Craftax-Classic-Symbolic-v1",),
     "jaxmarl": (
         *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),
@@ -221,7 +222,10 @@ AT_LENGTH = {
         *("MiniGrid-Playground", "XLand-MiniGrid-R4-9x9"),
     ),
 }
-"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest."""
+"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest.
+
+Of Brax's bodies one of those that differ in size alone.
+"""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}

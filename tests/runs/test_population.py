@@ -405,7 +405,7 @@ def test_a_population_resumes_exactly(folder):
     assert_resumed_exactly()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.optimized
 @pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
