@@ -40,6 +40,7 @@ class Reader:
             "PATH": f"{commands}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "MUJOCO_GL": "off",
+            "PUREJAXPPO_KEEP_PROGRAMS": "1",
         }
 
     def follow(self, page, **changes):
@@ -80,7 +81,8 @@ def number(text, pattern):
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_own_environment")
 def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
-    *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT)[:7]
+    shorter = {"500_000": "300_000", "100_000": "20_000", "episodes 100": "episodes 10"}
+    *_, evaluated, drawn, used = printed = reader.follow(ENVIRONMENT, **shorter)[:7]
     assert "an environment in JAX" in printed[0]
     assert number(evaluated + drawn, "episodes: return") > 85
     assert (reader.folder / "walk.gif").stat().st_size > 1000
@@ -91,7 +93,7 @@ def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_network_and_loss")
 def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
-    printed = "".join(reader.follow(NETWORK))
+    printed = "".join(reader.follow(NETWORK, **{r"\b20_000": "8_192", "50_000": "20_000"}))
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
     assert (reader.folder / "runs/net128/code").is_dir()
     assert (reader.folder / "policy.npz").is_file()
@@ -107,7 +109,8 @@ def test_a_robots_policy_plays_in_onnxruntime(reader):
     changes = {
         "pip install .*": "true",
         r"\bant\b": "inverted_pendulum",
-        "purejaxppo train": "purejaxppo train --total_timesteps 100_000",
+        "purejaxppo train": "purejaxppo train --total_timesteps 100_000 --eval.num_episodes 4",
+        "episodes 100": "episodes 10",
     }
     printed = "".join(reader.follow(ROBOT, **changes))
     assert number(printed, "\\nreturn") > 50

@@ -12,6 +12,7 @@ from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.late_imports import imported_late
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box
@@ -20,8 +21,13 @@ PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
 
 
+PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
+"""What gymnax imports for drawing alone; with it, its import takes several times as long."""
+
+
 def _gymnax():
-    import gymnax
+    with imported_late(*PICTURES):
+        import gymnax
 
     return gymnax
 

@@ -206,6 +206,7 @@ ONE_OF_EACH_KIND = {
 }
 """What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
 AT_LENGTH = {
+    "brax": (*("ant", "fast", "hopper", "humanoid", "inverted_pendulum", "pusher", "reacher"),),
     "craftax": ("Craftax-Classic-Symbolic-v1",),
     "jaxmarl": (
         *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),
@@ -221,7 +222,10 @@ AT_LENGTH = {
         *("MiniGrid-Playground", "XLand-MiniGrid-R4-9x9"),
     ),
 }
-"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest."""
+"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest.
+
+Of Brax's bodies one of those that differ in size alone.
+"""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}
@@ -405,17 +409,16 @@ class Recording:
             return rollout.end.obs, rollout.transitions, rollout.episodes
 
         if registry.on_host(EnvConfig(name=name)):
-            twins = self.one_after_another(run, lambda: make(name, backend, limit))
+            twins = self.each_in_its_own(run, lambda: make(name, backend, limit))
         else:
-            twins = jax.jit(jax.vmap(run, (None, 0)))(jax.random.key(3), jnp.array([False, True]))
-        (end, self.rows, self.episodes), self.twin = (
-            jax.tree.map(lambda x, i=i: np.asarray(x[i]), twins) for i in range(2)
-        )
+            program = jax.jit(run)  # not vmapped: that takes longer to trace and to compile
+            twins = [program(jax.random.key(3), jnp.array(other)) for other in (False, True)]
+        (end, self.rows, self.episodes), self.twin = jax.device_get(twins)
         self.obs = jax.tree.map(lambda x, last: np.concatenate([x, last[None]]), self.rows.obs, end)
         self.done = self.rows.terminated | self.rows.truncated
         self.length = running_length(self.rows.valid)
 
-    def one_after_another(self, run, make_env):
+    def each_in_its_own(self, run, make_env):
         """Each twin in a simulator of its own, made with the same seed."""
         twins = []
         for disturb in (False, True):
@@ -424,7 +427,7 @@ class Recording:
             program = jax.jit(functools.partial(run))
             twins.append(jax.device_get(program(jax.random.key(3), jnp.array(disturb))))
             self.env.close()
-        return jax.tree.map(lambda *x: np.stack(x), *twins)
+        return twins
 
     def starts(self):
         """(environment, first observation flattened), for every episode."""

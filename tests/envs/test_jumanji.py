@@ -179,9 +179,12 @@ def test_dear_resets_are_not_computed_at_every_step():
     assert cheap.cheap_reset
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "Snake-v1" else FULL) for n in NAMES]
-)
+def when(name):
+    """The mark of a film: MMST's first graph takes longest by far to compile."""
+    return {"Snake-v1": [], "MMST-v0": pytest.mark.slow}.get(name, FULL)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=when(n)) for n in NAMES])
 def test_films_are_drawn_by_the_simulator_without_a_screen(name):
     task = make(name)
     state, obs = jax.jit(task.reset)(jax.random.key(0))

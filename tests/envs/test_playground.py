@@ -209,9 +209,20 @@ def test_the_parts_that_a_config_names_are_those_of_the_robots_observation(menag
     assert set(keys) <= set(parts) and bool(keys) == bool(parts)
 
 
-@pytest.mark.full
+RANDOMISATIONS = {}
+"""Tasks of each of Playground's randomisations."""
+for robot in ROBOTS:
+    RANDOMISATIONS.setdefault(playground.registry.get_domain_randomizer(robot), []).append(robot)
+RANDOMISATIONS.pop(None, None)
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in ROBOTS if playground.registry.get_domain_randomizer(name)]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if i else pytest.mark.full)
+        for names in RANDOMISATIONS.values()
+        for i, name in enumerate(names)
+    ],
 )
 def test_every_randomisation_of_playground_is_drawn_and_traced(menagerie, name, key, capsys):
     options = {"menagerie": str(menagerie), "domain_randomization": True}

@@ -141,11 +141,11 @@ def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks()
 
 
 @pytest.mark.full
-@pytest.mark.optimized
 def test_two_processes_train_an_environment_network_and_term_of_ones_own(folder):
     shutil.copy(OWN_CODE, folder / "mine.py")
     own = ["--env.name", "jax/mine.py:Walk", "--network.torso", "mine.py:Dense"]
-    own += ["--ppo.terms", "mine.py:next_position", "--total_timesteps", "1024", "--run_dir"]
+    own += ["--ppo.terms", "mine.py:next_position", "--total_timesteps", "1024"]
+    own += ["--eval.num_episodes", "0", "--run_dir"]
     (code, _, err), other = ends(both(*own, "two"))
     assert (code, err) == (0, "")
     assert other == (0, "", "")
@@ -208,7 +208,9 @@ def test_brax_is_trained_by_two_processes_as_by_one():
 @pytest.mark.parametrize("family", ["envpool", "gymnasium"])
 def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     pytest.importorskip(family)
-    flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0", "--run_dir")
+    flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0")
+    evaluated = family == "envpool"
+    flags = (*flags, *(() if evaluated else ("--eval.num_episodes", "0")), "--run_dir")
     for run in ("first", "again")[: 1 + (family == "envpool")]:
         (code, out, err), other = ends(both(*flags, run))
         assert code == 0, (out, err)

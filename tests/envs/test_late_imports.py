@@ -1,0 +1,66 @@
+"""What simulators import for pictures alone is imported when a picture is drawn."""
+
+import subprocess
+import sys
+
+import pytest
+
+from purejaxppo.envs.late_imports import Late, imported_late
+
+pytestmark = pytest.mark.toy
+
+
+@pytest.fixture
+def drawing(tmp_path, monkeypatch):
+    """Importable: `drawing` with `colors`, and the simulator `played`, which imports both."""
+    (tmp_path / "drawing").mkdir()
+    (tmp_path / "drawing/__init__.py").write_text("width = 3\n")
+    (tmp_path / "drawing/colors.py").write_text("red = 255\n")
+    (tmp_path / "played.py").write_text("import drawing.colors as c\nfrom drawing import colors\n")
+    (tmp_path / "curious.py").write_text("from drawing import width\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in ("drawing", "drawing.colors", "played", "curious"):
+        sys.modules.pop(name, None)
+
+
+def test_a_package_is_imported_when_it_is_first_used(drawing):
+    with imported_late("drawing", "drawing.colors"):
+        import played
+    assert not {"drawing", "drawing.colors"} & set(sys.modules)
+    assert type(played.c) is Late and not hasattr(played.c, "__path__")
+    assert played.c.red == played.colors.red == 255
+    assert type(sys.modules["drawing.colors"]) is not Late
+    with pytest.raises(AttributeError, match="blue"):
+        _ = played.c.blue
+
+
+def test_what_is_used_at_once_is_imported_at_once(drawing):
+    with imported_late("drawing", "drawing.colors"):
+        import curious
+    assert curious.width == 3
+    assert type(sys.modules["drawing"]) is not Late
+
+
+def test_what_was_imported_before_stays(drawing):
+    import drawing.colors
+
+    with imported_late("drawing", "drawing.colors"):
+        import played
+    assert played.c is drawing.colors is sys.modules["drawing.colors"]
+
+
+def test_gymnax_is_imported_without_what_draws_and_still_draws():
+    pytest.importorskip("gymnax")
+    program = (
+        "import sys\n"
+        "from purejaxppo.envs import gymnax\n"
+        "assert 'CartPole-v1' in gymnax.task_names()\n"
+        "assert not {'matplotlib', 'seaborn', 'pandas'} & set(sys.modules)\n"
+        "from gymnax.environments.misc import pong\n"
+        "assert callable(pong.plt.subplots) and callable(pong.sns.heatmap)\n"
+        "assert callable(pong.colors.to_rgb) and 'seaborn' in sys.modules\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
