@@ -10,8 +10,10 @@ over devices is one vector of the gradient's size for each minibatch. An update 
 over devices is the same program where each device learns from its own rows alone, so that neither
 waits for the other: what it saves is the sums themselves and the waiting for the other core.
 
-All contenders are programs of one process, and take turns; medians over rounds are compared. Rows
-go to benchmarks/results/roofline.jsonl, and from there `docs/make_results.py` writes the tables.
+All contenders are programs of one process, and take turns; medians over rounds are compared. Their
+CPU time, of all cores together, is kept beside the time: other programs of the machine add nothing
+to it. On two devices the time is half of it if no core ever waits. Rows go to
+benchmarks/results/roofline.jsonl, and from there `docs/make_results.py` writes the tables.
 """
 
 import argparse
@@ -29,6 +31,8 @@ from throughput import TASKS
 
 Run = Callable[[int], Any]
 """Runs so many passes, each over an update's number of minibatches -> arrays to wait for."""
+Times = dict[str, list[tuple[float, float]]]
+"""Contender -> (microseconds, CPU microseconds) per minibatch of each round."""
 CONTENDERS = {
     "gradients, 1 device": "gradients alone, one device",
     "update, 1 device": "an update, one device",
@@ -55,30 +59,31 @@ def main() -> None:
         machine.replace_rows(args.results, [measured], "task", "device")
 
 
-def measure(sizes: dict[str, Any], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Microseconds per minibatch of each contender in each round."""
+def measure(sizes: dict[str, Any], rounds: int, seconds: float) -> Times:
+    """Each contender's times in each round."""
     runs = {**programs(sizes, 1), **programs(sizes, 2)}
     runs = {name: runs[name] for name in CONTENDERS}
     minibatches = sizes["num_minibatches"] * sizes["num_epochs"]
     counts = {}
     for name, run in runs.items():
         timed(run, 1)
-        counts[name] = max(1, round(seconds / (timed(run, 4) / 4)))
-    times: dict[str, list[float]] = {name: [] for name in runs}
+        counts[name] = max(1, round(seconds / (timed(run, 4)[0] / 4)))
+    times: Times = {name: [] for name in runs}
     for i in range(rounds):
         for name in list(runs)[:: 1 if i % 2 else -1]:
             count = counts[name]
-            times[name].append(1e6 * timed(runs[name], count) / (count * minibatches))
+            spent = timed(runs[name], count)
+            times[name].append(tuple(1e6 * x / (count * minibatches) for x in spent))
     return times
 
 
-def timed(run: Run, count: int) -> float:
-    """Seconds of one call."""
+def timed(run: Run, count: int) -> tuple[float, float]:
+    """(seconds, CPU seconds of all threads) of one call."""
     import jax
 
-    started = time.perf_counter()
+    started = time.perf_counter(), time.process_time()
     jax.block_until_ready(run(count))
-    return time.perf_counter() - started
+    return time.perf_counter() - started[0], time.process_time() - started[1]
 
 
 def programs(sizes: dict[str, Any], devices: int) -> dict[str, Run]:
@@ -176,28 +181,31 @@ def update(parts: Any) -> Run:
     return lambda count: program(state, rollout, hp, count)
 
 
-def row(task: str, times: dict[str, list[float]]) -> dict[str, Any]:
+def row(task: str, times: Times) -> dict[str, Any]:
     """What is kept of a task."""
+
+    def each(place: int) -> dict[str, list[float]]:
+        return {name: [round(t[place], 1) for t in x] for name, x in times.items()}
+
     return {
         "task": task,
         "sizes": TASKS[task],
-        "microseconds": {name: round(statistics.median(x), 1) for name, x in times.items()},
-        "rounds": {name: [round(t, 1) for t in x] for name, x in times.items()},
+        "contenders": list(CONTENDERS.items()),
+        "microseconds": {name: statistics.median(x) for name, x in each(0).items()},
+        "cpu_microseconds": {name: statistics.median(x) for name, x in each(1).items()},
+        "rounds": each(0),
         "date": datetime.date.today().isoformat(),
         **machine.describe(),
     }
 
 
 def show(row: dict[str, Any]) -> None:
-    """Microseconds per minibatch, and how much of the update waits."""
-    print(f"\n{row['task']}: microseconds per minibatch")
+    """Microseconds per minibatch."""
+    print(f"\n{row['task']}: microseconds per minibatch, CPU microseconds, range of the former")
     for name, value in row["microseconds"].items():
         low, high = min(row["rounds"][name]), max(row["rounds"][name])
-        print(f"{CONTENDERS[name]:68} {value:8.1f}  {low:8.1f} to {high:8.1f}", flush=True)
-    found = row["microseconds"]
-    waits = 1 - found["update, no sums"] / found["update"]
-    limit = found["update"] / found["gradients, sums"]
-    print(f"{waits:.0%} of the update is sums and waiting; gradients with sums {limit:.2f} x as fast")
+        cpu = row["cpu_microseconds"][name]
+        print(f"{CONTENDERS[name]:65} {value:7.1f} {cpu:7.1f}  {low:7.1f} to {high:7.1f}")
 
 
 if __name__ == "__main__":
