@@ -395,6 +395,41 @@ def throughput(rows: Rows) -> list[str]:
     return lines
 
 
+def roofline(rows: Rows) -> list[str]:
+    """An update beside its networks' gradients alone, a table per task and device."""
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### The update's limit",
+        "",
+        "`python benchmarks/roofline.py`: microseconds per minibatch of updates from one rollout, "
+        "beside one scan over minibatches of as many rows that computes the gradient of the same "
+        "network and nothing else. CPU time is that of all cores together. What an update on two "
+        "devices takes beyond half of its CPU time, its cores wait: for each other, or for other "
+        "programs of the machine. Without its sums over devices neither waits for the other.",
+    ]
+    for (task, device, cores), runs in group(rows, "task", "device", "cores").items():
+        (run,) = runs
+        rounds = len(run["rounds"]["update"])
+        lines += [
+            "",
+            f"**{task}**, {cores} x {device}, medians of {rounds} rounds:",
+            "",
+            "| program | µs per minibatch | range | CPU µs | of the gradients' CPU µs |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        cpu = run["cpu_microseconds"]
+        for name, about in run["contenders"]:
+            times = run["rounds"][name]
+            alone = cpu["gradients, 1 device" if name.endswith("1 device") else "gradients"]
+            lines.append(
+                f"| {about} | {run['microseconds'][name]:,.0f} | {min(times):,.0f} to "
+                f"{max(times):,.0f} | {cpu[name]:,.0f} | {cpu[name] / alone:.2f} |"
+            )
+    return lines
+
+
 def jax_world(rows: Rows) -> list[str]:
     """Simulators in JAX, through our protocol and by their own auto-reset."""
     if not rows:
@@ -858,6 +893,7 @@ def document() -> str:
         "contender in the same run, one at a time, round after round. The random policy is the "
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
+        *roofline(read("roofline.jsonl")),
         *jax_world(read("jax_world.jsonl")),
         *jax_training(read("jax_training.jsonl")),
         *host(read("host.jsonl")),
