@@ -26,6 +26,8 @@ def call(function: Callable, result: Any, *args: Any) -> Any:
         result: their shapes and dtypes, as of `io_callback`.
         args: pytrees of traced arrays.
     """
+    structure: Any
+    returned: Any
     given, structure = jax.tree.flatten(args)
     shapes, returned = jax.tree.flatten(result)
 
