@@ -160,7 +160,8 @@ def test_hunters_and_prey_train_with_policies_of_their_own(game, tmp_path):
     network = "{hidden: [8], policies: {'hunter_*': hunters, 'prey_*': prey}}"
     run = trained(tmp_path, game, network, "--arenas=2 --prey=learned")
     # What a hunter is paid its prey pays.
-    np.testing.assert_allclose(run.metrics["eval/return_mean"], 0.0, atol=1e-4)
+    returns = run.metrics["eval/return_mean"]  # NaN at updates without an evaluation
+    np.testing.assert_allclose(returns[np.isfinite(returns)], 0.0, atol=1e-4)
 
 
 @catch
