@@ -58,6 +58,9 @@ LONG = (
     "test_mutants",
     "test_policies",
     "test_export",
+    "test_examples",
+    "test_playground",
+    "test_jumanji",
 )
 """Groups that begin before others, so that no process is left alone with one at the end."""
 

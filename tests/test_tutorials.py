@@ -40,7 +40,6 @@ class Reader:
             "PATH": f"{commands}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "MUJOCO_GL": "off",
-            "PUREJAXPPO_KEEP_PROGRAMS": "1",
         }
 
     def follow(self, page, **changes):

@@ -99,7 +99,6 @@ def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.full)])
 def test_kill_9_at_any_moment_never_loses_the_last_good_save(kills, config_file):
     flags = ["--run_dir", "killed", "--total_timesteps", "100_000_000"]

@@ -75,7 +75,6 @@ def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(confi
 
 @pytest.mark.full
 @pytest.mark.optimized
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])
 def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
     config_file.write_text(text)
@@ -95,7 +94,6 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
 
 @pytest.mark.full
 @pytest.mark.optimized
-@pytest.mark.usefixtures("keeps_programs")
 def test_a_run_with_every_extra_resumes_exactly(config_file):
     """Stopped after half of its updates, as progress decides what its curriculum is at."""
     config_file.write_text(EXTRAS)
@@ -117,7 +115,6 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
 
 
 @pytest.mark.optimized
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 @pytest.mark.full
 @pytest.mark.parametrize(

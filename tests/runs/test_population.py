@@ -407,7 +407,6 @@ def test_a_population_resumes_exactly(folder):
 
 @pytest.mark.slow
 @pytest.mark.optimized
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 def test_a_population_that_is_terminated_resumes_exactly(folder):
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]

@@ -63,15 +63,6 @@ def config_file(tmp_path, monkeypatch):
     return path
 
 
-@pytest.fixture
-def keeps_programs(monkeypatch):
-    """Compiled programs are kept on disk, here and in processes that are started from here.
-
-    For tests that give one command several times and replace no function: it is traced once.
-    """
-    monkeypatch.setenv("PUREJAXPPO_KEEP_PROGRAMS", "1")
-
-
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory):
     """A folder with `run`, of `CARTPOLE`, which nobody changes."""

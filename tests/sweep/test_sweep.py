@@ -234,7 +234,6 @@ def test_memory_that_is_free_is_also_that_of_a_container(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     longer = ["--total_timesteps", "30000", "--checkpoint.interval", "2000"]
@@ -276,7 +275,6 @@ def test_a_sweep_that_is_interrupted_says_so_and_resumes(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "400000"]
@@ -537,7 +535,6 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
@@ -617,7 +614,6 @@ cluster.shutdown()
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("keeps_programs")
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs ray")
 def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
