@@ -37,13 +37,16 @@ def summarise(
     broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
     rows = jnp.stack([batch.target, batch.target - batch.value])
     sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
-    steps, episodes, (broken, *parts) = psum((steps, rollout.episodes, jnp.stack([broken, *sums])))
+    # Floats as one vector and integers apart: one sum over shards for each.
+    floats = jnp.stack([rollout.episodes.return_sum, broken, *sums])
+    counts = steps, rollout.episodes._replace(return_sum=())
+    (steps, episodes), (return_sum, broken, *parts) = psum((counts, floats))
     mean = jnp.stack(parts) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
-        episodes=episodes,
+        episodes=episodes._replace(return_sum=return_sum),
         losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,
