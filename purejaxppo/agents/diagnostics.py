@@ -38,15 +38,16 @@ def summarise(
     rows = jnp.stack([batch.target, batch.target - batch.value])
     sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
     # Floats as one vector and integers apart: one sum over shards for each.
-    floats = jnp.stack([rollout.episodes.return_sum, broken, *sums])
-    counts = steps, rollout.episodes._replace(return_sum=())
-    (steps, episodes), (return_sum, broken, *parts) = psum((counts, floats))
+    episodes = rollout.episodes
+    counts = steps, episodes.count, episodes.length_sum, episodes.diverged
+    floats = jnp.stack([episodes.return_sum, broken, *sums])
+    (steps, count, length_sum, diverged), (return_sum, broken, *parts) = psum((counts, floats))
     mean = jnp.stack(parts) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
-        episodes=episodes._replace(return_sum=return_sum),
+        episodes=Episodes(count, return_sum, length_sum, diverged),
         losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,

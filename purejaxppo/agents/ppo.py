@@ -193,7 +193,9 @@ def update_epochs(
     def epoch(state: Descent, dealt: tuple[Array, Array]) -> tuple[Descent, Losses]:
         return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, dealt)
 
-    def fresh_epoch(state: Descent, key: Key) -> tuple[Descent, Losses]:
+    def fresh_epoch(
+        before_epoch: Callable[[Params, Batch], Batch], state: Descent, key: Key
+    ) -> tuple[Descent, Losses]:
         current = before_epoch(optimizer.unravel(state.flat), batch)
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, deal(current, key))
@@ -204,7 +206,7 @@ def update_epochs(
         dealt = jax.vmap(partial(deal, batch))(keys)
         state, parts = epochs.make(config)(epoch, state, dealt)
     else:
-        state, parts = epochs.make(config)(fresh_epoch, state, keys)
+        state, parts = epochs.make(config)(partial(fresh_epoch, before_epoch), state, keys)
     means = mean_losses(parts, config.num_minibatches)
     return Updated(optimizer.unravel(state.flat), state.opt_state, means)
 
