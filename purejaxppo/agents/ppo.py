@@ -24,6 +24,9 @@ Loss = Callable[[Params, Batch], tuple[Array, Losses]]
 BeforeEpoch = Callable[[Estimate, Params, Batch], Batch]
 """(estimate, params, batch) -> the batch of the next epoch."""
 
+NextBatch = Callable[[Params, Batch], Batch]
+"""(params, batch) -> the batch of the next epoch."""
+
 
 class Evaluation(NamedTuple):
     """Outputs of the current parameters for a batch's rows."""
@@ -109,7 +112,7 @@ class Update(NamedTuple):
     """Loss of a minibatch's rows under network parameters."""
     psum: Reduce
     """Sum over shards. One gradient step needs one, of one flat vector."""
-    before_epoch: Callable[[Params, Batch], Batch] | None = None
+    before_epoch: NextBatch | None = None
     """(params, batch) -> the batch of the next epoch; None: the same batch in all epochs."""
     prepare: Callable[[Batch], Batch] = unchanged
     """The rows of a minibatch -> the rows for the loss."""
@@ -193,10 +196,8 @@ def update_epochs(
     def epoch(state: Descent, dealt: tuple[Array, Array]) -> tuple[Descent, Losses]:
         return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, dealt)
 
-    def fresh_epoch(
-        before_epoch: Callable[[Params, Batch], Batch], state: Descent, key: Key
-    ) -> tuple[Descent, Losses]:
-        current = before_epoch(optimizer.unravel(state.flat), batch)
+    def fresh_epoch(fresh: NextBatch, state: Descent, key: Key) -> tuple[Descent, Losses]:
+        current = fresh(optimizer.unravel(state.flat), batch)
         step = partial(gradient_step, update, optimizer, hp, current)
         return epochs.scan(step, state, deal(current, key))
 
