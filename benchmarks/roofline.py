@@ -13,7 +13,8 @@ waits for the other: what it saves is the sums themselves and the waiting for th
 All contenders are programs of one process, and take turns; medians over rounds are compared. Their
 CPU time, of all cores together, is kept beside the time: other programs of the machine add nothing
 to it. On two devices the time is half of it if no core ever waits. Rows go to
-benchmarks/results/roofline.jsonl, and from there `docs/make_results.py` writes the tables.
+benchmarks/results/roofline.jsonl, and from there `docs/make_results.py` writes the tables. A row is
+kept only if two devices that never wait had both cores.
 """
 
 import argparse
@@ -33,6 +34,8 @@ Run = Callable[[int], Any]
 """Runs so many passes, each over an update's number of minibatches -> arrays to wait for."""
 Times = dict[str, list[tuple[float, float]]]
 """Contender -> (microseconds, CPU microseconds) per minibatch of each round."""
+BUSY = 1.7
+"""Cores below which a row is not kept, where two were to be used."""
 CONTENDERS = {
     "gradients, 1 device": "gradients alone, one device",
     "update, 1 device": "an update, one device",
@@ -56,7 +59,10 @@ def main() -> None:
     for task in args.tasks:
         measured = row(task, measure(TASKS[task], args.rounds, args.seconds))
         show(measured)
-        machine.replace_rows(args.results, [measured], "task", "device")
+        if cores_used(measured) < BUSY:
+            print(f"{task}: other programs were at work, the row is not kept", flush=True)
+        else:
+            machine.replace_rows(args.results, [measured], "task", "device")
 
 
 def measure(sizes: dict[str, Any], rounds: int, seconds: float) -> Times:
@@ -197,6 +203,11 @@ def row(task: str, times: Times) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         **machine.describe(),
     }
+
+
+def cores_used(row: dict[str, Any]) -> float:
+    """Cores at work in the program on two devices in which neither waits; 2 if nobody else ran."""
+    return row["cpu_microseconds"]["gradients"] / row["microseconds"]["gradients"]
 
 
 def show(row: dict[str, Any]) -> None:

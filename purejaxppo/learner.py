@@ -80,8 +80,8 @@ class Parts(NamedTuple):
     """Collector, such as `rollout.collect`."""
     advantages: Advantages
     """Advantages and value targets of a rollout."""
-    before_epoch: ppo.BeforeEpoch
-    """Choice of the rows that the next epoch learns from."""
+    before_epoch: ppo.BeforeEpoch | None
+    """Choice of the rows that the next epoch learns from; None: the same in all epochs."""
     objective: Objective
     """The policy's loss."""
 
@@ -162,11 +162,12 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
 
     batch = estimate(state.value_stats, agent.params)
     params, value_stats = track_targets(parts, agent.params, state.value_stats, batch)
+    fresh = parts.before_epoch and partial(parts.before_epoch, partial(estimate, value_stats))
     updated = ppo.update_epochs(
         ppo.Update(
             loss=partial(minibatch_loss, parts, agent, value_stats, hp),
             psum=parts.shards.psum,
-            before_epoch=partial(parts.before_epoch, partial(estimate, value_stats)),
+            before_epoch=fresh,
             prepare=partial(read_minibatch, parts, rollout.stored),
             project=optimizers.projection(params, parts.policy.network.limits),
         ),

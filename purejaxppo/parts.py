@@ -90,9 +90,7 @@ def make_parts(
         start=start_rollout(config, env, policy.network.initial_carry),
         collect=double_buffer.collect if config.env.double_buffer else rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),
-        before_epoch=(
-            ppo.recompute_advantages if settings.recompute_advantages else ppo.keep_advantages
-        ),
+        before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
         objective=objectives.make(settings),
     )
     return change(parts) if change else parts

@@ -183,7 +183,7 @@ def test_tables_without_rows_are_left_out():
     script = load_script()
     assert script.host([]) == script.anatomy([]) == script.processes([]) == []
     assert script.seeds([]) == script.scaling([]) == script.batch([]) == []
-    assert script.communication([]) == script.costs([]) == []
+    assert script.communication([]) == script.costs([]) == script.roofline([]) == []
 
 
 DEVICE = {"device": "CPU", "cores": 2}
@@ -248,6 +248,20 @@ def test_growing_sizes_are_told_per_step():
         **DEVICE,
     }
     assert "| cartpole | width | 64 | 2.00 | 1.4 MB | 2 x CPU |" in load_script().scaling([row])
+
+
+def test_an_update_is_compared_with_its_gradients_cpu_time():
+    row = {
+        "task": "cartpole",
+        "contenders": [["gradients", "alone"], ["update", "all"]],
+        "microseconds": {"gradients": 300.0, "update": 450.0},
+        "cpu_microseconds": {"gradients": 400.0, "update": 600.0},
+        "rounds": {"gradients": [299.0, 300.0, 302.0], "update": [440.0, 450.0, 470.0]},
+        **DEVICE,
+    }
+    lines = load_script().roofline([row])
+    assert "| alone | 300 | 299 to 302 | 400 | 1.00 |" in lines
+    assert "| all | 450 | 440 to 470 | 600 | 1.50 |" in lines
 
 
 def test_communication_bounds_the_speed():

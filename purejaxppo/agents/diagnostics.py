@@ -37,13 +37,17 @@ def summarise(
     broken = sum(jnp.sum(~jnp.isfinite(x)) for x in (batch.value, batch.log_prob))
     rows = jnp.stack([batch.target, batch.target - batch.value])
     sums = jnp.sum(rows, axis=tuple(range(1, rows.ndim)), where=batch.valid)
-    steps, episodes, (broken, *parts) = psum((steps, rollout.episodes, jnp.stack([broken, *sums])))
+    # Floats as one vector and integers apart: one sum over shards for each.
+    episodes = rollout.episodes
+    counts = steps, episodes.count, episodes.length_sum, episodes.diverged
+    floats = jnp.stack([episodes.return_sum, broken, *sums])
+    (steps, count, length_sum, diverged), (return_sum, broken, *parts) = psum((counts, floats))
     mean = jnp.stack(parts) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
-        episodes=episodes,
+        episodes=Episodes(count, return_sum, length_sum, diverged),
         losses=losses._replace(terms=()),
         explained=explained,
         explained_variance=variance,

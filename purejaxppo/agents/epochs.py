@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.aliases import Array, Key, Tree
+from purejaxppo.aliases import Array, Tree
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Losses
@@ -15,11 +15,11 @@ from purejaxppo.types import Losses
 State = Any
 """State that an epoch changes, `ppo.Descent`; to the functions here any pytree."""
 
-Epoch = Callable[[State, Key], tuple[State, Losses]]
-"""(state, key) -> (state, losses [M] of the epoch's gradient steps)."""
+Epoch = Callable[[State, Tree], tuple[State, Losses]]
+"""(state, key or minibatches) -> (state, losses [M] of the epoch's gradient steps)."""
 
-Epochs = Callable[[Epoch, State, Key], tuple[State, Losses]]
-"""(epoch, state, keys [E]) -> (state, losses [E, M])."""
+Epochs = Callable[[Epoch, State, Tree], tuple[State, Losses]]
+"""(epoch, state, keys or minibatches of all epochs [E, ...]) -> (state, losses [E, M])."""
 
 
 def scan(
@@ -46,30 +46,31 @@ def scan(
     return state, jax.vmap(unravel[0])(vectors)
 
 
-def every_epoch(epoch: Epoch, state: State, keys: Key) -> tuple[State, Losses]:
+def every_epoch(epoch: Epoch, state: State, each: Tree) -> tuple[State, Losses]:
     """All epochs."""
-    return scan(epoch, state, keys)
+    return scan(epoch, state, each)
 
 
 def until_kl(limit: float) -> Epochs:
     """Epochs until the mean KL of one of them is more than `limit`.
 
-    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. Skipped epochs take no time.
+    As in Spinning Up (Achiam 2018) and Stable-Baselines3, per epoch. A skipped epoch makes no
+    gradient steps, and takes no time for them.
     """
 
-    def run(epoch: Epoch, state: State, keys: Key) -> tuple[State, Losses]:
-        def body(carried: tuple[State, Array], key: Key) -> tuple[tuple[State, Array], Losses]:
+    def run(epoch: Epoch, state: State, each: Tree) -> tuple[State, Losses]:
+        def body(carried: tuple[State, Array], given: Tree) -> tuple[tuple[State, Array], Losses]:
             state, going = carried
 
             def skip(state: State) -> tuple[State, Losses]:
-                nothing = jax.eval_shape(epoch, state, key)[1]
+                nothing = jax.eval_shape(epoch, state, given)[1]
                 return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
 
-            state, parts = jax.lax.cond(going, lambda state: epoch(state, key), skip, state)
+            state, parts = jax.lax.cond(going, lambda state: epoch(state, given), skip, state)
             below = jnp.mean(parts.approx_kl) <= limit
             return (state, going & below), parts
 
-        (state, _), parts = jax.lax.scan(body, (state, jnp.ones((), bool)), keys)
+        (state, _), parts = jax.lax.scan(body, (state, jnp.ones((), bool)), each)
         return state, parts
 
     return run

@@ -80,8 +80,6 @@ def merge_stats(
         count: number of these rows.
         psum: sum over shards.
     """
-    count = psum(jnp.float32(count))
-    safe = jnp.maximum(count, 1.0)
     reach = jax.tree.map(lambda var: LIMIT * jnp.sqrt(var + EPSILON), variance(stats))
     reach = jax.tree.map(lambda x: jnp.where(stats.count < WARM_UP, jnp.inf, x), reach)
 
@@ -90,7 +88,8 @@ def merge_stats(
             lambda x, mean, reach: jnp.clip(x, mean - reach, mean + reach), rows, stats.mean, reach
         )
 
-    batch_mean = jax.tree.map(lambda x: psum(x) / safe, total(limited))
+    count, sums = psum((jnp.float32(count), total(limited)))
+    batch_mean = jax.tree.map(lambda x: x / jnp.maximum(count, 1.0), sums)
     batch_m2 = psum(
         total(lambda rows: jax.tree.map(lambda x, m: jnp.square(x - m), limited(rows), batch_mean))
     )
@@ -217,8 +216,8 @@ def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int
     def total(x: Array) -> Array:
         return jnp.sum(x, axes, where=valid, keepdims=True)
 
-    count = psum(total(jnp.ones_like(advantage)))
-    mean = psum(total(advantage)) / jnp.maximum(count, 1.0)
+    count, summed = psum((total(jnp.ones_like(advantage)), total(advantage)))
+    mean = summed / jnp.maximum(count, 1.0)
     centred = advantage - mean
     std = jnp.sqrt(psum(total(jnp.square(centred))) / jnp.maximum(count - 1.0, 1.0))
     return centred / (std + 1e-8)

@@ -24,6 +24,9 @@ Loss = Callable[[Params, Batch], tuple[Array, Losses]]
 BeforeEpoch = Callable[[Estimate, Params, Batch], Batch]
 """(estimate, params, batch) -> the batch of the next epoch."""
 
+NextBatch = Callable[[Params, Batch], Batch]
+"""(params, batch) -> the batch of the next epoch."""
+
 
 class Evaluation(NamedTuple):
     """Outputs of the current parameters for a batch's rows."""
@@ -88,12 +91,6 @@ def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
     return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)), norm
 
 
-def keep_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
-    """The batch, unchanged: its advantages are used in all epochs."""
-    del estimate, params
-    return batch
-
-
 def recompute_advantages(estimate: Estimate, params: Params, batch: Batch) -> Batch:
     """The next epoch's batch, with advantages and targets of the critic as it is now.
 
@@ -115,8 +112,8 @@ class Update(NamedTuple):
     """Loss of a minibatch's rows under network parameters."""
     psum: Reduce
     """Sum over shards. One gradient step needs one, of one flat vector."""
-    before_epoch: Callable[[Params, Batch], Batch] = lambda params, batch: batch
-    """(params, batch) -> the batch of the next epoch."""
+    before_epoch: NextBatch | None = None
+    """(params, batch) -> the batch of the next epoch; None: the same batch in all epochs."""
     prepare: Callable[[Batch], Batch] = unchanged
     """The rows of a minibatch -> the rows for the loss."""
     project: Callable[[Array], Array] = unchanged
@@ -192,15 +189,25 @@ def update_epochs(
     normalized = normalize.NORMALIZATIONS[config.advantage_normalization](update.psum)
     length = batch.valid.shape[0] // num_envs
 
-    def epoch(state: Descent, key: Key) -> tuple[Descent, Losses]:
-        current = update.before_epoch(optimizer.unravel(state.flat), batch)
+    def deal(batch: Batch, key: Key) -> tuple[Array, Array]:
         index = sequences.minibatch_indices(key, config, length, num_envs)
-        advantage = normalized(current.advantage[index], current.valid[index])
+        return index, normalized(batch.advantage[index], batch.valid[index])
+
+    def epoch(state: Descent, dealt: tuple[Array, Array]) -> tuple[Descent, Losses]:
+        return epochs.scan(partial(gradient_step, update, optimizer, hp, batch), state, dealt)
+
+    def fresh_epoch(fresh: NextBatch, state: Descent, key: Key) -> tuple[Descent, Losses]:
+        current = fresh(optimizer.unravel(state.flat), batch)
         step = partial(gradient_step, update, optimizer, hp, current)
-        return epochs.scan(step, state, (index, advantage))
+        return epochs.scan(step, state, deal(current, key))
 
     state = Descent(optimizers.flatten(params)[0], opt_state, jnp.zeros((), bool))
-    state, parts = epochs.make(config)(epoch, state, jax.random.split(key, config.num_epochs))
+    keys, before_epoch = jax.random.split(key, config.num_epochs), update.before_epoch
+    if before_epoch is None:  # one sum over shards for the statistics of all epochs' minibatches
+        dealt = jax.vmap(partial(deal, batch))(keys)
+        state, parts = epochs.make(config)(epoch, state, dealt)
+    else:
+        state, parts = epochs.make(config)(partial(fresh_epoch, before_epoch), state, keys)
     means = mean_losses(parts, config.num_minibatches)
     return Updated(optimizer.unravel(state.flat), state.opt_state, means)
 
