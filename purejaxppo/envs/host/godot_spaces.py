@@ -214,21 +214,15 @@ class Layout:
 
     def write(self, action: Any) -> list[Message]:
         """Actions [N, ...] of whole games as messages; each names its parts in the game's order."""
+        parts = action if isinstance(action, dict) else {"": action}
+        lists = {name: part.tolist() for name, part in parts.items()}
         if self.team is None:  # rows are actions as they are
             names = [name for name, _ in self.agents[0].actions]
-            parts = [action[name] for name in names] if isinstance(action, dict) else [action]
-            rows = zip(*[part.tolist() for part in parts], strict=True)
-            return [dict(zip(names, row, strict=True)) for row in rows]
-        if isinstance(action, dict):
-            lists = {name: part.tolist() for name, part in action.items()}
-            return [
-                {name: _own(lists[name][i], space) for name, space in agent.actions}
-                for i, agent in self._rows(len(next(iter(lists.values()))))
-            ]
-        values = action.tolist()
+            values = [lists.get(name) or lists[""] for name in names]
+            return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
         return [
-            {name: _own(values[i], space) for name, space in agent.actions}
-            for i, agent in self._rows(len(values))
+            {name: _own((lists.get(name) or lists[""])[i], space) for name, space in agent.actions}
+            for i, agent in self._rows(len(next(iter(lists.values()))))
         ]
 
     def _rows(self, count: int) -> Iterator[tuple[int, Agent]]:
