@@ -137,7 +137,7 @@ def check_host(config: EnvConfig) -> None:
         if getattr(config, field):
             raise ValueError(
                 f"env.{field} is for simulators in JAX and unity/, and {config.name} is neither: "
-                f"use a wrapper of its own"
+                f"vary it in the simulator itself"
             )
 
 

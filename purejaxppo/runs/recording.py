@@ -33,9 +33,10 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
         ValueError: as `video.record`.
     """
     stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
-    task, states, rewards = record_states(agent, seed=seed, deterministic=not stochastic)
+    task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
     video.record(task, states, path, title=agent.config.env.name, rewards=rewards)
-    return f"drew {len(rewards)} steps, return {number(rewards.sum())}, into {path}"
+    of_all = f" of all {agents} agents together" if agents > 1 else ""
+    return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {path}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):
@@ -44,6 +45,11 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     Returns:
         (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
+    return _record(agent, seed=seed, deterministic=deterministic)[:3]
+
+
+def _record(agent: Agent, *, seed: int, deterministic: bool | None):
+    """What `record_states` returns, and the number of agents."""
     config = agent.config
     env = registry.make(evaluated(config), 1, seed=seed, evaluation=True, film=True)
     film: Any = film_on_host if registry.on_host(config.env) else film_in_jax
@@ -55,7 +61,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
             states, rewards = film(env, agent, seed, deterministic)
     finally:
         env.close()
-    return env.task, states, rewards
+    return env.task, states, rewards, env.spec.num_agents
 
 
 def film_in_jax(env: VectorEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None):

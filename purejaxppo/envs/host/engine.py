@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from purejaxppo.envs.host import keeper
 
@@ -188,8 +188,31 @@ class Unowned(Engine):
 
 
 def has_display() -> bool:
-    """True if a program can open a window: always on macOS, on Linux where there is a server."""
-    return sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+    """True if a program can open a window: always on macOS, on Linux where a server answers."""
+    if sys.platform == "darwin":
+        return True
+    host, _, number = os.environ.get("DISPLAY", "").rpartition(":")
+    number = number.partition(".")[0]
+    wayland = os.environ.get("WAYLAND_DISPLAY", "")
+    local = f"/tmp/.X11-unix/X{number}"
+    found = False
+    if wayland:
+        folder = os.environ.get("XDG_RUNTIME_DIR", "")
+        found = _answers(socket.AF_UNIX, os.path.join(folder, wayland))
+    if number.isdigit() and host in ("", "unix"):
+        return found or any(_answers(socket.AF_UNIX, path) for path in (local, f"\0{local}"))
+    return found or (number.isdigit() and _answers(socket.AF_INET, (host, 6000 + int(number))))
+
+
+def _answers(family: socket.AddressFamily, address: Any) -> bool:
+    """True if somebody listens there."""
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(address)
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def close_all(engines: Sequence[Engine]) -> None:

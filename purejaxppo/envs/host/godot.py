@@ -117,7 +117,7 @@ def _has_display_for_film(name: str) -> bool:
     if not has_display():
         notice.warning(
             "%s: there is no display, so that the film shows what the first agent observes; within "
-            "xvfb-run it shows the game's own picture",
+            "xvfb-run it shows the game's own pictures",
             name,
         )
     return has_display()

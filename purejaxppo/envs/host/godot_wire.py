@@ -67,13 +67,13 @@ class Wire:
             WireError: the game closed its end (""), was silent, or sent what is no message.
         """
         self._limit(seconds)
+        deadline = time.monotonic() + seconds
         read = self._read
         if not read:
             data = self._some(CHUNK, seconds)
             if int.from_bytes(data[:4], "little") == len(data) - 4:  # all of a message, as mostly
                 return _message(data[4:])
             read += data
-        deadline = time.monotonic() + seconds
         while len(read) < 4:
             self._more(CHUNK, deadline, seconds)
         size = int.from_bytes(read[:4], "little")

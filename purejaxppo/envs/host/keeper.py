@@ -8,8 +8,6 @@ game and all processes that it started are ended. The exit code is the game's; 1
 signal n ended the game, and 127 that there was nothing to start.
 """
 
-import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,14 +15,12 @@ import sys
 import threading
 import time
 
-PR_SET_TIMERSLACK = 29  # of Linux's prctl
 GRACE_SECONDS = 2.0  # for a game to end by itself after the trainer has
 
 
 def keep(log: str, largest: int, command: list[str]) -> int:
     """Runs the game until it ends, or the trainer does: -> exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
-    punctual()
     try:
         game = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -41,16 +37,6 @@ def keep(log: str, largest: int, command: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)  # its own children
     return code if code >= 0 else 128 - code
-
-
-def punctual() -> None:
-    """Lets the game's short sleeps be as short as it asks for.
-
-    Godot's plugin sleeps for 10 us between looks for an action, of which Linux makes 60 unless it
-    is told that there is no slack.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # another system than Linux
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(1))
 
 
 def copy(source, log: str, largest: int) -> None:

@@ -17,6 +17,7 @@ from purejaxppo.envs.host.engine import (
     accept,
     close_all,
     free_port,
+    has_display,
     listen,
 )
 
@@ -152,3 +153,26 @@ def test_free_ports_are_free_and_a_taken_one_is_named():
     port = free_port()
     with listen(port), pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):
         listen(port)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+def test_a_display_is_one_where_somebody_answers(monkeypatch, tmp_path):
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    for nobody in ("", ":", ":nine", ":98765", "127.0.0.1:1"):
+        monkeypatch.setenv("DISPLAY", nobody)
+        assert not has_display()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("\0/tmp/.X11-unix/X98765")
+        server.listen()
+        for there in (":98765", ":98765.0", "unix:98765"):
+            monkeypatch.setenv("DISPLAY", there)
+            assert has_display()
+    monkeypatch.setenv("DISPLAY", ":98765")
+    assert not has_display()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
+    assert not has_display()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "wayland-0"))
+        server.listen()
+        assert has_display()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -241,9 +242,70 @@ def test_strangers_and_further_players_are_sent_away(server):
 
 def test_what_is_no_call_of_a_player_is_an_error_of_the_protocol(server):
     with dial(server) as player:
-        player.sendall(greeting() + frame(1, 5, 1, CALL))
+        player.sendall(greeting() + call(1, b"first"))
+        assert receive(server) == b"first"
+        server.reply(b"go on")
+        player.sendall(frame(1, 5, 3, CALL))
         with pytest.raises(ProtocolError, match="without a message"):
             receive(server)
+
+
+def test_before_the_player_whoever_makes_no_call_of_a_player_is_sent_away(server):
+    with dial(server) as stranger, dial(server) as player:
+        stranger.sendall(greeting() + frame(1, 5, 1, CALL))
+        time.sleep(0.1)
+        assert server.receive(0.2) is None
+        player.sendall(greeting() + call(1, b"first"))
+        assert receive(server) == b"first"
+
+
+def test_a_player_that_nobody_waits_for_is_greeted(server):
+    with dial(server) as player:
+        player.sendall(calls.PREFACE)
+        player.settimeout(5.0)
+        server.serve()
+        server.serve()
+        assert frames(player.recv(1_000))[0][0] == 4
+        player.sendall(greeting()[len(calls.PREFACE) :] + call(1, b"first"))
+        time.sleep(0.1)
+        server.serve()
+        server.serve()
+        assert server.receive(0.0) == b"first"
+        server.reply(b"go on")
+        player.sendall(call(3, b"next"))
+        assert receive(server) == b"next"
+
+
+def test_players_that_hang_are_waited_for_once():
+    servers = [Server() for _ in range(4)]
+    with ExitStack() as stack:
+        for server in servers:
+            player = stack.enter_context(dial(server))
+            player.sendall(greeting() + call(1, b"first"))
+            assert receive(server) == b"first"
+        began = time.monotonic()
+        for server in servers:
+            server.hang_up()
+        for server in servers:
+            server.close()
+    assert time.monotonic() - began < 1.5
+
+
+def test_a_long_answer_is_sent_on_while_the_client_reads(server):
+    with dial(server) as player, ThreadPoolExecutor() as thread:
+        player.sendall(greeting((4, (1 << 31) - 1)) + frame(8, 0, 0, b"\x7f\0\0\0"))
+        player.sendall(call(1, b"first"))
+        assert receive(server) == b"first"
+        server.reply(bytes(20_000_000))
+        began = time.monotonic()
+        waiting = thread.submit(receive, server)
+        player.settimeout(10.0)
+        data = bytearray()
+        while len(data) < 20_000_000:
+            data += player.recv(1 << 20)
+        assert time.monotonic() - began < 5.0
+        player.sendall(call(3, b"next"))
+        assert waiting.result() == b"next"
 
 
 def test_a_player_that_closes_is_gone(server):
@@ -287,7 +349,7 @@ def test_who_calls_while_the_service_ends_hears_the_last_answer():
 
 
 CLIENT = """
-import sys, grpc
+import sys, time, grpc
 with grpc.insecure_channel(f"localhost:{sys.argv[1]}") as channel:
     call = channel.unary_unary(sys.argv[2])
     for size in map(int, sys.argv[3:]):

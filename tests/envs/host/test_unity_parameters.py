@@ -16,6 +16,8 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.unity import channels
 from purejaxppo.envs.host.unity.parameters import Parameter, parse
+from purejaxppo.envs.host.unity.player import Player, PlayerSpec
+from purejaxppo.envs.host.unity.players import probe
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),
@@ -267,3 +269,18 @@ def test_a_resumed_run_goes_on_with_the_values_of_its_updates(path, tmp_path):
 def test_an_asynchronous_run_has_the_values_of_its_rollouts(path, tmp_path):
     heard = run(path, tmp_path, name="beside", more="asynchronous: true")
     np.testing.assert_allclose(heard, RAMP, atol=1e-6)
+
+
+def test_parameters_that_change_before_the_first_step_begin_the_episodes_anew(path):
+    spec = PlayerSpec(path, timeout=20.0, parameters=(("goal", Parameter("constant", (0.5,))),))
+    player = Player(spec, 0)
+    try:
+        player.connect()
+        probe(player, {"": 0})
+        begun = player.first
+        player.tell({"goal": Parameter("constant", (0.5,))})
+        assert player.first is begun is not None
+        player.tell({"goal": Parameter("constant", (0.25,))})
+        assert player.first is None
+    finally:
+        player.kill()

@@ -102,6 +102,8 @@ def varied(
             )
         if found[name].kind != CONSTANT:
             raise ValueError(f"{where}: env.options.parameters.{name} is drawn already")
+        if abs(found[name].numbers[0]) * (1 + spread) > LARGEST:
+            raise ValueError(f"{where}: {found[name].numbers[0]:g} x {1 + spread:g} is too large")
         found[name] = replace(found[name], spread=spread)
     return found
 

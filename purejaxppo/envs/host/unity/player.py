@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,13 +128,16 @@ class Player:
         self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
         return Engine(f"player {number}", command, self._folder / f"player{number}.log")
 
-    def connect(self) -> None:
+    def connect(self, others: Sequence["Player"] = ()) -> None:
         """Waits for its first message, and answers.
+
+        Args:
+            others: that connect meanwhile, and are waited for later.
 
         Raises:
             EngineError: none came in time, or it is no player of this protocol.
         """
-        output = self._output("connect")
+        output = self._output("connect", others)
         if not output.HasField("rl_initialization_output"):
             raise self.error("did not name itself first, as a player of ML-Agents does")
         there = output.rl_initialization_output
@@ -142,7 +145,7 @@ class Player:
             messages.check_version(there.communication_version)
         self._learn(output)
         self._reply(messages.initialization(self.seed, self.spec.package_version))
-        self._output("be ready")
+        self._output("be ready", others)
 
     def reset(self) -> Message:
         """Begins all episodes anew; its first RLOutput."""
@@ -154,6 +157,7 @@ class Player:
     def tell(self, parameters: Mapping[str, Parameter]) -> None:
         """Sends parameters that have changed with the next reset or actions."""
         changed = {k: x for k, x in parameters.items() if self._parameters.get(k) != x}
+        self.first = None if changed else self.first  # which had begun with others
         self._parameters |= changed
         self._news |= changed
 
@@ -199,12 +203,13 @@ class Player:
     def release(self) -> None:
         """Tells the player to quit, and closes the connection."""
         self._reply(messages.command(messages.QUIT, status=messages.QUIT_STATUS))
-        self._server.close()
+        self._server.hang_up()
         self.engine.release()
 
     def close(self) -> None:
         """Ends the player, and removes its log; a second call does nothing."""
         self.release()
+        self._server.close()
         self.engine.close()
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -212,15 +217,21 @@ class Player:
     def kill(self) -> None:
         """Ends a player that may hang, at once, and keeps its log."""
         self.release()
+        self._server.close(wait=False)
         self._folder = None
         self.engine.kill()
 
-    def _output(self, doing: str) -> Message:
+    def _output(self, doing: str, others: Sequence["Player"] = ()) -> Message:
         """The next message's UnityOutput."""
-        seconds = self.spec.timeout
+
+        def receive(seconds: float) -> bytes | None:
+            for other in others:
+                other._server.serve()
+            return self._server.receive(seconds)
+
         try:
             with self.named():
-                data = self.engine.wait_for(self._server.receive, doing, seconds)
+                data = self.engine.wait_for(receive, doing, self.spec.timeout)
                 message = messages.parse(data)
         except Gone:
             raise self.engine.death(doing) from None

@@ -67,8 +67,8 @@ class Players:
         try:
             for i in range(len(ready), count):
                 self.players.append(Player(spec, (seed + i) % 2**31, i))
-            for player in self.players[len(ready) :]:
-                player.connect()
+            for i in range(len(ready), count):
+                self.players[i].connect(others=self.players[i + 1 :])
         except BaseException as error:
             self._fail(error)
             raise

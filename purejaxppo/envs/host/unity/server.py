@@ -48,6 +48,13 @@ class Server:
         self._player: socket.socket | None = None
         self._calls = Calls()  # of the player
         self._farewell = b""
+        self._early: bytes | None = None  # a first message that nobody has asked for yet
+        self._closing = 0.0  # the time until which the player may read the last answer
+
+    def serve(self) -> None:
+        """Greets a player that nobody waits for yet: it gives up after 20 s without a greeting."""
+        if self._player is None and self._listeners:
+            self._early = self._find(0.0)
 
     def receive(self, seconds: float) -> bytes | None:
         """The player's next message; None if there is none in time.
@@ -56,6 +63,9 @@ class Server:
             Gone: the player closed its connection.
             ProtocolError: it sent what is no call.
         """
+        if self._early is not None:
+            early, self._early = self._early, None
+            return early
         if self._player is None:
             return self._find(seconds)
         deadline = time.monotonic() + seconds
@@ -76,11 +86,22 @@ class Server:
         with contextlib.suppress(OSError):  # which `receive` finds, too
             _send(self._player, self._calls, PATIENCE_SECONDS)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Ends the service; a player that waits for an answer finds its connection closed."""
-        if self._player is not None:
+        if self._player is not None and not self._closing:
+            self._closing = time.monotonic() + GOODBYE_SECONDS
             with contextlib.suppress(OSError, Gone, ProtocolError):
                 self._say_goodbye(self._player)
+
+    def close(self, *, wait: bool = True) -> None:
+        """Closes all connections, once the player has read its last answer if there is time."""
+        self.hang_up()
+        if self._player is not None:
+            with contextlib.suppress(OSError):
+                while wait and (left := self._closing - time.monotonic()) > 0:
+                    self._player.settimeout(left)
+                    if not self._player.recv(CHUNK):
+                        break
             self._player.close()
         self._player = None
         self._turn_away()
@@ -117,7 +138,7 @@ class Server:
         calls = self._clients[client]
         try:
             message = _read(client, calls, PATIENCE_SECONDS)
-        except Gone:  # another address of the same player, or a stranger
+        except (Gone, ProtocolError):  # another address of the same player, or a stranger
             ready.unregister(client)
             del self._clients[client]
             client.close()
@@ -145,11 +166,6 @@ class Server:
             self._calls.answer(self._farewell)
         _send(player, self._calls, PATIENCE_SECONDS)
         player.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + GOODBYE_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
-            player.settimeout(left)
-            if not player.recv(CHUNK):
-                break
 
 
 def _read(client: socket.socket, calls: Calls, seconds: float) -> bytes | None:
@@ -162,7 +178,7 @@ def _read(client: socket.socket, calls: Calls, seconds: float) -> bytes | None:
     try:
         if calls.out:
             _send(client, calls, seconds)
-        client.settimeout(seconds)
+        client.settimeout(min(seconds, 0.01) if calls.out else seconds)
         data = client.recv(CHUNK)
         if not data:
             raise Gone
