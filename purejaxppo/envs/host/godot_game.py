@@ -122,9 +122,9 @@ class Game:
             raise self.engine.error("sent a message that it was not asked for")
         self.send({"type": "action", "action": actions})
 
-    def answer(self) -> Reply:
-        """The result of the actions that were sent."""
-        message = self._receive("step", "step")
+    def answer(self, eager: float = 0.0) -> Reply:
+        """The result of the actions that were sent; for `eager` seconds it is waited for awake."""
+        message = self._receive("step", "step", eager)
         assert self.layout is not None
         size = self.layout.size
         try:
@@ -183,11 +183,11 @@ class Game:
             wire.close()
         self._server.close()
 
-    def _receive(self, kind: str, doing: str) -> Message:
+    def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
         """The next message, which is to be of one type."""
         assert self._wire is not None
         try:
-            message = self._wire.receive(self._launch.timeout)
+            message = self._wire.receive(self._launch.timeout, eager)
         except WireError as error:
             raise self._named(error, doing) from None
         if message.get("type") != kind:

@@ -20,8 +20,12 @@ from purejaxppo.envs.host.godot_spaces import BAD, Message
 from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.workers import cores
 from purejaxppo.spaces import LARGEST, MASK
 
+EAGER_SECONDS = 3e-4
+"""For so long an answer is waited for awake where there are more cores than games: falling asleep
+and waking up takes a third of the time of a small game's step."""
 TRIES = 3  # resets before one that returns NaN is an error
 
 
@@ -62,6 +66,7 @@ class Games:
             self._end()
             raise
         self.size = self.layout.size
+        self._eager = EAGER_SECONDS if count < cores() else 0.0
         self._none = np.zeros(count * self.size, bool)
         self._calm = False  # no game is to be reset, and no row skipped
         self._over = [True] * count  # the game is to be reset, or is a new one
@@ -225,7 +230,7 @@ class Games:
             return self._finish_reset(index)
         if index not in self._broken:
             try:
-                return self._games[index].answer()
+                return self._games[index].answer(self._eager)
             except EngineError as error:
                 self._fail(index, error)
         size = self.size

@@ -60,8 +60,8 @@ class Wire:
         except OSError:
             raise WireError("") from None
 
-    def receive(self, seconds: float) -> dict[str, Any]:
-        """The next message, within `seconds`.
+    def receive(self, seconds: float, eager: float = 0.0) -> dict[str, Any]:
+        """The next message, within `seconds`; for `eager` seconds this process does not sleep.
 
         Raises:
             WireError: the game closed its end (""), was silent, or sent what is no message.
@@ -70,7 +70,7 @@ class Wire:
         deadline = time.monotonic() + seconds
         read = self._read
         if not read:
-            data = self._some(CHUNK, seconds)
+            data = self._at_once(eager) or self._some(CHUNK, seconds)
             if int.from_bytes(data[:4], "little") == len(data) - 4:  # all of a message, as mostly
                 return _message(data[4:])
             read += data
@@ -116,6 +116,18 @@ class Wire:
         if time.monotonic() >= deadline:
             raise WireError(f"did not answer within {seconds:g} s")
         self._read += self._some(most, seconds)
+
+    def _at_once(self, eager: float) -> bytes:
+        """What arrives within `eager` seconds, if anything does."""
+        end = time.perf_counter() + eager
+        while time.perf_counter() < end:
+            try:
+                return self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                break
+        return b""
 
     def _some(self, most: int, seconds: float) -> bytes:
         """What has arrived; waits if it is nothing."""

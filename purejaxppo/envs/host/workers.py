@@ -64,7 +64,7 @@ class WorkerPool:
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
         self._stop = weakref.finalize(self, stop_all, self._workers)
-        count = min(num_workers or _cores(), num_envs)
+        count = min(num_workers or cores(), num_envs)
         bounds = [num_envs * i // count for i in range(count + 1)]
         memory = _shared_file()
         try:
@@ -212,7 +212,7 @@ def _shared_file() -> int:
         return os.dup(file.fileno())
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -326,3 +326,18 @@ def test_no_frame_does_more_than_be_refused(count):
             assert [part.shape for part in parsed.obs] == [(2, 3), (2, 2, 2, 3), (2, 3), (2,)]
             assert parsed.reward.shape == parsed.done.shape == (2,)
     assert 0.5 * count < refused < count
+
+
+def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
+    wire, game = pair
+    game.sendall(frame({"x": 1}))
+    assert wire.receive(SECONDS, eager=1.0) == {"x": 1}
+    threading.Timer(0.1, game.sendall, [frame({"x": 2})]).start()
+    assert wire.receive(5.0, eager=0.01) == {"x": 2}
+    threading.Timer(0.1, game.sendall, [frame({"x": 3})]).start()
+    assert wire.receive(5.0, eager=2.0) == {"x": 3}
+    with pytest.raises(WireError, match="did not answer within"):
+        wire.receive(SECONDS, eager=0.01)
+    game.close()
+    with pytest.raises(WireError, match="^$"):
+        wire.receive(SECONDS, eager=1.0)
