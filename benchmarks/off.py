@@ -25,6 +25,7 @@ TASKS: dict[str, tuple[str, int]] = {
     "cartpole": ("cartpole.yaml", 0),
     "hopper": ("hopper.yaml", 0),
     "hopper_v5": ("hopper_v5.yaml", 0),
+    "cartpole_hidden": ("cartpole_hidden.yaml", 0),
     "cartpole, 32 seeds": ("cartpole.yaml", 32),
 }
 """Task -> config, and seeds in one program (0: one agent)."""
