@@ -329,7 +329,8 @@ def replay(data, update):
 def recorded_parts(task, monkeypatch):
     """Parts by the recorded run's settings; of the environment there are only the spaces."""
     obs, action = MODELS[task].spaces
-    env = SimpleNamespace(spec=EnvSpec(obs, action, num_envs=recorded.NUM_ENVS))
+    spec = EnvSpec(obs, action, num_envs=recorded.NUM_ENVS)
+    env = SimpleNamespace(spec=spec, at=lambda state, progress: state)
     monkeypatch.setattr(registry, "make", lambda *_, **__: env)
     config = PPOConfig(
         learning_rate=recorded.LEARNING_RATE,

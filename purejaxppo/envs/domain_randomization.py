@@ -136,8 +136,8 @@ def check_host(config: EnvConfig) -> None:
     for field in ("randomize", "curriculum"):
         if getattr(config, field):
             raise ValueError(
-                f"env.{field} is for simulators in JAX and unity/, and {config.name} is neither: "
-                f"vary it in the simulator itself"
+                f"env.{field}: {config.name} runs on the host, where unity/ alone can be varied "
+                f"from here: vary it in the simulator itself"
             )
 
 
