@@ -339,5 +339,5 @@ def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
     with pytest.raises(WireError, match="did not answer within"):
         wire.receive(SECONDS, eager=0.01)
     game.close()
-    with pytest.raises(WireError, match="^$"):
+    with pytest.raises(WireError, match=r"^$"):
         wire.receive(SECONDS, eager=1.0)
