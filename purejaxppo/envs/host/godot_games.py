@@ -23,7 +23,7 @@ from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.workers import cores
 from purejaxppo.spaces import LARGEST, MASK
 
-EAGER_SECONDS = 3e-4
+EAGER_SECONDS = 1e-3
 """For so long an answer is waited for awake where there are more cores than games: falling asleep
 and waking up takes a third of the time of a small game's step."""
 TRIES = 3  # resets before one that returns NaN is an error
