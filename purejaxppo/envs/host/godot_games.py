@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import EngineError, close_all
+from purejaxppo.envs.host.engine import EngineError, close_all, cores
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
 from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
-from purejaxppo.envs.host.workers import cores
 from purejaxppo.spaces import LARGEST, MASK
 
 EAGER_SECONDS = 1e-3

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from purejaxppo.envs.host.engine import cores
 from purejaxppo.envs.host.factory import Maker, make_one, make_spec
 from purejaxppo.envs.host.handles import Handle, ProcessHandle, ThreadHandle, WorkerError, stop_all
 from purejaxppo.envs.host.pool_step import PoolStep
@@ -210,10 +211,3 @@ def _shared_file() -> int:
         return os.memfd_create("purejaxppo")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
