@@ -271,7 +271,7 @@ def first_minutes(rows: Rows) -> list[str]:
         "interpolated between evaluations; this "
         "library with ant.yaml (its schedules over twice the steps), and Brax's PPO with the same "
         "sizes and the rest of Brax's own settings for ant. Contenders take turns, seed by seed, "
-        f"on {rows[0]['cores']} cores of an {rows[0]['device']}. "
+        f"on {machine(rows)}. "
         "Untrained, an ant that stands gets 1,000.",
         "",
         "![Returns over seconds](pictures/first_minutes.png)",
@@ -298,7 +298,7 @@ def startup(rows: Rows) -> list[str]:
         "",
         "`python benchmarks/startup.py --before FOLDER`: seconds of whole processes, medians of "
         "rounds in which all take turns, with the range, "
-        f"on {rows[0]['cores']} cores of an {rows[0]['device']}. Before is version 0.2.0. Cold "
+        f"on {machine(rows)}. Before is version 0.2.0. Cold "
         "starts have an empty cache. Importing JAX and Brax alone is `python -c 'import jax, "
         "brax.envs'`.",
         "",

@@ -46,9 +46,9 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
     XLA's CPU runtime gains next to nothing from a second core on this kind of work, but does from
     a second device. `devices` 0 takes every core that the process may run on.
 
-    It also hands operations that do not depend on each other to threads, with which a call of the
-    host takes 60 us in place of 20 (`benchmarks/engines.py`): programs that call the host do
-    without, unless XLA_FLAGS say otherwise.
+    It also hands operations that do not depend on each other to threads, and then a call of the
+    host waits for one to wake up: programs that call the host do without, unless XLA_FLAGS say
+    otherwise.
     """
     # In a notebook JAX may be in use already: then its devices stay.
     with contextlib.suppress(RuntimeError):

@@ -198,17 +198,18 @@ def has_display() -> bool:
     """True if a program can open a window: always on macOS, on Linux where a server answers."""
     if sys.platform == "darwin":
         return True
+    servers: list[tuple[socket.AddressFamily, Any]] = []
+    if wayland := os.environ.get("WAYLAND_DISPLAY"):
+        folder = os.environ.get("XDG_RUNTIME_DIR", "")
+        servers.append((socket.AF_UNIX, os.path.join(folder, wayland)))
     host, _, number = os.environ.get("DISPLAY", "").rpartition(":")
     number = number.partition(".")[0]
-    wayland = os.environ.get("WAYLAND_DISPLAY", "")
-    local = f"/tmp/.X11-unix/X{number}"
-    found = False
-    if wayland:
-        folder = os.environ.get("XDG_RUNTIME_DIR", "")
-        found = _answers(socket.AF_UNIX, os.path.join(folder, wayland))
     if number.isdigit() and host in ("", "unix"):
-        return found or any(_answers(socket.AF_UNIX, path) for path in (local, f"\0{local}"))
-    return found or (number.isdigit() and _answers(socket.AF_INET, (host, 6000 + int(number))))
+        local = f"/tmp/.X11-unix/X{number}"
+        servers += [(socket.AF_UNIX, local), (socket.AF_UNIX, f"\0{local}")]
+    elif number.isdigit():
+        servers.append((socket.AF_INET, (host, 6000 + int(number))))
+    return any(_answers(*server) for server in servers)
 
 
 def _answers(family: socket.AddressFamily, address: Any) -> bool:

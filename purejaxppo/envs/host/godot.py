@@ -114,13 +114,14 @@ def make(
 
 def _has_display_for_film(name: str) -> bool:
     """True if there is a display; if not, says what the film shows then."""
-    if not has_display():
+    there = has_display()
+    if not there:
         notice.warning(
             "%s: there is no display, so that the film shows what the first agent observes; within "
             "xvfb-run it shows the game's own pictures",
             name,
         )
-    return has_display()
+    return there
 
 
 def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:

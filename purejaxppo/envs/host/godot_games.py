@@ -23,8 +23,8 @@ from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.spaces import LARGEST, MASK
 
 EAGER_SECONDS = 1e-3
-"""For so long an answer is waited for awake where there are more cores than games: falling asleep
-and waking up takes a third of the time of a small game's step."""
+"""For so long an answer is waited for awake where there are more cores than games: a process that
+falls asleep and wakes up again takes a good part of a small game's step."""
 TRIES = 3  # resets before one that returns NaN is an error
 
 
@@ -50,7 +50,6 @@ class Games:
         self._logs = [self._folder]  # to remove
         self._games: list[Game] = []
         self._stop = weakref.finalize(self, _close, self._games, self._logs)
-        self._ending = _Ending(weakref.proxy(self))
         self.extend(count)
 
     def extend(self, count: int) -> None:
@@ -79,7 +78,7 @@ class Games:
         self._check()
         self._over, self._calm = [True] * len(self._games), False
         self._skipped = np.zeros_like(self._none)
-        with self._ending:
+        with self._closing():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]
         self._over, self._calm = [False] * len(self._games), True
@@ -101,7 +100,7 @@ class Games:
         if not self._calm:
             for row in np.flatnonzero(self._skipped):
                 messages[row] = self.layout.nothing[row % size]
-        with self._ending:
+        with self._closing():
             self._begin_resets()
             for index, game in enumerate(self._games):
                 if not self._over[index]:
@@ -113,7 +112,7 @@ class Games:
     def recv(self) -> PoolStep:
         """The second half of `step`: waits for the answers."""
         self._check()
-        with self._ending:
+        with self._closing():
             replies = [self._reply(index) for index in range(len(self._games))]
             if self._calm and not self._broken:
                 quick = uneventful(self.layout, replies, self._none)
@@ -155,10 +154,15 @@ class Games:
         if not self._stop.alive:
             raise RuntimeError("the games are closed")
 
-    def fail(self, error: BaseException) -> None:
-        """Ends all games; a game's own error is raised again by every later call."""
-        self._failure = error if isinstance(error, EngineError) else None
-        self._end()
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends all games at any error, and keeps their logs."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error if isinstance(error, EngineError) else None
+            self._end()
+            raise
 
     def _end(self) -> None:
         """Ends all games at once, without asking them to quit, and keeps their logs."""
@@ -294,20 +298,6 @@ class Games:
         out.truncated[~ok] = False
         out.at_once[over] = False
         self._skipped[over] = False
-
-
-class _Ending:
-    """Ends all games at any error, and keeps their logs; `contextlib` takes five times as long."""
-
-    def __init__(self, games: Games) -> None:
-        self._games = games
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None:
-            self._games.fail(error)
 
 
 def _close(games: list[Game], logs: list[Path]) -> None:
