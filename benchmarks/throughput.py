@@ -39,13 +39,16 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 TASKS["hopper256"] = {**TASKS["hopper64"], "hidden": (256, 256)}
 CONTENDERS = {
-    "ours": "purejaxppo, transitions shuffled, every core a device",
-    "ours-trajectories": "purejaxppo, whole trajectories shuffled, every core a device",
+    "ours": "purejaxppo, transitions shuffled, every core a device, kept awake",
+    "ours-asleep": "the same with `keep_cores_awake: never`",
+    "ours-trajectories": "purejaxppo, whole trajectories shuffled, every core a device, kept awake",
     "ours-one-device": "purejaxppo, transitions shuffled, one device",
     "random": "the simulator under a random policy, every core a device",
     "brax": "Brax's own PPO, equal sizes and epochs, one device (its default)",
     "brax-devices": "Brax's own PPO, equal sizes and epochs, every core a device",
+    "brax-awake": "the same with cores kept awake by purejaxppo's processes",
 }
+AWAKE = ("ours", "ours-trajectories", "brax-awake")
 
 
 def main() -> None:
@@ -68,7 +71,7 @@ def main() -> None:
             for name in args.contenders
             if TASKS[task]["env"].startswith("brax/") or not name.startswith("brax")
         }
-        results[task] = turns.measure(commands, args.repeats)
+        results[task] = turns.measure(commands, args.repeats, AWAKE)
         show(task, {name: result.speeds for name, result in results[task].items()})
     rows = [
         result.row(task=task, contender=name, about=CONTENDERS[name], sizes=TASKS[task])

@@ -14,10 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, TextIO
 
 import machine
+
+
+SETTLED = 0.2
+"""Seconds after which the processes that keep cores awake have begun."""
 
 
 class Result(NamedTuple):
@@ -42,8 +46,10 @@ class Result(NamedTuple):
         }
 
 
-def measure(commands: dict[str, list[str]], repeats: int) -> dict[str, Result]:
-    """Runs the contenders' commands in turns."""
+def measure(
+    commands: dict[str, list[str]], repeats: int, awake: Collection[str] = ()
+) -> dict[str, Result]:
+    """Runs the contenders' commands in turns; cores are kept awake in those of some."""
     workers: dict[str, Worker] = {}
     results: dict[str, Result] = {}
     with contextlib.ExitStack() as stack:
@@ -55,9 +61,20 @@ def measure(commands: dict[str, list[str]], repeats: int) -> dict[str, Result]:
             results[name] = Result([], json.loads(workers[name].expect("ready")))
         for _ in range(repeats):
             for name, worker in workers.items():
-                worker.go()
-                results[name].speeds.append(float(worker.expect("speed")))
+                with kept_awake() if name in awake else contextlib.nullcontext():
+                    worker.go()
+                    results[name].speeds.append(float(worker.expect("speed")))
     return results
+
+
+@contextlib.contextmanager
+def kept_awake() -> Iterator[None]:
+    """As `python -m purejaxppo.train` keeps cores awake, whoever is at work."""
+    from purejaxppo.parallel import awake
+
+    with awake.kept_awake(True):
+        time.sleep(SETTLED)
+        yield
 
 
 class Worker:

@@ -430,6 +430,32 @@ def roofline(rows: Rows) -> list[str]:
     return lines
 
 
+def awake(rows: Rows) -> list[str]:
+    """Training with cores kept awake beside training without, a table per device."""
+    lines = []
+    for (device, cores), runs in group(rows, "device", "cores").items():
+        lines += [
+            "",
+            "### Cores kept awake",
+            "",
+            "`python benchmarks/awake.py`, and `--beside`, where a program of somebody else keeps "
+            "one core busy: training steps per second with `keep_cores_awake: never` and `always`, "
+            f"in turns; medians, and quartiles of a round's ratio. {cores} x {device}.",
+            "",
+            "| task | beside another program | never | always | ratio | quartiles |",
+            "| --- " * 6 + "|",
+        ]
+        for run in runs:
+            ratios = [b / a for a, b in zip(run["without"], run["kept"], strict=True)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            never, always = (statistics.median(run[name]) for name in ("without", "kept"))
+            lines.append(
+                f"| {run['task']} | {'yes' if run['beside'] else ''} | {never:,.0f} | {always:,.0f} "
+                f"| {middle:.2f} | {low:.2f} to {high:.2f} |"
+            )
+    return lines
+
+
 def jax_world(rows: Rows) -> list[str]:
     """Simulators in JAX, through our protocol and by their own auto-reset."""
     if not rows:
@@ -894,6 +920,7 @@ def document() -> str:
         "simulator alone, which no training can outrun.",
         *throughput(speeds),
         *roofline(read("roofline.jsonl")),
+        *awake(read("awake.jsonl")),
         *jax_world(read("jax_world.jsonl")),
         *jax_training(read("jax_training.jsonl")),
         *host(read("host.jsonl")),

@@ -18,7 +18,14 @@ from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.program_store import ProgramStore, folder
 
-WITHOUT_EFFECT = ("seed", "num_seeds", "run_dir", "callbacks", "eval.interval")
+WITHOUT_EFFECT = (
+    "seed",
+    "num_seeds",
+    "run_dir",
+    "callbacks",
+    "keep_cores_awake",
+    "eval.interval",
+)
 """Fields that no program of one run depends on: seeds are arguments of programs."""
 SECTIONS_WITHOUT_EFFECT = ("logging.", "checkpoint.", "pretrain.")
 ENVIRONMENT = ("JAX_", "XLA_", "TF_", "CUDA_", "NVIDIA_", "LIBTPU_", "MJX_", "WARP_")

@@ -19,7 +19,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.learner import Parts
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import awake, processes
 from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu_cores
 from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
@@ -107,6 +107,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     if config.devices > len(found[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
     devices.check_cpu(config, found[0][0])
+    awake.check(config.keep_cores_awake)
     return [device for own in found for device in own[: config.devices or None]]
 
 
@@ -197,12 +198,14 @@ def execute(run: TrainingLoop) -> int:
     log_file = set_up_log(config, run_dir)
     device = run.programs.devices[0]
     used = run.programs.shards.num_devices
+    stay_awake = awake.wanted(config.keep_cores_awake, run.programs.shards)
+    kept = " kept awake" * stay_awake
     members = len(run.programs.members)
     agents = f"{members} agents of " if members > 1 else ""
     shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     apart = f" in {jax.process_count()} processes" * processes.is_distributed()
     console.say(
-        f"{config.env.name} on {used} x {device.device_kind} ({device.platform}){apart}, "
+        f"{config.env.name} on {used} x {device.device_kind} ({device.platform}){kept}{apart}, "
         f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
     )
     with closed_after_failure(run), all_present(run), devices.enough_memory(config):
@@ -211,7 +214,12 @@ def execute(run: TrainingLoop) -> int:
     console.start()
     started = time.perf_counter()
     try:
-        with closed_after_failure(run), all_present(run), devices.enough_memory(config):
+        with (
+            closed_after_failure(run),
+            all_present(run),
+            devices.enough_memory(config),
+            awake.kept_awake(stay_awake),
+        ):
             run.train(state, interrupt)
         console.stop()
         run.close()
