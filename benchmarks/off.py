@@ -89,6 +89,7 @@ class Version:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=checkout,  # which Python looks at first
             env={**os.environ, "PYTHONPATH": str(checkout)},
         )
 

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from purejaxppo import spaces
-from purejaxppo.agents import convolutions
+from purejaxppo.agents import convolutions, products
 from purejaxppo.aliases import Array, Key, Obs
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.parallel import platforms
@@ -65,7 +65,13 @@ def dense(
     kernel = orthogonal(scale) if initializer == "orthogonal" else nn.initializers.lecun_normal()
     if not scale:
         kernel = nn.initializers.zeros
-    return nn.Dense(features, dtype=jnp.dtype(dtype), kernel_init=kernel, name=name)
+    return nn.Dense(
+        features,
+        dtype=jnp.dtype(dtype),
+        kernel_init=kernel,
+        dot_general=products.dot_general,
+        name=name,
+    )
 
 
 class Conv(nn.Module):

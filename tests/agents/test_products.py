@@ -1,0 +1,85 @@
+"""Products of dense layers have the values and the derivatives of numpy's, in every mode."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from purejaxppo.agents import products
+from purejaxppo.parallel import platforms
+
+pytestmark = pytest.mark.toy
+SHAPES = [((3, 5), 4), ((2, 3, 5), 2), ((5,), 3), ((3, 5), 1), ((7, 200), 100)]
+"""Of x, and widths of the layer; the last one's weight is larger than `products.LARGEST`."""
+
+
+def parts(shape, width):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=s).astype("f") for s in (shape, (shape[-1], width), (*shape[:-1], width))]
+
+
+def product(x, weight):
+    return products.dot_general(x, weight, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize(("shape", "width"), SHAPES)
+def test_values_and_gradients_are_those_of_numpy(shape, width, platform):
+    x, weight, dy = parts(shape, width)
+    with platforms.tracing_for(platform):
+        y, pull = jax.vjp(jax.jit(lambda *given: product(*given)), x, weight)
+        dx, d_weight = pull(dy)
+    rows, d_rows = x.reshape(-1, shape[-1]).astype("d"), dy.reshape(-1, width).astype("d")
+    np.testing.assert_allclose(y, x.astype("d") @ weight.astype("d"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dx, dy.astype("d") @ weight.T.astype("d"), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(d_weight, rows.T @ d_rows, rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode_and_second_derivatives_are_those_of_a_plain_product():
+    x, weight, _ = parts((3, 5), 4)
+
+    def loss(product, x, weight):
+        return jnp.sum(jnp.tanh(product(x, weight)) ** 2)
+
+    def plain(x, weight):
+        return x @ weight
+
+    for derivative in (
+        lambda f: jax.jvp(f, (x, weight), (x + 1, weight - 1))[1],
+        lambda f: jax.jvp(lambda w: f(x, w), (weight,), (weight,))[1],
+        lambda f: jax.hessian(f)(x, weight),
+        lambda f: jax.grad(lambda w: jnp.sum(jax.grad(f)(x, w) ** 2))(weight),
+    ):
+        ours, theirs = (derivative(lambda *a, p=p: loss(p, *a)) for p in (product, plain))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_agents_side_by_side_have_products_of_their_own():
+    x, weight, dy = (np.stack([part, part + 1]) for part in parts((3, 5), 4))
+
+    def gradient(x, weight, dy):
+        return jax.grad(lambda w: jnp.sum(product(x, w) * dy))(weight)
+
+    both = jax.jit(jax.vmap(gradient))(x, weight, dy)
+    for i in range(2):
+        np.testing.assert_allclose(both[i], x[i].T @ dy[i], rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_layer_takes_it_with_the_types_that_it_computes_in():
+    layer = nn.Dense(4, dtype=jnp.bfloat16, dot_general=products.dot_general)
+    x, _, _ = parts((3, 5), 4)
+    params = layer.init(jax.random.key(0), x)
+    out, other = layer.apply(params, x), nn.Dense(4, dtype=jnp.bfloat16).apply(params, x)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(out, other)
+
+
+def test_a_transpose_is_before_the_product_of_a_weights_gradient_on_a_cpu_alone():
+    x, weight, dy = parts((64, 16), 8)
+
+    for platform, barriers in (("cpu", 1), ("gpu", 0)):
+        with platforms.tracing_for(platform):
+            gradient = jax.grad(lambda w: jnp.sum(product(x, w) * dy))
+            text = str(jax.make_jaxpr(gradient)(weight))
+        assert text.count("optimization_barrier") == barriers

@@ -1,0 +1,53 @@
+"""A shuffle is a random order: every one is as likely, in either platform's form."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from purejaxppo.agents import sequences
+from purejaxppo.parallel import platforms
+
+pytestmark = pytest.mark.toy
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, sequences.PACKED, sequences.PACKED + 1])
+def test_every_row_comes_once(n):
+    order = np.asarray(jax.jit(sequences.shuffled, static_argnums=1)(jax.random.key(n), n))
+    assert order.dtype == np.int32
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_every_order_is_as_likely(platform):
+    with platforms.tracing_for(platform):
+        draw = jax.jit(jax.vmap(lambda key: sequences.shuffled(key, 4)))
+        orders = np.asarray(draw(jax.random.split(jax.random.key(0), 24_000)))
+    names = list(itertools.permutations(range(4)))
+    counts = [int(np.all(orders == name, axis=1).sum()) for name in names]
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_rows_of_the_same_bits_are_in_either_order_as_often(monkeypatch):
+    bits = jax.random.bits
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape: bits(key, shape) & jnp.uint32(3))
+    draw = jax.vmap(lambda key: sequences.shuffled(key, 4))
+    orders = np.asarray(draw(jax.random.split(jax.random.key(0), 4_000)))
+    places = np.argsort(orders, axis=1)
+    for one, other in itertools.combinations(range(4), 2):
+        first = int((places[:, one] < places[:, other]).sum())
+        assert stats.binomtest(first, 4_000).pvalue > 1e-3
+
+
+def test_a_row_is_in_any_minibatch_as_often_in_a_large_rollout():
+    n, draws = 4096, 256
+    draw = jax.jit(jax.vmap(lambda key: sequences.shuffled(key, n)))
+    orders = np.asarray(draw(jax.random.split(jax.random.key(1), draws)))
+    minibatch = np.argsort(orders, axis=1) // (n // 8)
+    counts = [(minibatch[:, : n // 2] == i).sum() for i in range(8)]
+    assert stats.chisquare(counts).pvalue > 1e-3
+    together = (minibatch[:, 0::2] == minibatch[:, 1::2]).mean()  # neighbours in time
+    assert abs(together - (n / 8 - 1) / (n - 1)) < 4 * np.sqrt(0.125 * 0.875 / (draws * n / 2))
