@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TextIO
 
 import machine
 
-
 SETTLED = 0.2
 """Seconds after which the processes that keep cores awake have begun."""
 

@@ -450,8 +450,8 @@ def awake(rows: Rows) -> list[str]:
             low, middle, high = statistics.quantiles(ratios, n=4)
             never, always = (statistics.median(run[name]) for name in ("without", "kept"))
             lines.append(
-                f"| {run['task']} | {'yes' if run['beside'] else ''} | {never:,.0f} | {always:,.0f} "
-                f"| {middle:.2f} | {low:.2f} to {high:.2f} |"
+                f"| {run['task']} | {'yes' if run['beside'] else ''} | {never:,.0f} "
+                f"| {always:,.0f} | {middle:.2f} | {low:.2f} to {high:.2f} |"
             )
     return lines
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from purejaxppo.agents import gated_scan, recurrences
+from purejaxppo.agents import gated_scan, products, recurrences
 from purejaxppo.agents.decisions import hold
 from purejaxppo.agents.encoders import Initializer, orthogonal
 from purejaxppo.aliases import Array, Carry, Key
@@ -44,6 +44,11 @@ def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
         return jnp.concatenate([factor * jnp.log(steps) for factor in factors])
 
     return init
+
+
+def in_layer(features: int, bias_init: Initializer) -> nn.Dense:
+    """The product of a memory's inputs, for all steps at once."""
+    return nn.Dense(features, bias_init=bias_init, dot_general=products.dot_general, name="in")
 
 
 def over_time(
@@ -100,7 +105,7 @@ class GRU(Memory):
     ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         biases = gate_biases(self.span, (0.0, 1.0, 0.0))
-        inputs = nn.Dense(3 * self.size, bias_init=biases, name="in")(x)
+        inputs = in_layer(3 * self.size, biases)(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
         rows = gated_scan.Rows(kernel, bias, (carry,), inputs, start)
@@ -129,7 +134,7 @@ class LSTM(Memory):
     ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is (c, h), each [N, H]."""
         bias = gate_biases(self.span, (-1.0, 1.0, 0.0, 0.0))
-        inputs = nn.Dense(4 * self.size, bias_init=bias, name="in")(x)
+        inputs = in_layer(4 * self.size, bias)(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
         rows = gated_scan.Rows(kernel, (), carry, inputs, start)
@@ -152,7 +157,7 @@ class MinGRU(Memory):
     ) -> tuple[Carry, Array]:
         """See the module's docstring; the carry is h [N, H]."""
         bias = gate_biases(self.span, (-1.0, 0.0))
-        inputs = nn.Dense(2 * self.size, bias_init=bias, name="in")(x)
+        inputs = in_layer(2 * self.size, bias)(x)
         gate, candidate = jnp.split(inputs, 2, -1)
         z = nn.sigmoid(gate)
         keep, new = jnp.where(start[..., None], 0.0, 1.0 - z), z * candidate

@@ -44,7 +44,7 @@ def _product(x: Array, weight: Array, precision: Any) -> Array:
 
 @functools.partial(_product.defjvp, symbolic_zeros=True)
 def _product_jvp(precision: Any, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """dx W + x dW, the second one with x in the layout that its transpose, xᵀ dy, is fast with."""
+    """The sum dx W + x dW, with x in the layout with which the transpose of x dW is fast."""
     (x, weight), (dx, d_weight) = primals, tangents
     y = jnp.matmul(x, weight, precision=precision)
     parts = []

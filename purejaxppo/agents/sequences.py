@@ -14,7 +14,6 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Outputs, Rollout, Unroll
 
-
 PACKED = 2**16
 """Rows up to which a CPU shuffles by sorting numbers alone; 16 bits of 32 are random then."""
 

@@ -29,6 +29,7 @@ from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, r
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
+from purejaxppo.runs.sinks import debug_log
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -195,31 +196,26 @@ def finished(run: TrainingLoop, notes: list[str]) -> bool:
 def execute(run: TrainingLoop) -> int:
     """Compiles, trains and reports; returns the exit code."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    log_file = set_up_log(config, run_dir)
+    log_file = debug_log(config, run_dir)
     device = run.programs.devices[0]
-    used = run.programs.shards.num_devices
-    stay_awake = awake.wanted(config.keep_cores_awake, run.programs.shards)
+    shards = run.programs.shards
+    stay_awake = awake.wanted(config.keep_cores_awake, shards)
     kept = " kept awake" * stay_awake
     members = len(run.programs.members)
     agents = f"{members} agents of " if members > 1 else ""
-    shards = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
+    parts = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"
     apart = f" in {jax.process_count()} processes" * processes.is_distributed()
     console.say(
-        f"{config.env.name} on {used} x {device.device_kind} ({device.platform}){kept}{apart}, "
-        f"{agents}{config.env.num_envs} environments in {shards}, into {run_dir}"
+        f"{config.env.name} on {shards.num_devices} x {device.device_kind} ({device.platform})"
+        f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into {run_dir}"
     )
-    with closed_after_failure(run), all_present(run), devices.enough_memory(config):
+    with watched(run):
         state = prepare(run)
     interrupt = Interrupt()
     console.start()
     started = time.perf_counter()
     try:
-        with (
-            closed_after_failure(run),
-            all_present(run),
-            devices.enough_memory(config),
-            awake.kept_awake(stay_awake),
-        ):
+        with watched(run), awake.kept_awake(stay_awake):
             run.train(state, interrupt)
         console.stop()
         run.close()
@@ -262,6 +258,13 @@ def prepare(run: TrainingLoop) -> TrainState:
     run.programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {run.programs.compile_seconds:.1f} s")
     return state
+
+
+@contextlib.contextmanager
+def watched(run: TrainingLoop) -> Iterator[None]:
+    """What fails inside closes the run, ends other processes, and is said in a sentence."""
+    with closed_after_failure(run), all_present(run), devices.enough_memory(run.config):
+        yield
 
 
 @contextlib.contextmanager
@@ -339,17 +342,3 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
     console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
     console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
     return 0
-
-
-def set_up_log(config: Config, run_dir: Path) -> logging.Handler | None:
-    """Sends debug detail to the log file, if one is asked for and this process writes."""
-    if not config.logging.log_file or not processes.is_main():
-        return None
-    path = run_dir / config.logging.log_file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logger = logging.getLogger("purejaxppo")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    return handler

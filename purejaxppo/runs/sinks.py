@@ -1,6 +1,7 @@
-"""Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made."""
+"""Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made. And a log."""
 
 import csv
+import logging
 import math
 import uuid
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
+from purejaxppo.parallel import processes
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
 
 MOST_WRITERS = 64
@@ -224,3 +226,17 @@ def _tensorboard(folder: Path, members: Sequence[Config], steps: Sequence[int]) 
     return PerMember(
         [TensorBoardSink(folder / name, at) for name, at in zip(names, steps, strict=True)]
     )
+
+
+def debug_log(config: Config, run_dir: Path) -> logging.Handler | None:
+    """Sends debug detail to the log file, if one is asked for and this process writes."""
+    if not config.logging.log_file or not processes.is_main():
+        return None
+    path = run_dir / config.logging.log_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logger = logging.getLogger("purejaxppo")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    return handler

@@ -1,4 +1,4 @@
-"""Cores are kept awake by processes that end with their parent and that take nothing from anyone."""
+"""Cores are kept awake by processes that end with their parent and take nothing from others."""
 
 import os
 import signal
