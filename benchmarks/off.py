@@ -3,21 +3,26 @@
     git worktree add ../before 0f0639b
     python benchmarks/off.py --before ../before [--tasks cartpole hopper] [--rounds 40]
 
-Both versions compile this version's config in a process of their own and stay there; then they
-take turns, one chunk of updates each, so that whatever else slows the machine down for seconds
-slows both. Rows go to benchmarks/results/off.jsonl, and from there `docs/make_results.py` writes
+Both versions compile this version's config (without its `gpu` section, which earlier ones do not
+know) in a process of their own and stay there; then they take turns, one chunk of updates each, so
+that whatever else slows the machine down for seconds slows both. In a third turn this version's
+cores are kept awake, as the train command does it on virtual machines, but for simulators on the
+host. Rows go to benchmarks/results/off.jsonl, and from there `docs/make_results.py` writes
 the table of docs/policies.md.
 """
 
 import argparse
+import contextlib
 import datetime
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import machine
+import turns
 
 ROOT = Path(__file__).resolve().parent.parent
 PATH = machine.RESULTS / "off.jsonl"
@@ -29,6 +34,9 @@ TASKS: dict[str, tuple[str, int]] = {
     "cartpole, 32 seeds": ("cartpole.yaml", 32),
 }
 """Task -> config, and seeds in one program (0: one agent)."""
+ON_HOST = ("hopper_v5",)
+AWAKE = "kept awake"
+"""This version, with its cores kept awake; the name of a row's speeds."""
 PROGRAM = """
 import sys, time, jax, jax.numpy as jnp
 try:
@@ -115,7 +123,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     args = parser.parse_args()
     for task in args.tasks:
-        config, seeds = str(ROOT / "configs" / TASKS[task][0]), TASKS[task][1]
+        config, seeds = without_gpu(TASKS[task][0]), TASKS[task][1]
         versions = {
             "before": Version(args.before.resolve(), config, seeds),
             "now": Version(ROOT, config, seeds),
@@ -126,6 +134,14 @@ def main() -> None:
         machine.write_rows(
             PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
         )
+
+
+def without_gpu(name: str) -> str:
+    """The path of a config without its last section, of settings for GPUs."""
+    text = (ROOT / "configs" / name).read_text(encoding="utf-8")
+    path = Path(tempfile.mkdtemp()) / name
+    path.write_text(text.partition("\ngpu:")[0] + "\n", encoding="utf-8")
+    return str(path)
 
 
 def revision_of(checkout: Path) -> str:
@@ -143,24 +159,31 @@ def compare(
             version.train(1)
         each = [version.train(2)[1] / 2 for version in versions.values()]
         updates = max(1, round(seconds / min(each)))
-        speeds: dict[str, list[float]] = {name: [] for name in versions}
+        names = [*versions] if task in ON_HOST else [*versions, AWAKE]
+        speeds: dict[str, list[float]] = {name: [] for name in names}
         for i in range(rounds):
-            for name in list(versions)[:: 1 if i % 2 else -1]:
-                steps, spent = versions[name].train(updates)
+            for name in names[:: 1 if i % 2 else -1]:
+                with turns.kept_awake() if name == AWAKE else contextlib.nullcontext():
+                    steps, spent = versions["now" if name == AWAKE else name].train(updates)
                 speeds[name].append(steps / spent)
-        (first, old), (second, new) = speeds.items()
-        ratios = [b / a for a, b in zip(old, new, strict=True)]
-        quartiles = statistics.quantiles(ratios, n=4)
-        print(
-            f"{task}: {first} {statistics.median(old):,.0f}, "
-            f"{second} {statistics.median(new):,.0f} steps/s; ratio of a round "
-            f"{quartiles[1]:.3f} (quartiles {quartiles[0]:.3f} and {quartiles[2]:.3f})",
-            flush=True,
-        )
+        for name in names[1:]:
+            low, middle, high = ratios(speeds, name)
+            print(
+                f"{task}: before {statistics.median(speeds['before']):,.0f}, {name} "
+                f"{statistics.median(speeds[name]):,.0f} steps/s; ratio of a round {middle:.3f} "
+                f"(quartiles {low:.3f} and {high:.3f})",
+                flush=True,
+            )
         return speeds
     finally:
         for version in versions.values():
             version.close()
+
+
+def ratios(speeds: dict[str, list[float]], name: str) -> list[float]:
+    """Quartiles of a contender's speed over that before, within a round."""
+    each = [b / a for a, b in zip(speeds["before"], speeds[name], strict=True)]
+    return statistics.quantiles(each, n=4)
 
 
 if __name__ == "__main__":

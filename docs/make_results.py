@@ -1039,17 +1039,23 @@ def off(rows: Rows) -> list[str]:
     if not rows:
         return []
     table = [
-        "| before | task | before, steps/s | now, extras off | ratio, median (quartiles) |",
-        "| --- | --- | --- | --- | --- |",
+        "| before | task | before, steps/s | now | ratio, median (quartiles) "
+        "| now, cores kept awake | ratio |",
+        "| --- " * 7 + "|",
     ]
     for row in rows:
-        before, now = statistics.median(row["before"]), statistics.median(row["now"])
-        ratios = [b / a for a, b in zip(row["before"], row["now"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        table.append(
-            f"| {row['revision']} | {row['task']} | {before / 1e3:,.1f} k | {now / 1e3:,.1f} k | "
-            f"{middle:.3f} ({low:.3f} to {high:.3f}) |"
-        )
+        cells = [f"{statistics.median(row['before']) / 1e3:,.1f} k"]
+        for name in ("now", "kept awake"):
+            if name not in row:
+                cells += ["", ""]
+                continue
+            ratios = [b / a for a, b in zip(row["before"], row[name], strict=True)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            cells += [
+                f"{statistics.median(row[name]) / 1e3:,.1f} k",
+                f"{middle:.2f} ({low:.2f} to {high:.2f})",
+            ]
+        table.append(f"| {row['revision']} | {row['task']} | {' | '.join(cells)} |")
     return table
 
 
