@@ -4,14 +4,15 @@
 
 Each task is compiled once, in a process of its own, as `python -m purejaxppo.train` compiles it;
 its rounds are run with `parallel.awake` and without. `--beside` measures beside a program of
-somebody else that keeps one core busy. Rows go to benchmarks/results/awake.jsonl, and from there
-`docs/make_results.py` writes the table.
+another session that computes all the time, and what it has of the cores. Rows go to
+benchmarks/results/awake.jsonl, and from there `docs/make_results.py` writes the table.
 """
 
 import argparse
 import contextlib
 import datetime
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -45,14 +46,13 @@ def main() -> None:
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        print(json.dumps(measure(args.worker, args.rounds, args.seconds)))
+        with other_program() if args.beside else contextlib.nullcontext() as process:
+            print(json.dumps(measure(args.worker, args.rounds, args.seconds, process)))
         return
     for task in args.tasks:
         command = [sys.executable, __file__, "--worker", task, "--rounds", str(args.rounds)]
-        with busy_program() if args.beside else contextlib.nullcontext():
-            done = subprocess.run(
-                [*command, "--seconds", str(args.seconds)], check=True, stdout=subprocess.PIPE
-            )
+        command += ["--seconds", str(args.seconds), *["--beside"] * args.beside]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         row = {"task": task, "beside": args.beside, **json.loads(done.stdout.splitlines()[-1])}
         show(row)
         about = {"date": datetime.date.today().isoformat(), **machine.describe()}
@@ -60,18 +60,24 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def busy_program() -> Iterator[None]:
-    """Somebody else's program, which computes all the time."""
-    program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def other_program() -> Iterator[int]:
+    """The id of a program of another session, which computes all the time."""
+    program = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
-        yield
+        yield program.pid
     finally:
         program.kill()
         program.wait()
 
 
-def measure(task: str, rounds: int, seconds: float) -> dict[str, Any]:
-    """Steps/s of each round without and with."""
+def cpu_seconds(process: int) -> float:
+    """That a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(task: str, rounds: int, seconds: float, other: int | None) -> dict[str, Any]:
+    """Steps/s of each round without and with, and the cores that another program had."""
     import jax
     import numpy as np
     import ours
@@ -98,13 +104,19 @@ def measure(task: str, rounds: int, seconds: float) -> dict[str, Any]:
     speed(1)
     updates = max(1, round(seconds * speed(2) / steps))
     speeds: dict[bool, list[float]] = {False: [], True: []}
+    cores: dict[bool, list[float]] = {False: [], True: []}
     for i in range(rounds):
         for kept in (False, True) if i % 2 else (True, False):
             with awake.kept_awake(kept):
                 speed(max(1, updates // 8))  # by then the processes have begun
+                started, used = time.perf_counter(), cpu_seconds(other) if other else 0.0
                 speeds[kept].append(round(speed(updates)))
+                if other:
+                    spent = time.perf_counter() - started
+                    cores[kept].append(round((cpu_seconds(other) - used) / spent, 2))
     programs.close()
-    return {"without": speeds[False], "kept": speeds[True]}
+    others = {"other_without": cores[False], "other_kept": cores[True]} if other else {}
+    return {"without": speeds[False], "kept": speeds[True], **others}
 
 
 def show(row: dict[str, Any]) -> None:
@@ -112,12 +124,14 @@ def show(row: dict[str, Any]) -> None:
     ratios = [b / a for a, b in zip(row["without"], row["kept"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     print(
-        f"{row['task']}{', beside a busy program' * row['beside']}: "
-        f"{statistics.median(row['without']):,.0f} steps/s, kept awake "
+        f"{row['task']}: {statistics.median(row['without']):,.0f} steps/s, kept awake "
         f"{statistics.median(row['kept']):,.0f}; ratio of a round {middle:.2f} (quartiles "
-        f"{low:.2f} to {high:.2f})",
-        flush=True,
+        f"{low:.2f} to {high:.2f})"
     )
+    if row["beside"]:
+        without, kept = (statistics.median(row[name]) for name in ("other_without", "other_kept"))
+        print(f"{row['task']}: another program had {without:.2f} cores, kept awake {kept:.2f}")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -432,15 +432,21 @@ def roofline(rows: Rows) -> list[str]:
 
 def awake(rows: Rows) -> list[str]:
     """Training with cores kept awake beside training without, a table per device."""
-    lines = []
+    if not rows:
+        return []
+    lines = [
+        "",
+        "### Cores kept awake",
+        "",
+        "`python benchmarks/awake.py`, and `--beside`, where a program of another session computes "
+        "all the time: training steps per second with `keep_cores_awake: never` and `always`, in "
+        "turns; medians, and quartiles of a round's ratio; and the share of a core that the other "
+        "program had.",
+    ]
     for (device, cores), runs in group(rows, "device", "cores").items():
         lines += [
             "",
-            "### Cores kept awake",
-            "",
-            "`python benchmarks/awake.py`, and `--beside`, where a program of somebody else keeps "
-            "one core busy: training steps per second with `keep_cores_awake: never` and `always`, "
-            f"in turns; medians, and quartiles of a round's ratio. {cores} x {device}.",
+            f"{cores} x {device}:",
             "",
             "| task | beside another program | never | always | ratio | quartiles |",
             "| --- " * 6 + "|",
@@ -450,10 +456,18 @@ def awake(rows: Rows) -> list[str]:
             low, middle, high = statistics.quantiles(ratios, n=4)
             never, always = (statistics.median(run[name]) for name in ("without", "kept"))
             lines.append(
-                f"| {run['task']} | {'yes' if run['beside'] else ''} | {never:,.0f} "
+                f"| {run['task']} | {other(run)} | {never:,.0f} "
                 f"| {always:,.0f} | {middle:.2f} | {low:.2f} to {high:.2f} |"
             )
     return lines
+
+
+def other(run: dict[str, Any]) -> str:
+    """The cores that another program had without and with, if there was one."""
+    if not run["beside"]:
+        return ""
+    without, kept = (statistics.median(run[name]) for name in ("other_without", "other_kept"))
+    return f"had {without:.2f} and {kept:.2f} cores"
 
 
 def jax_world(rows: Rows) -> list[str]:

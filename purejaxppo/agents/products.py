@@ -6,6 +6,7 @@ large weights are worth less than that transpose costs.
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -32,7 +33,7 @@ def dot_general(
     as_it_is = weight.shape[-1] == 1 or weight.size > LARGEST  # a vector's product is fast
     if platforms.is_accelerated() or as_it_is:
         return lax.dot_general(x, weight, dimension_numbers, precision)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     return _product(rows, weight, precision).reshape(*x.shape[:-1], weight.shape[-1])
 
 

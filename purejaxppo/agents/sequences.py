@@ -138,11 +138,12 @@ def minibatch_indices(key: Key, config: PPOConfig, length: int, num_envs: int) -
 
 
 def shuffled(key: Key, n: int) -> Array:
-    """A random order of 0..n-1: one sort by random bits (ties are very rare)."""
+    """A random order of 0..n-1: one sort by random bits."""
     if platforms.is_accelerated() or n > PACKED:
-        return jnp.argsort(jax.random.bits(key, (n,)))
-    # Sorting numbers alone takes a CPU a quarter of the time: each has its index in its last bits,
-    # xor random ones, by which two whose first bits are the same are in either order as often.
+        return jnp.argsort(jax.random.bits(key, (n,)))  # 32 bits: ties are very rare
+    # Sorting numbers alone takes a CPU a quarter of the time: each has its index in its last bits.
+    # Rows whose random bits are the same lie side by side in the order, so that at most the ends of
+    # minibatches depend on how their indices are sorted: xor random bits, each of two as often.
     places = max(1, (n - 1).bit_length())
     bits = jax.random.bits(key, (n + 1,))
     mask = jnp.uint32(2**places - 1)

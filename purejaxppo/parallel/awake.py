@@ -3,14 +3,16 @@
 Two cores that train together add up gradients at every minibatch, and one of them waits for the
 other. A core that waits is halted, and on a virtual machine waking it up takes tens of
 microseconds: longer than the sum itself. A process of Linux's class SCHED_IDLE on each core, which
-runs only while nothing else wants the core, keeps it from being halted. Nothing that is learned
-depends on it.
+runs while this program does not want the core, keeps it from being halted. Programs of other
+sessions and control groups share a core with this one's as ever, by weights: such a process brings
+next to none while the program computes on another core. Nothing that is learned depends on it.
 """
 
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from purejaxppo.parallel import busy, processes
 from purejaxppo.parallel.shards import SHARD_DEVICES, Shards, cpu_cores
 
 CGROUPS = Path("/sys/fs/cgroup")
+VERSION_1 = ("cpu", "cpu,cpuacct")
+"""Where the first version's controller is found, whatever the order of names in its line."""
 OWN_CGROUPS = Path("/proc/self/cgroup")
 PROCESSOR = Path("/proc/cpuinfo")
 HYPERTHREADS = Path("/sys/devices/system/cpu/smt/active")
@@ -64,9 +68,17 @@ def kept_awake(when: bool) -> Iterator[list[int]]:
         yield started
     finally:
         for process in started:
+            # Not if others wait for this program's processes, too: the id may be a stranger's.
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
+                if os.waitpid(process, os.WNOHANG) == (0, 0):
+                    os.kill(process, signal.SIGKILL)
+                    # It ends when its core has time for it, which nobody else waits for.
+                    threading.Thread(target=_wait_for, args=(process,), daemon=True).start()
+
+
+def _wait_for(process: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process, 0)
 
 
 def _start(core: int) -> int:
@@ -111,14 +123,20 @@ def has_quota() -> bool:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = CGROUPS / controllers
-        own = root / path.lstrip("/")
-        for group in (own, *own.parents):
-            for name in ("cpu.max", "cpu.cfs_quota_us"):
-                with contextlib.suppress(OSError):
-                    quota = (group / name).read_text(encoding="utf-8").split()[0]
-                    if quota not in ("max", "-1"):
-                        return True
-            if group == root:
-                break
+        roots = {CGROUPS / name for name in (controllers, *VERSION_1 * bool(controllers))}
+        if any(_limited(root, path) for root in roots):
+            return True
+    return False
+
+
+def _limited(root: Path, path: str) -> bool:
+    """True if a group below a root, or one that it is in, has a quota."""
+    own = root / path.lstrip("/")
+    for group in (own, *own.parents):
+        for name in ("cpu.max", "cpu.cfs_quota_us"):
+            with contextlib.suppress(OSError):
+                if (group / name).read_text(encoding="utf-8").split()[0] not in ("max", "-1"):
+                    return True
+        if group == root:
+            break
     return False

@@ -11,7 +11,7 @@ PASSES = 100_000
 
 
 def main(parent: int, core: int) -> None:
-    """Computes nothing on one core whenever nobody else has work for it."""
+    """Computes nothing on one core while its parent and others leave it the core."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.sched_setaffinity(0, {core})
     while os.getppid() == parent:

@@ -72,9 +72,16 @@ def test_a_dense_layer_takes_it_with_the_types_that_it_computes_in():
     layer = nn.Dense(4, dtype=jnp.bfloat16, dot_general=products.dot_general)
     x, _, _ = parts((3, 5), 4)
     params = layer.init(jax.random.key(0), x)
-    out, other = layer.apply(params, x), nn.Dense(4, dtype=jnp.bfloat16).apply(params, x)
-    assert out.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(out, other)
+    plain = nn.Dense(4, dtype=jnp.bfloat16)
+    assert layer.apply(params, x).dtype == jnp.bfloat16
+    np.testing.assert_array_equal(layer.apply(params, x), plain.apply(params, x))
+    ours, theirs = (
+        jax.grad(lambda p, m=m: jnp.sum(m.apply(p, x).astype("f") ** 2))(params)["params"]
+        for m in (layer, plain)
+    )
+    assert ours["kernel"].dtype == jnp.float32
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0.02), ours, theirs)
+    assert not product(np.zeros((3, 0), "f"), np.zeros((0, 4), "f")).any()
 
 
 def test_a_transpose_is_before_the_product_of_a_weights_gradient_on_a_cpu_alone():
