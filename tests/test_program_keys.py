@@ -263,7 +263,11 @@ def test_a_kept_film_of_a_robot_makes_no_simulator(keeping, make_config, monkeyp
     task, states, rewards = recording.record_states(agent, seed=1)
     assert isinstance(task, Scene) and len(states) == len(rewards) + 1
     assert [part.shape for part in states[0] if part is not None] == [(2,)]
-    monkeypatch.setattr(recording.registry, "make", None)
+
+    def unwanted(*args, **kwargs):
+        raise AssertionError("a simulator is made")
+
+    monkeypatch.setattr(recording.registry, "make", unwanted)
     again = recording.record_states(agent, seed=1)
     assert again[0] == task
     assert_same(again[1:], (states, rewards))
