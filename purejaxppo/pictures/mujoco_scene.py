@@ -66,9 +66,8 @@ class Scene(NamedTuple):
 
         `pose(state)` -> (qpos, mocap_pos or None, mocap_quat or None), of the innermost state.
         """
-        owner, drawer = (
-            getattr(getattr(task, name, None), "__self__", None) for name in ("pose", "draw")
-        )
+        owner: Any = getattr(getattr(task, "pose", None), "__self__", None)
+        drawer = getattr(getattr(task, "draw", None), "__self__", None)
         if owner is None or owner is not drawer or owner.mj_model is None:
             return None
         import mujoco
