@@ -13,6 +13,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import processes, program_store
 from purejaxppo.parallel.placeholders import Placeholder
+from purejaxppo.pictures.mujoco_scene import Scene
 from purejaxppo.runs import recording
 from purejaxppo.runs.checkpoint import Checkpoints, Progress
 from purejaxppo.runs.programs import Programs
@@ -238,6 +239,38 @@ def test_a_save_of_one_kind_of_run_is_restored_by_the_other(keeping, config, tmp
         assert_same(jax.tree.leaves(restored), jax.tree.leaves(saved))
     for run in runs:
         run.close()
+
+
+def test_evaluation_is_not_compiled_before_the_first_update_needs_it(keeping, config):
+    programs = Programs(config, jax.devices())
+    programs.compile(programs.init())
+    assert "evaluate" not in programs._jobs
+    programs.begin_evaluation()
+    programs.evaluate(programs.init().agent, programs.eval_key(0))
+    programs.close()
+    again = Programs(config, jax.devices())
+    again.begin()
+    assert "evaluate" in again._jobs  # it is kept, and takes no time
+    again.close()
+
+
+def test_a_kept_film_of_a_robot_makes_no_simulator(keeping, make_config, monkeypatch):
+    pytest.importorskip("brax")
+    pytest.importorskip("mujoco")
+    config = make_config(env={"name": "brax/inverted_pendulum", "max_episode_steps": 5})
+    policy = Agent(config, None).policy
+    agent = Agent(config, policy.init(jax.random.key(0)))
+    task, states, rewards = recording.record_states(agent, seed=1)
+    assert isinstance(task, Scene) and len(states) == len(rewards) + 1
+    assert [part.shape for part in states[0] if part is not None] == [(2,)]
+
+    def unwanted(*args, **kwargs):
+        raise AssertionError("a simulator is made")
+
+    monkeypatch.setattr(recording.registry, "make", unwanted)
+    again = recording.record_states(agent, seed=1)
+    assert again[0] == task
+    assert_same(again[1:], (states, rewards))
 
 
 def test_evaluations_and_films_are_the_same_from_kept_programs(keeping, config):

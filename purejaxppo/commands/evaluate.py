@@ -10,7 +10,7 @@ from purejaxppo.pictures import video
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
-from purejaxppo.runs.recording import draw
+from purejaxppo.runs.recording import begin
 from purejaxppo.runs.tournament import rate
 from purejaxppo.trained_agent import Agent
 
@@ -92,13 +92,16 @@ def run(command: Command) -> int:
     if command.stochastic or command.deterministic:
         how = dataclasses.replace(how, stochastic=command.stochastic)
     print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
+    film = None
+    if command.render:
+        film = begin(agent, command.render, seed=command.seed, stochastic=how.stochastic)
     result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
     for i, member in enumerate(agent.members):
         print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
     print(result)
     report(agent, command, deterministic=not how.stochastic)
-    if command.render:
-        print(draw(agent, command.render, seed=command.seed, stochastic=how.stochastic))
+    if film:
+        print(film())
     return 0
 
 

@@ -103,12 +103,20 @@ class BraxTask:
         """Control steps per second."""
         return 1.0 / float(self.env.dt)
 
+    @property
+    def mj_model(self) -> Any:
+        """The MuJoCo model that pictures show; None of a task without one."""
+        return getattr(getattr(self.env, "sys", None), "mj_model", None)
+
+    def pose(self, state) -> tuple:
+        """(qpos, no motion-capture bodies) of a state."""
+        return state.pipeline_state.q, None, None
+
     def draw(self, states, *, height, width):
         """Frames of the robot, for its MuJoCo model and joint positions."""
         from purejaxppo.pictures import charts, mujoco_scene
 
-        model = getattr(getattr(self.env, "sys", None), "mj_model", None)
-        if model is None:
+        if self.mj_model is None:
             return charts.film([state.obs for state in states], height=height, width=width)
-        motion = mujoco_scene.poses(model, [state.pipeline_state.q for state in states])
-        return mujoco_scene.film(model, motion, height=height, width=width)
+        motion = [self.pose(state) for state in states]
+        return mujoco_scene.draw(self.mj_model, motion, height=height, width=width)

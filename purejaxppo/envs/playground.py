@@ -252,15 +252,18 @@ class PlaygroundTask:
         """Control steps per second."""
         return 1.0 / float(self.env.dt)
 
+    @property
+    def mj_model(self) -> Any:
+        """The MuJoCo model that pictures show."""
+        return self.env.mj_model
+
+    def pose(self, state) -> tuple:
+        """(qpos, mocap_pos, mocap_quat) of a state."""
+        return state.data.qpos, state.data.mocap_pos, state.data.mocap_quat
+
     def draw(self, states, *, height, width):
         """Frames of the scene."""
         from purejaxppo.pictures import mujoco_scene
 
-        data = [state.data for state in states]
-        motion = mujoco_scene.poses(
-            self.env.mj_model,
-            [d.qpos for d in data],
-            [d.mocap_pos for d in data],
-            [d.mocap_quat for d in data],
-        )
-        return mujoco_scene.film(self.env.mj_model, motion, height=height, width=width)
+        motion = [self.pose(state) for state in states]
+        return mujoco_scene.draw(self.mj_model, motion, height=height, width=width)

@@ -30,6 +30,8 @@ STILL = 1.8
 MARGIN = 1.05
 CHILDREN = 2
 """Processes that render: without a GPU, one leaves half of two cores idle."""
+PIPE_BYTES = 2**20
+"""The most that Linux grants a pipe; a frame of a video is smaller."""
 FREE, HINGE = 0, 3  # mjtJoint
 
 
@@ -48,6 +50,45 @@ class Camera(NamedTuple):
     distance: float
     azimuth: float
     elevation: float
+
+
+class Scene(NamedTuple):
+    """What draws an episode's poses without its simulator, as a task does (`pictures.video`)."""
+
+    model: bytes
+    """A MuJoCo model, as `mj_saveModel` writes it."""
+    frame_rate: float
+    """Poses per second."""
+
+    @classmethod
+    def of(cls, task: Any) -> "Scene | None":
+        """The scene of a task that has `mj_model` and `pose` and draws by them; None of others.
+
+        `pose(state)` -> (qpos, mocap_pos or None, mocap_quat or None), of the innermost state.
+        """
+        owner: Any = getattr(getattr(task, "pose", None), "__self__", None)
+        drawer = getattr(getattr(task, "draw", None), "__self__", None)
+        if owner is None or owner is not drawer or owner.mj_model is None:
+            return None
+        import mujoco
+
+        saved = np.empty(mujoco.mj_sizeModel(owner.mj_model), np.uint8)
+        mujoco.mj_saveModel(owner.mj_model, None, saved)
+        return cls(saved.tobytes(), float(task.frame_rate))
+
+    def draw(self, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """One frame per pose."""
+        import mujoco
+
+        name = "scene.mjb"
+        model = mujoco.MjModel.from_binary_path(name, {name: self.model})
+        return draw(model, states, height=height, width=width)
+
+
+def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
+    """One frame per pose, (qpos, mocap_pos or None, mocap_quat or None)."""
+    motion = poses(model, *(None if x[0] is None else x for x in zip(*states, strict=True)))
+    return film(model, motion, height=height, width=width)
 
 
 def poses(model: Any, qpos, mocap_pos=None, mocap_quat=None) -> Poses:
@@ -114,11 +155,20 @@ def _rendered(model, motion: Poses, camera: Camera, backend: str, shape) -> Iter
             children.callback(child.communicate)
             children.callback(child.kill)
             assert child.stdout
+            _widen(child.stdout)
             outputs.append(child.stdout)
         for output in itertools.cycle(outputs):
             if len(image := output.read(size)) < size:
                 return
             yield np.frombuffer(image, np.uint8).reshape(*shape, 3)
+
+
+def _widen(pipe: Any) -> None:
+    """Lets a pipe hold a frame, where the system can, so that its writer goes on to the next."""
+    with contextlib.suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def visible(model: Any) -> np.ndarray:

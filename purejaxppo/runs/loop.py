@@ -101,6 +101,7 @@ class TrainingLoop:
             p.train_seconds += seconds
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
+                self.programs.begin_evaluation()
         self._end(state)
         return state
 

@@ -131,17 +131,28 @@ class Programs:
         return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
 
     def begin(self) -> None:
-        """Begins to compile training and evaluation, which take the state that `init` returns."""
+        """Begins to compile what takes the state that `init` returns, and is needed soon."""
         self._job("train", lambda: self._lower_training(self.abstract_state()))
+        self._begin_ready_evaluation()
+
+    def _begin_ready_evaluation(self) -> None:
+        """Begins with evaluation before the first update where that does not slow it down.
+
+        Tracing it would take a core from the compilation of training; simulators on the host start.
+        """
+        if self.store.has("evaluate") or not self.facts.spec.restorable:
+            self.begin_evaluation()
+
+    def begin_evaluation(self) -> None:
+        """Begins to compile evaluation, if a run evaluates and it has not begun yet."""
         if self.config.eval.num_episodes:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
 
     def compile(self, state: TrainState) -> None:
-        """Waits until training is compiled for states like this one; evaluation goes on."""
+        """Waits until training is compiled for states like this one."""
         started = time.perf_counter()
         self.compile_training(state)
-        if self.config.eval.num_episodes:
-            self._job("evaluate", lambda: self._lower_evaluation(state))
+        self._begin_ready_evaluation()
         self.compile_seconds = time.perf_counter() - started
 
     def compile_training(self, state: TrainState) -> None:
@@ -153,6 +164,7 @@ class Programs:
     @property
     def evaluate(self) -> Any:
         """(agent, key) -> `Outcome`, compiled; None if a run does not evaluate."""
+        self.begin_evaluation()
         return self._jobs["evaluate"].result() if "evaluate" in self._jobs else None
 
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:

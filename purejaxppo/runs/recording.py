@@ -1,7 +1,10 @@
 """Records one episode's states, and draws them."""
 
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +19,34 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.evaluation import evaluated
 from purejaxppo.pictures import video
+from purejaxppo.pictures.mujoco_scene import Scene
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
+
+
+class Stage(NamedTuple):
+    """What a film needs of an environment besides the program that records it."""
+
+    agents: int
+    """Of a world together."""
+    scene: Scene | None
+    """None: the task draws its own states."""
+
+    @classmethod
+    def of(cls, env: VectorEnv | WorldsEnv) -> "Stage":
+        """The stage of an environment."""
+        return cls(env.spec.num_agents, Scene.of(env.task))
+
+
+class Recorded(NamedTuple):
+    """One episode, for drawing."""
+
+    task: Any
+    """Or the scene that draws in its place."""
+    states: list[Any]
+    """From the start to the end; of a scene, their poses."""
+    rewards: np.ndarray  # [steps] summed over agents
+    agents: int
 
 
 def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None) -> str:
@@ -32,9 +61,34 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     Raises:
         ValueError: as `video.record`.
     """
+    return begin(agent, path, seed=seed, stochastic=stochastic)()
+
+
+def begin(
+    agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None
+) -> Callable[[], str]:
+    """Begins what `draw` does; the function that is returned waits for it.
+
+    A simulator on the host and a task that draws its own states wait until they are asked for.
+    """
     stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
-    task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
-    video.record(task, states, path, title=agent.config.env.name, rewards=rewards)
+    record = functools.partial(_record, agent, seed=seed, deterministic=not stochastic)
+    finish = functools.partial(_draw, path=path, title=agent.config.env.name)
+    if registry.on_host(agent.config.env):
+        return lambda: finish(record())
+    recorded = record()
+    if not isinstance(recorded.task, Scene):
+        return lambda: finish(recorded)
+    with_its_processes = ThreadPoolExecutor(1, "film")
+    film = with_its_processes.submit(finish, recorded)
+    with_its_processes.shutdown(wait=False)
+    return film.result
+
+
+def _draw(recorded: Recorded, *, path: str | Path, title: str) -> str:
+    """Draws an episode into a file; describes it."""
+    task, states, rewards, agents = recorded
+    video.record(task, states, path, title=title, rewards=rewards)
     of_all = f" of all {agents} agents together" if agents > 1 else ""
     return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {path}"
 
@@ -43,47 +97,60 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     """Records one episode's states, for drawing; acts as `evaluate` does.
 
     Returns:
-        (task, list of its states from the start to the end, rewards [steps], summed over agents).
+        (task, list of its states from the start to the end, rewards [steps], summed over agents);
+        for tasks drawn by MuJoCo, a scene and poses in place of the task and its states.
     """
     return _record(agent, seed=seed, deterministic=deterministic)[:3]
 
 
-def _record(agent: Agent, *, seed: int, deterministic: bool | None):
-    """What `record_states` returns, and the number of agents."""
+def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
+    """Records one episode."""
     config = agent.config
-    env = registry.make(evaluated(config), 1, seed=seed, evaluation=True, film=True)
-    film: Any = film_on_host if registry.on_host(config.env) else film_in_jax
-    try:
-        with (
-            named_failures(config.env.name, env),
-            jax.default_matmul_precision(config.matmul_precision),
-        ):
-            states, rewards = film(env, agent, seed, deterministic)
-    finally:
-        env.close()
-    return env.task, states, rewards, env.spec.num_agents
+    make: Any = functools.partial(
+        registry.make, evaluated(config), 1, seed=seed, evaluation=True, film=True
+    )
+    with jax.default_matmul_precision(config.matmul_precision):
+        if not registry.on_host(config.env):
+            return film_in_jax(functools.cache(make), agent, seed, deterministic)
+        env = make()
+        try:
+            with named_failures(config.env.name, env):
+                states, rewards = film_on_host(env, agent, seed, deterministic)
+        finally:
+            env.close()
+        return Recorded(env.task, states, rewards, env.spec.num_agents)
 
 
-def film_in_jax(env: VectorEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None):
-    """Records (states, rewards) of one episode of a JAX simulator, in one program."""
+def film_in_jax(
+    make: Callable[[], VectorEnv | WorldsEnv], agent: Agent, seed: int, deterministic: bool | None
+) -> Recorded:
+    """Records an episode of a JAX simulator, which is made if its program or stage is not kept."""
     store = program_keys.store(agent.config, [], "film", deterministic)
+    stage: Stage = store.fact("stage", lambda: Stage.of(make()))
     given = jax.device_get(agent.state), jax.random.key(seed)
     episode = store.program(
         "film",
-        lambda: jax.jit(episode_of(env, agent, deterministic)).lower(*given),
-        foreign=True,
+        lambda: jax.jit(episode_of(make(), agent, deterministic)).lower(*given),
+        foreign=stage.scene is None,
     )
     first, (states, rewards, done) = jax.device_get(episode(*given))
     ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
     length = int(ends.max())
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    return take, rewards[:length].sum(axis=1)
+    task = make().task if stage.scene is None else stage.scene
+    return Recorded(task, take, rewards[:length].sum(axis=1), stage.agents)
 
 
 def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | None) -> Any:
-    """(agent's state, key) -> (first state, (states, rewards, done) of as many steps as can be)."""
+    """(agent's state, key) -> (first state, (states, rewards, done) of as many steps as can be).
+
+    States of a task that a scene draws are poses.
+    """
     policy = agent.policy
+    task: Any = env.task
+    unwrap = getattr(task, "unwrap", lambda s: s)
+    shown = jax.vmap(lambda s: task.pose(unwrap(s))) if Scene.of(task) else lambda s: s
     act = how_to_act(agent.config, policy, deterministic)
     rows = env.spec.num_envs  # one, or the agents of one world
 
@@ -99,7 +166,7 @@ def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | N
             carry = hold(absent, carry, choice.carry)
             done = out.terminated | out.truncated | out.diverged
             return (env_state, out.obs, begun, carry, out.absent), (
-                env_state.task,
+                shown(env_state.task),
                 out.reward,
                 done,
             )
@@ -108,7 +175,7 @@ def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | N
         carry = policy.network.initial_carry((rows,))
         loop = (env_state, obs, jnp.ones(rows, bool), carry, nobody)
         keys = jax.random.split(key, env.spec.max_episode_steps or agent.config.eval.max_steps)
-        return env_state.task, jax.lax.scan(step, loop, keys)[1]
+        return shown(env_state.task), jax.lax.scan(step, loop, keys)[1]
 
     return episode
 

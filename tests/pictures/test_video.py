@@ -11,7 +11,7 @@ import pytest
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
-from purejaxppo.pictures import video
+from purejaxppo.pictures import mujoco_scene, video
 
 pytest.importorskip("PIL")
 
@@ -111,8 +111,35 @@ def test_running_return_counts_the_rewards_before_each_state():
 
 @pytest.mark.toy
 def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
-    assert video._pace(125.0, 1000, gif=False) == (3, pytest.approx(41.667, abs=1e-3))
+    assert video._pace(125.0, 1000, gif=False) == (4, 31.25)
+    assert video._pace(50.0, 1000, gif=False) == (1, 50.0)
+    assert video._pace(59.9999999, 1000, gif=False) == (2, pytest.approx(30.0))
     assert video._pace(20.0, 1000, gif=True) == (3, 8.0)
+
+
+@pytest.mark.toy
+def test_thinned_films_begin_with_the_first_state_and_end_with_the_last(tmp_path):
+    drawn = []
+
+    class Task:
+        frame_rate = 125.0
+
+        def draw(self, states, *, height, width):
+            drawn.extend(states)
+            return (np.zeros((height, width, 3), np.uint8) for _ in states)
+
+    video.record(Task(), list(range(13)), tmp_path / "film.gif")
+    assert drawn == [0, 5, 10, 12]
+
+
+@pytest.mark.toy
+def test_words_are_in_the_upper_corners_and_cover_nothing_else():
+    frame = np.full((60, 300, 3), 90, np.uint8)
+    written = video._caption(frame, "left", "step 3")
+    assert written.shape == frame.shape and written.dtype == frame.dtype
+    np.testing.assert_array_equal(written[video.CAPTION :], frame[video.CAPTION :])
+    changed = (written[: video.CAPTION] != 90).any(axis=(0, 2))
+    assert changed[:60].any() and changed[-60:].any() and not changed[100:200].any()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +156,6 @@ def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
 
 
 def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
-    from purejaxppo.pictures import mujoco_scene
-
     monkeypatch.setenv("MUJOCO_GL", "off")
     motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2], [0.0]])
     film = list(mujoco_scene.film(model, motion, height=120, width=160))
@@ -144,8 +169,6 @@ def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
 
 @pytest.mark.toy
 def test_camera_keeps_up_with_a_steady_run_from_start_to_end():
-    from purejaxppo.pictures import mujoco_scene
-
     path = np.arange(40.0)[:, None] * [1.0, 0.0, 0.0]
     np.testing.assert_allclose(mujoco_scene._smooth(path, 12), path, atol=1e-9)
     np.testing.assert_allclose(mujoco_scene._smooth(path[:1], 12), path[:1])
@@ -153,8 +176,6 @@ def test_camera_keeps_up_with_a_steady_run_from_start_to_end():
 
 
 def test_a_renderer_that_crashes_leaves_the_film_to_the_painter(model, monkeypatch):
-    from purejaxppo.pictures import mujoco_scene
-
     monkeypatch.setenv("MUJOCO_GL", "off")
     motion = mujoco_scene.poses(model, [[0.0], [0.5]])
     painted = list(mujoco_scene.film(model, motion, height=60, width=80))
@@ -163,9 +184,21 @@ def test_a_renderer_that_crashes_leaves_the_film_to_the_painter(model, monkeypat
     np.testing.assert_array_equal(painted, fallback)
 
 
-def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
-    from purejaxppo.pictures import mujoco_scene
+@pytest.mark.toy
+def test_smoothing_blends_sharp_edges_and_nothing_else():
+    gl = pytest.importorskip("purejaxppo.pictures.gl")
+    picture = np.full((6, 8, 3), 40, np.uint8)
+    picture[:, 4:] = 200
+    smooth = gl.smooth(picture)
+    inner = slice(1, -1)
+    assert (smooth[inner, 3] == 60).all() and (smooth[inner, 4] == 180).all()
+    np.testing.assert_array_equal(smooth[:, [0, 1, 2, 5, 6, 7]], picture[:, [0, 1, 2, 5, 6, 7]])
+    faint = np.full((6, 8, 3), 40, np.uint8)
+    faint[:, 4:] = 40 + gl.SHARP
+    np.testing.assert_array_equal(gl.smooth(faint), faint)
 
+
+def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
     motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2]])
     camera = mujoco_scene.follow(model, motion)
     film = next(
@@ -194,6 +227,24 @@ def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
     states = [(state.replace(pipeline_state=pose), elapsed) for pose in poses]
     still, moved = video.frames(task, states, height=120, width=160)
     assert (np.abs(still.astype(int) - moved).max(axis=-1) > 30).sum() > 100
+    scene = mujoco_scene.Scene.of(task)
+    poses = [task.pose(task.unwrap(state)) for state in states]
+    by_scene = video.frames(scene, poses, height=120, width=160)
+    np.testing.assert_array_equal(by_scene, [still, moved])
+    assert scene.frame_rate == task.frame_rate
+
+
+def test_a_task_that_draws_in_its_own_way_has_no_scene():
+    from purejaxppo.envs.wrappers import Wrapper
+
+    class Drawn(Wrapper):
+        def draw(self, states, *, height, width):
+            raise AssertionError
+
+    pytest.importorskip("brax")
+    task = make_task(EnvConfig(name="brax/inverted_pendulum"))
+    assert mujoco_scene.Scene.of(Drawn(task)) is None
+    assert mujoco_scene.Scene.of(make_task(EnvConfig(name="dummy/vector"))) is None
 
 
 @pytest.mark.toy
