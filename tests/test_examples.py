@@ -267,6 +267,9 @@ def test_the_network_is_exported_and_needs_nothing_of_its_file(folder):
     assert player.load("policy.npz")(obs[None])[0] == restore("runs/net").act(obs)
 
 
+SWEEPS = [name for name in NAMES if commands(name, "sweep") and name != "predict_next"]
+
+
 @pytest.mark.full
 def test_a_sweep_over_the_terms_coefficient_is_one_program(folder, capsys):
     (words,) = commands("predict_next", "sweep")
@@ -276,10 +279,11 @@ def test_a_sweep_over_the_terms_coefficient_is_one_program(folder, capsys):
     rows = [row for path in paths for row in read_csv(path)]
     errors = [row["losses/predict_next"] for row in rows if row["update"] == 16]
     assert errors[2] < errors[0]  # the weighed one is learned
+    assert (folder / "swept/results.csv").is_file()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in NAMES if commands(name, "sweep")])
+@pytest.mark.parametrize("name", SWEEPS)
 def test_its_sweep_runs(name, folder):
     for words in commands(name, "sweep"):
         assert main([*small(words), "--run_dir", "swept"]) == 0

@@ -326,7 +326,6 @@ def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
 def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     scores = {}
     for row in read_csv(run / "metrics.csv"):
@@ -345,7 +344,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
 
 @pytest.mark.parametrize(
     "compiled",
-    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.full, pytest.mark.optimized])],
+    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.slow, pytest.mark.optimized])],
 )
 def test_a_run_of_seeds_resumes_exactly(compiled, run):
     shutil.copytree(run, "parts")
