@@ -48,21 +48,25 @@ SMALL = {
 
 
 LONG = (
-    "test_network_and_loss",
     "processes",
-    "test_robot",
-    "test_own_environment",
-    "notebook",
+    "test_examples",
+    "test_policies",
     "test_loop",
     "test_members",
+    "test_robot",
+    "notebook",
     "test_mutants",
-    "test_policies",
-    "test_export",
-    "test_examples",
     "test_playground",
+    "test_own_environment",
+    "test_network_and_loss",
+    "test_export",
     "test_jumanji",
+    "test_sweep",
+    "test_tutorials",
 )
 """Groups that begin before others, so that no process is left alone with one at the end."""
+SHORT = "contract-"
+"""How names of groups begin that come last: of seconds each, so that all processes end at once."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,8 +79,9 @@ def pytest_collection_modifyitems(items):
 
 
 def rank(group):
-    """The place of a group among those that are `LONG`, or after them."""
-    return next((i for i, name in enumerate(LONG) if group.startswith(name)), len(LONG))
+    """The place of a group among those that are `LONG`, or after them; the last if it is short."""
+    places = [i for i, name in enumerate(LONG) if group.startswith(name)]
+    return min(places, default=len(LONG) + group.startswith(SHORT))
 
 
 def pytest_collection_finish():

@@ -65,9 +65,15 @@ def small(words, timesteps=128):
 FIRST = ("gymnax_package", "predict_next")
 """Examples that `make test` trains on the command line; other tests do others."""
 TRAINED = [
-    pytest.param(words, id=f"{name}-{i}", marks=[pytest.mark.full] * (i > 0 or name not in FIRST))
+    pytest.param(words, id=name, marks=[pytest.mark.full] * (name not in FIRST))
+    for name in NAMES
+    for words in commands(name, "train")[:1]
+]
+OTHERS = [
+    pytest.param(words, id=f"{name}-{i}")
     for name in NAMES
     for i, words in enumerate(commands(name, "train"))
+    if i > 0
 ]
 
 
@@ -95,14 +101,33 @@ def test_there_are_ten_of_under_80_lines_and_each_says_how_to_run_it():
 
 
 @pytest.mark.parametrize("words", TRAINED)
-def test_on_the_command_line_it_trains_and_resumes(words, folder, capsys):
-    words = [*words, *(() if "--run_dir" in words else ("--run_dir", "run"))]
-    assert main(small(words)) == 0
-    run = words[words.index("--run_dir") + 1]
-    assert main(small(words, 192)) == 0
+def test_on_the_command_line_it_trains_resumes_and_is_evaluated_without_its_file(
+    words, folder, capsys
+):
+    assert main([*small(words), "--run_dir", "run"]) == 0
+    assert main([*small(words, 192), "--run_dir", "run"]) == 0
     assert "resuming at " in capsys.readouterr().out
-    rows = read_csv(folder / run / "metrics.csv")
-    assert rows[-1]["update"] == 3 and all(row["charts/finite"] for row in rows)
+    check_run(folder / "run", updates=3)
+    for path in folder.glob("*.py"):
+        path.unlink()
+    command = [sys.executable, "-m", "purejaxppo", "evaluate", "--run", "run", "--episodes", "2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 episodes: return" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", OTHERS)
+def test_its_other_commands_train(words, folder):
+    assert main([*small(words), "--run_dir", "run"]) == 0
+    check_run(folder / "run", updates=2)
+
+
+def check_run(run, updates):
+    """Every update of a run is finite, and its agent acts."""
+    rows = read_csv(run / "metrics.csv")
+    assert rows[-1]["update"] == updates and all(row["charts/finite"] for row in rows)
     agent = restore(run)
     obs = np.zeros(agent.policy.observation.shape, np.float32)
     assert agent.act(obs) in range(agent.policy.action.n)
@@ -242,6 +267,9 @@ def test_the_network_is_exported_and_needs_nothing_of_its_file(folder):
     assert player.load("policy.npz")(obs[None])[0] == restore("runs/net").act(obs)
 
 
+SWEEPS = [name for name in NAMES if commands(name, "sweep") and name != "predict_next"]
+
+
 @pytest.mark.full
 def test_a_sweep_over_the_terms_coefficient_is_one_program(folder, capsys):
     (words,) = commands("predict_next", "sweep")
@@ -251,26 +279,12 @@ def test_a_sweep_over_the_terms_coefficient_is_one_program(folder, capsys):
     rows = [row for path in paths for row in read_csv(path)]
     errors = [row["losses/predict_next"] for row in rows if row["update"] == 16]
     assert errors[2] < errors[0]  # the weighed one is learned
+    assert (folder / "swept/results.csv").is_file()
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in NAMES if commands(name, "sweep")])
+@pytest.mark.parametrize("name", SWEEPS)
 def test_its_sweep_runs(name, folder):
     for words in commands(name, "sweep"):
         assert main([*small(words), "--run_dir", "swept"]) == 0
         assert (folder / "swept/results.csv").is_file()
-
-
-FRESH = [pytest.param(x, marks=[pytest.mark.full] * (x != "own_environment")) for x in NAMES]
-
-
-@pytest.mark.parametrize("name", FRESH)
-def test_evaluated_in_a_fresh_process_without_its_file(name, folder):
-    assert main([*small(commands(name, "train")[0]), "--run_dir", "run"]) == 0
-    for path in folder.glob("*.py"):
-        path.unlink()
-    command = [sys.executable, "-m", "purejaxppo", "evaluate", "--run", "run", "--episodes", "2"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "2 episodes: return" in done.stdout

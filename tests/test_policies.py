@@ -341,7 +341,7 @@ def test_what_a_memory_is_for(memory, least, most):
             "env.options": {"memory_length": 10},
             "env.num_envs": 32,
             "ppo.rollout_length": 48,
-            "total_timesteps": 250_000,
+            "total_timesteps": 50_000 if memory == "none" else 160_000,
             "num_shards": 1,
         },
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.children import environment
 from support.paths import ROOT
 
 from purejaxppo.__main__ import main
@@ -35,12 +36,8 @@ class Reader:
             path = commands / name
             path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
             path.chmod(0o755)
-        self.environment = {
-            **os.environ,
-            "PATH": f"{commands}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "MUJOCO_GL": "off",
-        }
+        path = f"{commands}:{os.environ['PATH']}"
+        self.environment = environment(PATH=path, MUJOCO_GL="off")
 
     def follow(self, page, **changes):
         """Runs a page's blocks, with words replaced; returns what each printed."""
@@ -92,7 +89,9 @@ def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_network_and_loss")
 def test_a_network_and_a_loss_of_ones_own_train_and_vary(reader):
-    printed = "".join(reader.follow(NETWORK, **{r"\b20_000": "8_192", "50_000": "20_000"}))
+    shorter = {r"\b20_000": "4_096", "50_000": "8_192"}
+    shorter["purejaxppo train"] = "purejaxppo train --eval.num_episodes 4"
+    printed = "".join(reader.follow(NETWORK, **shorter))
     assert number(printed, "at first,") < number(printed, "error of the prediction:")
     assert (reader.folder / "runs/net128/code").is_dir()
     assert (reader.folder / "policy.npz").is_file()

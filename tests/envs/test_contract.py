@@ -206,7 +206,7 @@ ONE_OF_EACH_KIND = {
 }
 """What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
 AT_LENGTH = {
-    "brax": (*("ant", "fast", "hopper", "humanoid", "inverted_pendulum", "pusher", "reacher"),),
+    "brax": ("fast", "hopper", "humanoid", "inverted_pendulum", "pusher", "reacher"),
     "craftax": ("Craftax-Classic-Symbolic-v1",),
     "jaxmarl": (
         *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),
@@ -217,6 +217,7 @@ AT_LENGTH = {
         *("Minesweeper-v0", "RubiksCube-v0", "Sudoku-v0", "Tetris-v0"),
     ),
     "pgx": ("2048", "backgammon", "connect_four", "go_9x9", "minatar-freeway", "sparrow_mahjong"),
+    "playground": ("BallInCup", "CartpoleBalance", "PendulumSwingup", "ReacherEasy"),
     "xminigrid": (
         *("MiniGrid-DoorKey-8x8", "MiniGrid-FourRooms", "MiniGrid-MemoryS8"),
         *("MiniGrid-Playground", "XLand-MiniGrid-R4-9x9"),

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.packages import needs
 
 from purejaxppo import learner
 from purejaxppo.config.schema import EnvConfig
@@ -14,7 +15,7 @@ from purejaxppo.envs import jaxmarl, registry
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box
 
-pytest.importorskip("jaxmarl")
+needs("jaxmarl")
 FULL = pytest.mark.full
 STOP = 4
 """The action of SMAX that is always allowed."""

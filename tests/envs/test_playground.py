@@ -199,8 +199,13 @@ def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
         jax.eval_shape(task.step, key, state, jnp.zeros(task.action.shape))
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ROBOTS)
+@pytest.mark.parametrize(
+    "name",
+    [  # on rough terrain they are the same robots
+        pytest.param(x, marks=pytest.mark.slow if "Rough" in x else pytest.mark.full)
+        for x in ROBOTS
+    ],
+)
 def test_the_parts_that_a_config_names_are_those_of_the_robots_observation(menagerie, name):
     config = load_config(f"playground/{name}", {"env.options": {"menagerie": str(menagerie)}})
     task, network = registry.make_task(config.env), config.network

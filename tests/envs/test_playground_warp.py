@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.packages import needs
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import playground, registry
 
-pytest.importorskip("mujoco_playground")
-pytest.importorskip("warp")
-from purejaxppo.envs import playground
+needs("mujoco_playground")
+needs("warp")
 
 pytestmark = pytest.mark.full
 NUM_ENVS, LIMIT = 3, 5

@@ -73,9 +73,14 @@ def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(confi
     assert rows_of("half") == rows_of("whole")
 
 
-@pytest.mark.full
 @pytest.mark.optimized
-@pytest.mark.parametrize("text", [CARTPOLE, PENDULUM], ids=["gymnax", "brax"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(CARTPOLE, id="gymnax", marks=pytest.mark.slow),  # as in the test before
+        pytest.param(PENDULUM, id="brax", marks=pytest.mark.full),
+    ],
+)
 def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
     config_file.write_text(text)
     constant = ["--ppo.learning_rate_schedule", "constant"]
@@ -116,12 +121,11 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
 
 @pytest.mark.optimized
 @pytest.mark.xdist_group("processes")
-@pytest.mark.full
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGINT, id="SIGINT"),
-        pytest.param(signal.SIGTERM, id="SIGTERM"),
+        pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.full),
+        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):

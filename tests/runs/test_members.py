@@ -168,10 +168,10 @@ print("equal", one.size)
     "name",
     [
         pytest.param("gymnax/CartPole-v1", marks=pytest.mark.full),
-        pytest.param("brax/inverted_pendulum", marks=pytest.mark.full),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
+                "brax/inverted_pendulum",
                 "craftax/Craftax-Classic-Symbolic-v1",
                 "jaxmarl/MPE_simple_reference_v3",
                 "jumanji/Snake-v1",
@@ -184,6 +184,7 @@ print("equal", one.size)
 def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
     config = tmp_path / "four.yaml"
     text = CARTPOLE.replace("num_shards: 1", "num_shards: 2\nnum_seeds: 2")
+    text = text.replace("num_envs: 8", "num_envs: 8, reset: every_rollout")
     if name.startswith("brax"):  # long to compile; and CartPole's agents are evaluated, too
         text = text.replace("num_episodes: 3", "num_episodes: 0")
     config.write_text(text)
@@ -325,7 +326,6 @@ def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
 def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     scores = {}
     for row in read_csv(run / "metrics.csv"):
@@ -344,7 +344,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
 
 @pytest.mark.parametrize(
     "compiled",
-    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.full, pytest.mark.optimized])],
+    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.slow, pytest.mark.optimized])],
 )
 def test_a_run_of_seeds_resumes_exactly(compiled, run):
     shutil.copytree(run, "parts")

@@ -29,7 +29,7 @@ eval: {num_episodes: 2}
 checkpoint: {interval: 1}
 logging: {tensorboard: false}
 num_shards: 1
-total_timesteps: 2048
+total_timesteps: 1024
 """
 
 

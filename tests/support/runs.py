@@ -1,6 +1,5 @@
 """Commands as a user gives them, in folders of their own, and finished runs that tests copy."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 import purejaxppo.commands.train as train_command
 from purejaxppo.runs.checkpoint import Checkpoints
+from support.children import environment
 from support.paths import OWN_CODE
 from support.trees import plain
 
@@ -109,7 +109,7 @@ def start(config_file, *flags):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2"},
+        env=environment(JAX_NUM_CPU_DEVICES="2"),
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from support.children import environment
 from support.jobs import dies_once
 from support.runs import error_of, train
 
@@ -240,7 +241,7 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
     flags = ["--config", str(config_file), "--grid", RATES, "--num_seeds", "2", *longer]
     command = [sys.executable, "-m", "purejaxppo.sweep", *flags, "--run_dir", "killed"]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
         saves = Path("killed/rounds/000/group-000/batch-000/checkpoints")
         for _ in range(1500):
             if saves.is_dir() and any(path.name.isdigit() for path in saves.iterdir()):
@@ -249,7 +250,7 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
             time.sleep(0.1)
         process.kill()
         process.wait()
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    again = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
     assert "resuming at" in again.stdout
     assert sweep_command.main([*flags, "--run_dir", "whole"]) == 0
     assert [r["returns"] for r in table("killed")] == [r["returns"] for r in table("whole")]
@@ -277,9 +278,15 @@ def test_a_sweep_that_is_interrupted_says_so_and_resumes(
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
-    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "400000"]
+    flags = ["--config", str(config_file), "--grid", RATES, "--total_timesteps", "150000"]
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+    )
     for line in process.stdout:
         if "steps/s" in line:
             process.send_signal(signal.SIGINT)
@@ -289,7 +296,11 @@ def test_an_interrupted_sweep_says_so_and_resumes(config_file, tmp_path):
     assert "the same command resumes" in rest
     assert "Traceback" not in rest
     again = subprocess.run(
-        [*command, "--devices", "1"], capture_output=True, text=True, check=False
+        [*command, "--devices", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
     )
     assert again.returncode == 0, again.stderr
     assert "resuming at" in again.stdout

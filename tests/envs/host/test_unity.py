@@ -375,13 +375,22 @@ def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tm
     assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
 
 
-@pytest.mark.full
 @pytest.mark.optimized
-@pytest.mark.parametrize("actions", ["discrete", "hybrid", "continuous"])
+@pytest.mark.parametrize(
+    "actions",
+    [
+        pytest.param("discrete", marks=pytest.mark.slow),
+        pytest.param("hybrid", marks=pytest.mark.full),  # both at once
+        pytest.param("continuous", marks=pytest.mark.slow),
+    ],
+)
 def test_every_kind_of_action_is_learned(actions, path, tmp_path):
-    """At random 6 decisions pay 2 (discrete), 1.6 (continuous), or both; at best 6 each."""
+    """At random 6 decisions pay 2 (discrete), 1.6 (continuous), or both; at best 6 each.
+
+    Both pay 8 at most where only one is learned.
+    """
     arguments = f"--agents 4 --actions {actions} --period 5 --stagger 3"
     done = run(path, tmp_path, arguments, slots=4, length=64, steps=16_000)
     returns = done.metrics["charts/episodic_return"]
-    least = {"discrete": 4.5, "continuous": 3.0, "hybrid": 7.0}[actions]
+    least = {"discrete": 4.5, "continuous": 3.0, "hybrid": 8.5}[actions]
     assert returns[-3:].mean() > least, returns

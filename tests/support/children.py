@@ -1,0 +1,22 @@
+"""Processes that tests start as users start commands."""
+
+import os
+from pathlib import Path
+
+from support.paths import ROOT
+
+WITHOUT_WARP = Path(__file__).parent / "without_warp"
+
+
+def environment(**more):
+    """Variables of a command as users have it: programs are kept, and there is no warp-lang.
+
+    MJX takes three seconds to import warp-lang, which the extra `brax` does not install.
+    """
+    paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(WITHOUT_WARP))
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "PUREJAXPPO_KEEP_PROGRAMS": "1",
+        **more,
+    }

@@ -1,0 +1,3 @@
+"""Stands in for warp-lang, which MJX imports for three seconds wherever it is installed."""
+
+raise ImportError("left out")
