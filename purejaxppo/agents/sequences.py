@@ -148,5 +148,6 @@ def shuffled(key: Key, n: int) -> Array:
     bits = jax.random.bits(key, (n + 1,))
     mask = jnp.uint32(2**places - 1)
     low = (jnp.arange(n, dtype=jnp.uint32) ^ bits[n]) & mask
-    ordered = jnp.sort((bits[:n] & ~mask) | low)
-    return ((ordered ^ bits[n]) & mask).astype(jnp.int32)
+    ordered: Array = jnp.sort((bits[:n] & ~mask) | low)
+    order: Array = ((ordered ^ bits[n]) & mask).astype(jnp.int32)
+    return order

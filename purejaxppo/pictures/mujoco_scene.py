@@ -68,12 +68,13 @@ class Scene(NamedTuple):
         """
         owner: Any = getattr(getattr(task, "pose", None), "__self__", None)
         drawer = getattr(getattr(task, "draw", None), "__self__", None)
-        if owner is None or owner is not drawer or owner.mj_model is None:
+        model = getattr(owner, "mj_model", None)
+        if model is None or owner is not drawer:
             return None
         import mujoco
 
-        saved = np.empty(mujoco.mj_sizeModel(owner.mj_model), np.uint8)
-        mujoco.mj_saveModel(owner.mj_model, None, saved)
+        saved = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+        mujoco.mj_saveModel(model, None, saved)
         return cls(saved.tobytes(), float(task.frame_rate))
 
     def draw(self, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
