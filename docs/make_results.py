@@ -440,8 +440,8 @@ def awake(rows: Rows) -> list[str]:
         "",
         "`python benchmarks/awake.py`, and `--beside`, where a program of another session computes "
         "all the time: training steps per second with `keep_cores_awake: never` and `always`, in "
-        "turns; medians, and quartiles of a round's ratio; and the share of a core that the other "
-        "program had.",
+        "turns; medians, and quartiles of a round's ratio; and the cores that the other program "
+        "had without and with.",
     ]
     for (device, cores), runs in group(rows, "device", "cores").items():
         lines += [
@@ -1054,7 +1054,7 @@ def off(rows: Rows) -> list[str]:
         return []
     table = [
         "| before | task | before, steps/s | now | ratio, median (quartiles) "
-        "| now, cores kept awake | ratio |",
+        "| now, cores kept awake | its ratio |",
         "| --- " * 7 + "|",
     ]
     for row in rows:

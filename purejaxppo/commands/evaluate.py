@@ -95,11 +95,18 @@ def run(command: Command) -> int:
     film = None
     if command.render:
         film = begin(agent, command.render, seed=command.seed, stochastic=how.stochastic)
-    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
-    for i, member in enumerate(agent.members):
-        print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
-    print(result)
-    report(agent, command, deterministic=not how.stochastic)
+    try:
+        result = evaluate(
+            agent, command.episodes, seed=command.seed, deterministic=not how.stochastic
+        )
+        for i, member in enumerate(agent.members):
+            print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
+        print(result)
+        report(agent, command, deterministic=not how.stochastic)
+    except Exception:
+        if film:  # it has begun
+            print(film())
+        raise
     if film:
         print(film())
     return 0

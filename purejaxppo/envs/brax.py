@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.pictures.mujoco_scene import by_poses
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -112,6 +113,7 @@ class BraxTask:
         """(qpos, no motion-capture bodies) of a state."""
         return state.pipeline_state.q, None, None
 
+    @by_poses
     def draw(self, states, *, height, width):
         """Frames of the robot, for its MuJoCo model and joint positions."""
         from purejaxppo.pictures import charts, mujoco_scene

@@ -21,6 +21,7 @@ from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import ActionRepeat
+from purejaxppo.pictures.mujoco_scene import by_poses
 from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
@@ -261,6 +262,7 @@ class PlaygroundTask:
         """(qpos, mocap_pos, mocap_quat) of a state."""
         return state.data.qpos, state.data.mocap_pos, state.data.mocap_quat
 
+    @by_poses
     def draw(self, states, *, height, width):
         """Frames of the scene."""
         from purejaxppo.pictures import mujoco_scene

@@ -62,14 +62,10 @@ class Scene(NamedTuple):
 
     @classmethod
     def of(cls, task: Any) -> "Scene | None":
-        """The scene of a task that has `mj_model` and `pose` and draws by them; None of others.
-
-        `pose(state)` -> (qpos, mocap_pos or None, mocap_quat or None), of the innermost state.
-        """
-        owner: Any = getattr(getattr(task, "pose", None), "__self__", None)
-        drawer = getattr(getattr(task, "draw", None), "__self__", None)
-        model = getattr(owner, "mj_model", None)
-        if model is None or owner is not drawer:
+        """The scene of a task whose `draw` is `by_poses`; None of others, and without a model."""
+        owner: Any = posing(task)
+        model = None if owner is None else owner.mj_model
+        if model is None:
             return None
         import mujoco
 
@@ -84,6 +80,21 @@ class Scene(NamedTuple):
         name = "scene.mjb"
         model = mujoco.MjModel.from_binary_path(name, {name: self.model})
         return draw(model, states, height=height, width=width)
+
+
+def by_poses(draw: Any) -> Any:
+    """Marks a task's `draw`, which shows its `mj_model` in the poses of states, and nothing else.
+
+    The task has `pose(state)` -> (qpos, mocap_pos or None, mocap_quat or None) and `frame_rate`.
+    """
+    draw.by_poses = True
+    return draw
+
+
+def posing(task: Any) -> Any:
+    """The task, innermost under its wrappers, whose marked `draw` this one has; None: another."""
+    method = getattr(task, "draw", None)
+    return method.__self__ if getattr(method, "by_poses", False) else None
 
 
 def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:

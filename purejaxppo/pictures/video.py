@@ -27,7 +27,7 @@ from purejaxppo.pictures import charts
 SUFFIXES = (".mp4", ".gif", ".html")
 DEFAULT_RATE = 10.0
 SLOWEST, SMOOTH = 8.0, 30.0
-"""Pictures a second: the fewest, and as many as are drawn of a simulator with more states."""
+"""Pictures a second: the fewest of a gif, and the fewest of a simulator with more states."""
 GIF_FASTEST = 25.0
 GIF_FRAMES = 400
 GIF_COLOURS = 128

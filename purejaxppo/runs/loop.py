@@ -101,7 +101,8 @@ class TrainingLoop:
             p.train_seconds += seconds
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
-                self.programs.begin_evaluation()
+                if p.update < every.total and not self.stopped:
+                    self.programs.begin_evaluation()
         self._end(state)
         return state
 

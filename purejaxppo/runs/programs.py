@@ -109,7 +109,7 @@ class Programs:
         return Facts(self.parts.env.spec, tuple(self.parts.figures))
 
     def init(self) -> TrainState:
-        """The state before the first update. All programs begin to compile."""
+        """The state before the first update. Others begin to compile."""
         with named_failures(self.config.env.name, self):
             init = self._job("init", lambda: self._init.lower(self.key, self._ids))
             self.begin()

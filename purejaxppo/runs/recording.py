@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.evaluation import evaluated
 from purejaxppo.pictures import video
-from purejaxppo.pictures.mujoco_scene import Scene
+from purejaxppo.pictures.mujoco_scene import Scene, posing
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
 
@@ -69,19 +69,25 @@ def begin(
 ) -> Callable[[], str]:
     """Begins what `draw` does; the function that is returned waits for it.
 
-    A simulator on the host and a task that draws its own states wait until they are asked for.
+    A simulator on the host is recorded, and a task that draws its own states drawn, when the film
+    is waited for. What fails is raised then, too.
     """
     stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
     record = functools.partial(_record, agent, seed=seed, deterministic=not stochastic)
     finish = functools.partial(_draw, path=path, title=agent.config.env.name)
     if registry.on_host(agent.config.env):
         return lambda: finish(record())
-    recorded = record()
+    recording: Future = Future()
+    try:
+        recorded = record()
+    except Exception as error:
+        recording.set_exception(error)
+        return recording.result
     if not isinstance(recorded.task, Scene):
         return lambda: finish(recorded)
-    with_its_processes = ThreadPoolExecutor(1, "film")
-    film = with_its_processes.submit(finish, recorded)
-    with_its_processes.shutdown(wait=False)
+    pool = ThreadPoolExecutor(1, "film")
+    film = pool.submit(finish, recorded)
+    pool.shutdown(wait=False)
     return film.result
 
 
@@ -133,9 +139,11 @@ def film_in_jax(
         lambda: jax.jit(episode_of(make(), agent, deterministic)).lower(*given),
         foreign=stage.scene is None,
     )
-    first, (states, rewards, done) = jax.device_get(episode(*given))
+    first, (states, rewards, done, diverged) = jax.device_get(episode(*given))
     ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
     length = int(ends.max())
+    if diverged[length - 1, 0]:  # its state is the first one of another episode
+        length -= 1
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
     task = make().task if stage.scene is None else stage.scene
@@ -143,14 +151,14 @@ def film_in_jax(
 
 
 def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | None) -> Any:
-    """(agent's state, key) -> (first state, (states, rewards, done) of as many steps as can be).
+    """(agent's state, key) -> (first state, (states, rewards, done, diverged) of all steps).
 
     States of a task that a scene draws are poses.
     """
     policy = agent.policy
-    task: Any = env.task
-    unwrap = getattr(task, "unwrap", lambda s: s)
-    shown = jax.vmap(lambda s: task.pose(unwrap(s))) if Scene.of(task) else lambda s: s
+    unwrap = getattr(env.task, "unwrap", lambda s: s)
+    drawn = posing(env.task) if Scene.of(env.task) else None
+    shown = jax.vmap(lambda s: drawn.pose(unwrap(s))) if drawn else lambda s: s
     act = how_to_act(agent.config, policy, deterministic)
     rows = env.spec.num_envs  # one, or the agents of one world
 
@@ -169,6 +177,7 @@ def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | N
                 shown(env_state.task),
                 out.reward,
                 done,
+                out.diverged,
             )
 
         nobody = jnp.zeros(rows, bool) if env.spec.absent else None

@@ -209,8 +209,6 @@ def test_brax_is_trained_by_two_processes_as_by_one():
 def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     pytest.importorskip(family)
     flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0")
-    if family == "envpool":  # whose programs are compiled by each process; Gymnasium's evaluate
-        flags = (*flags, "--eval.num_episodes", "0")
     flags = (*flags, "--run_dir")
     for run in ("first", "again")[: 1 + (family == "envpool")]:
         (code, out, err), other = ends(both(*flags, run))

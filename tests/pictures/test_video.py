@@ -3,6 +3,7 @@
 import itertools
 import re
 import subprocess
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ import pytest
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
 from purejaxppo.pictures import mujoco_scene, video
+from purejaxppo.pictures.mujoco_scene import Scene, by_poses
+from purejaxppo.runs import recording
 
 pytest.importorskip("PIL")
 
@@ -137,7 +140,7 @@ def test_words_are_in_the_upper_corners_and_cover_nothing_else():
     frame = np.full((60, 300, 3), 90, np.uint8)
     written = video._caption(frame, "left", "step 3")
     assert written.shape == frame.shape and written.dtype == frame.dtype
-    np.testing.assert_array_equal(written[video.CAPTION :], frame[video.CAPTION :])
+    np.testing.assert_array_equal(written[video.CAPTION - 1 :], frame[video.CAPTION - 1 :])
     changed = (written[: video.CAPTION] != 90).any(axis=(0, 2))
     assert changed[:60].any() and changed[-60:].any() and not changed[100:200].any()
 
@@ -266,3 +269,65 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
         video.check_target(tmp_path / "film.gif")
+
+
+class Posed:
+    """A task that MuJoCo draws by poses."""
+
+    frame_rate = 20.0
+
+    def __init__(self):
+        mujoco = pytest.importorskip("mujoco")
+        self.mj_model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
+
+    def pose(self, state):
+        return state, None, None
+
+    @by_poses
+    def draw(self, states, *, height, width):
+        raise AssertionError
+
+
+@pytest.mark.toy
+def test_only_a_marked_drawing_is_replaced_by_a_scene():
+    class OwnDrawing(Posed):
+        def draw(self, states, *, height, width):
+            return iter(())
+
+    class NoModel(Posed):
+        def __init__(self):
+            self.mj_model = None
+
+    class Unrelated:
+        mj_model, frame_rate = "a.xml", 5.0
+
+        def pose(self, state):
+            return 1
+
+        def draw(self, states, *, height, width):
+            return iter(())
+
+    assert Scene.of(Posed()).frame_rate == 20.0
+    for task in (OwnDrawing(), NoModel(), Unrelated(), object()):
+        assert Scene.of(task) is None
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("fails", ["recording", "drawing"])
+def test_what_fails_beside_an_evaluation_is_raised_when_the_film_is_waited_for(
+    fails, monkeypatch, tmp_path
+):
+    def fail(*args, **kwargs):
+        raise ValueError(f"{fails} failed")
+
+    recorded = recording.Recorded(Scene(b"", 20.0), [(np.zeros(0), None, None)] * 3, np.zeros(2), 1)
+    monkeypatch.setattr(
+        recording, "_record", fail if fails == "recording" else lambda *args, **kwargs: recorded
+    )
+    monkeypatch.setattr(Scene, "draw", fail)
+    env = SimpleNamespace(name="brax/hopper")
+    agent = SimpleNamespace(config=SimpleNamespace(env=env, eval=SimpleNamespace(stochastic=True)))
+    monkeypatch.setattr(recording.registry, "on_host", lambda env: False)
+    film = recording.begin(agent, tmp_path / "film.gif")
+    with pytest.raises(ValueError, match=f"{fails} failed"):
+        film()
