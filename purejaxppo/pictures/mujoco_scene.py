@@ -94,7 +94,7 @@ def by_poses(draw: Any) -> Any:
 def posing(task: Any) -> Any:
     """The task, innermost under its wrappers, whose marked `draw` this one has; None: another."""
     method = getattr(task, "draw", None)
-    return method.__self__ if getattr(method, "by_poses", False) else None
+    return getattr(method, "__self__", None) if getattr(method, "by_poses", False) else None
 
 
 def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
