@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
+import turns
 
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole": ("cartpole.yaml", {}),
@@ -121,8 +122,7 @@ def measure(task: str, rounds: int, seconds: float, other: int | None) -> dict[s
 
 def show(row: dict[str, Any]) -> None:
     """Medians, and the ratio within a round."""
-    ratios = [b / a for a, b in zip(row["without"], row["kept"], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = turns.quartiles(row["without"], row["kept"])
     print(
         f"{row['task']}: {statistics.median(row['without']):,.0f} steps/s, kept awake "
         f"{statistics.median(row['kept']):,.0f}; ratio of a round {middle:.2f} (quartiles "

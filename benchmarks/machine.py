@@ -23,7 +23,7 @@ def describe() -> dict[str, Any]:
     """Device and versions, as a result row keeps them; starts JAX."""
     import jax
 
-    from purejaxppo.parallel.shards import cpu_cores
+    from purejaxppo.parallel.cores import cpu_cores
 
     device = jax.devices()[0]
     return {

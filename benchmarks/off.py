@@ -124,23 +124,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn")
     args = parser.parse_args()
     for task in args.tasks:
-        config, seeds = without_gpu(TASKS[task][0]), TASKS[task][1]
-        versions = {
-            "before": Version(args.before.resolve(), config, seeds),
-            "now": Version(ROOT, config, seeds),
-        }
         row = {"task": task, "revision": revision_of(args.before)}
         rows = [r for r in machine.read_rows(PATH) if any(r[key] != row[key] for key in row)]
-        row |= compare(task, versions, args.rounds, args.seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            config, seeds = without_gpu(TASKS[task][0], Path(folder)), TASKS[task][1]
+            versions = {
+                "before": Version(args.before.resolve(), config, seeds),
+                "now": Version(ROOT, config, seeds),
+            }
+            row |= compare(task, versions, args.rounds, args.seconds)
         machine.write_rows(
             PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
         )
 
 
-def without_gpu(name: str) -> str:
-    """The path of a config without its last section, of settings for GPUs."""
+def without_gpu(name: str, folder: Path) -> str:
+    """A copy of a config in a folder, without its last section, of settings for GPUs."""
     text = (ROOT / "configs" / name).read_text(encoding="utf-8")
-    path = Path(tempfile.mkdtemp()) / name
+    path = folder / name
     path.write_text(text.partition("\ngpu:")[0] + "\n", encoding="utf-8")
     return str(path)
 
@@ -168,7 +169,7 @@ def compare(
                     steps, spent = versions["now" if name == AWAKE else name].train(updates)
                 speeds[name].append(steps / spent)
         for name in names[1:]:
-            low, middle, high = ratios(speeds, name)
+            low, middle, high = turns.quartiles(speeds["before"], speeds[name])
             print(
                 f"{task}: before {statistics.median(speeds['before']):,.0f}, {name} "
                 f"{statistics.median(speeds[name]):,.0f} steps/s; ratio of a round {middle:.3f} "
@@ -179,12 +180,6 @@ def compare(
     finally:
         for version in versions.values():
             version.close()
-
-
-def ratios(speeds: dict[str, list[float]], name: str) -> list[float]:
-    """Quartiles of a contender's speed over that before, within a round."""
-    each = [b / a for a, b in zip(speeds["before"], speeds[name], strict=True)]
-    return statistics.quantiles(each, n=4)
 
 
 if __name__ == "__main__":

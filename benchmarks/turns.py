@@ -66,6 +66,11 @@ def measure(
     return results
 
 
+def quartiles(before: list[float], after: list[float]) -> list[float]:
+    """Of the ratios after / before of two contenders, round by round."""
+    return statistics.quantiles([b / a for a, b in zip(before, after, strict=True)], n=4)
+
+
 @contextlib.contextmanager
 def kept_awake() -> Iterator[None]:
     """As `python -m purejaxppo.train` keeps cores awake, whoever is at work."""

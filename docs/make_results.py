@@ -452,14 +452,18 @@ def awake(rows: Rows) -> list[str]:
             "| --- " * 6 + "|",
         ]
         for run in runs:
-            ratios = [b / a for a, b in zip(run["without"], run["kept"], strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
+            low, middle, high = quartiles(run["without"], run["kept"])
             never, always = (statistics.median(run[name]) for name in ("without", "kept"))
             lines.append(
                 f"| {run['task']} | {other(run)} | {never:,.0f} "
                 f"| {always:,.0f} | {middle:.2f} | {low:.2f} to {high:.2f} |"
             )
     return lines
+
+
+def quartiles(before: list[float], after: list[float]) -> list[float]:
+    """Of the ratios after / before of two contenders, round by round."""
+    return statistics.quantiles([b / a for a, b in zip(before, after, strict=True)], n=4)
 
 
 def other(run: dict[str, Any]) -> str:
@@ -1063,8 +1067,7 @@ def off(rows: Rows) -> list[str]:
             if name not in row:
                 cells += ["", ""]
                 continue
-            ratios = [b / a for a, b in zip(row["before"], row[name], strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
+            low, middle, high = quartiles(row["before"], row[name])
             cells += [
                 f"{statistics.median(row[name]) / 1e3:,.1f} k",
                 f"{middle:.2f} ({low:.2f} to {high:.2f})",
@@ -1078,9 +1081,7 @@ def own(rows: Rows) -> list[str]:
     if not rows:
         return []
     built_in, mine = rows[-1]["built in"], rows[-1]["own"]
-    low, middle, high = statistics.quantiles(
-        [b / a for a, b in zip(built_in, mine, strict=True)], n=4
-    )
+    low, middle, high = quartiles(built_in, mine)
     return [
         f"CartPole in a file (benchmarks/own_cartpole.py), trained with cartpole.yaml, makes "
         f"{statistics.median(mine) / 1e3:,.0f} k steps/s, and gymnax's "

@@ -1,8 +1,8 @@
 """CPU cores that stay awake while devices wait for each other.
 
 Two cores that train together add up gradients at every minibatch, and one of them waits for the
-other. A core that waits is halted, and on a virtual machine waking it up takes tens of
-microseconds: longer than the sum itself. A process of Linux's class SCHED_IDLE on each core, which
+other. A core that waits is halted, and on a virtual machine waking it up can take longer than the
+sum itself. A process of Linux's class SCHED_IDLE on each core, which
 runs while this program does not want the core, keeps it from being halted. Programs of other
 sessions and control groups share a core with this one's as ever, by weights: such a process brings
 next to none while the program computes on another core. Nothing that is learned depends on it.
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from purejaxppo.parallel import busy, processes
-from purejaxppo.parallel.shards import SHARD_DEVICES, Shards, cpu_cores
+from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.parallel.shards import SHARD_DEVICES, Shards
 
 CGROUPS = Path("/sys/fs/cgroup")
 VERSION_1 = ("cpu", "cpu,cpuacct")

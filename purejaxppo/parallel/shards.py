@@ -20,6 +20,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from purejaxppo.aliases import T, Tree
 from purejaxppo.parallel import platforms
+from purejaxppo.parallel.cores import cpu_cores
 
 MEMBER_DEVICES = "seed"
 SHARD_DEVICES = "env"
@@ -31,13 +32,6 @@ MEMBER_AXIS = "member"
 Axes = Any
 """A prefix pytree of 0, for arrays with an axis of their own for each shard (or member), and None,
 for those that all have in common."""
-
-
-def cpu_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:

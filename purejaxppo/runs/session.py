@@ -20,7 +20,8 @@ from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import awake, processes
-from purejaxppo.parallel.shards import cpu_cores, use_compilation_cache, use_cpu_cores
+from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
 from purejaxppo.runs.command_line import command_line

@@ -16,7 +16,7 @@ import jax
 from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.parallel.shards import cpu_cores
+from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.loop import TrainingLoop

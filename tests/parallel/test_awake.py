@@ -12,7 +12,8 @@ import pytest
 from support.runs import assert_same_bits, final_state, train
 
 from purejaxppo.parallel import awake
-from purejaxppo.parallel.shards import Shards, cpu_cores
+from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.parallel.shards import Shards
 
 linux = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="needs Linux")
 CPU = jax.devices("cpu")

@@ -187,13 +187,6 @@ class Unowned(Engine):
         """Does nothing."""
 
 
-def cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def has_display() -> bool:
     """True if a program can open a window: always on macOS, on Linux where a server answers."""
     if sys.platform == "darwin":

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import EngineError, close_all, cores
+from purejaxppo.envs.host.engine import EngineError, close_all
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
 from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK
 
 EAGER_SECONDS = 1e-3
@@ -64,7 +65,7 @@ class Games:
             self._end()
             raise
         self.size = self.layout.size
-        self._eager = EAGER_SECONDS if count < cores() else 0.0
+        self._eager = EAGER_SECONDS if count < cpu_cores() else 0.0
         self._none = np.zeros(count * self.size, bool)
         self._calm = False  # no game is to be reset, and no row skipped
         self._over = [True] * count  # the game is to be reset, or is a new one

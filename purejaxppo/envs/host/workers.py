@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import cores
 from purejaxppo.envs.host.factory import Maker, make_one, make_spec
 from purejaxppo.envs.host.handles import Handle, ProcessHandle, ThreadHandle, WorkerError, stop_all
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.worker import PATROL_SECONDS, EnvInfo, Job
+from purejaxppo.parallel.cores import cpu_cores
 
 __all__ = ["EnvInfo", "Maker", "PoolStep", "WorkerError", "WorkerPool", "make_one", "make_spec"]
 
@@ -65,7 +65,7 @@ class WorkerPool:
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
         self._stop = weakref.finalize(self, stop_all, self._workers)
-        count = min(num_workers or cores(), num_envs)
+        count = min(num_workers or cpu_cores(), num_envs)
         bounds = [num_envs * i // count for i in range(count + 1)]
         memory = _shared_file()
         try:
