@@ -127,7 +127,7 @@ def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:
     keys = split_keys(state.key)
     progress = state.update / hp.total_updates
     rollout = collect(parts, state.agent, state.rollout, keys.act, progress)
-    return learn(parts, state, rollout, hp)
+    return parts.shards.in_turn(partial(learn, parts))(state, rollout, hp)
 
 
 def collect(

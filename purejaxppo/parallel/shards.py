@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from purejaxppo.aliases import T, Tree
@@ -110,6 +111,15 @@ class Shards:
     def any_member(self, x: jax.Array) -> jax.Array:
         """True if a bool [] holds for any agent on this device, inside a mapped function."""
         return jax.lax.psum(x.astype(int), MEMBER_AXIS) > 0 if self.num_members > 1 else x
+
+    def in_turn(self, function: Callable[..., T]) -> Callable[..., T]:
+        """`function` as mapped functions use it; on a CPU, members compute it one after another.
+
+        The arrays of one agent's minibatch stay in a core's cache where those of all do not. Where
+        shards add up, members do so together, in one sum; and accelerators compute all at once.
+        """
+        together = self.num_members < 2 or self.axes or platforms.is_accelerated()
+        return function if together else sequential_vmap(function)
 
     def map(
         self,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo.parallel import platforms
 from purejaxppo.parallel.shards import Shards
 
 pytestmark = pytest.mark.toy
@@ -35,3 +36,31 @@ def test_sums_are_over_all_shards_wherever_they_are(num_shards, devices):
     total, local = mapped(jnp.float32(2), {"x": jnp.asarray(x)})
     np.testing.assert_array_equal(total, 2 * x.sum(0))
     np.testing.assert_array_equal(local["x"], x + 2 * x.sum(0))
+
+
+def loops(function, *args):
+    """The lengths of the loops that a function is traced to."""
+    equations = jax.make_jaxpr(function)(*args).eqns
+    return [each.params["length"] for each in equations if each.primitive is jax.lax.scan_p]
+
+
+def total(x, y):
+    return {"total": jnp.sum(x * y), "y": jnp.sin(y)}
+
+
+@pytest.mark.parametrize(("axes", "length"), [((0, None), 3), ((None, 0), 5), ((0, 0), 3)])
+def test_members_compute_one_after_another_on_a_cpu_what_they_would_together(axes, length):
+    x = np.linspace(0.0, 1.0, 12).reshape(3, 4)
+    y = np.linspace(1.0, 2.0, length * 4).reshape(length, 4)
+    args = [values if axis == 0 else values[0] for values, axis in zip((x, y), axes, strict=True)]
+    function = jax.vmap(Shards(1, num_members=length).in_turn(total), axes)
+    assert loops(function, *args) == [length]
+    jax.tree.map(np.testing.assert_array_equal, function(*args), jax.vmap(total, axes)(*args))
+
+
+def test_members_compute_together_where_shards_add_up_and_on_accelerators():
+    x = np.ones((3, 4))
+    assert loops(jax.vmap(Shards(2, num_members=3).in_turn(total)), x, x) == []
+    assert loops(jax.vmap(Shards(1).in_turn(total)), x, x) == []
+    with platforms.tracing_for("gpu"):
+        assert loops(jax.vmap(Shards(1, num_members=3).in_turn(total)), x, x) == []
