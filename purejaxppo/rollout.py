@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo import key_scan
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
 from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
 from purejaxppo.envs.base import Env, EnvStep
 from purejaxppo.spaces import example
+from purejaxppo.streams import ENVIRONMENTS, stream
 from purejaxppo.types import (
     Act,
     Episodes,
@@ -80,14 +82,14 @@ def collect(
         state, stored = carried
         stored, obs = storage.append(stored, state.obs, state.start, state.env)
         choice = act(key, state.carry, state.obs, state.start)
-        env_state, out = env.step(state.env, choice.env_action)
+        env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
+        env_state, out = env.step(env_state, choice.env_action)
         state, row = record(state, obs, choice, env_state, out)
         return (state, stored), row
 
     first = state, storage.init(state.obs, length, state.env)
-    (end, stored), (transitions, episodes) = jax.lax.scan(
-        step, first, jax.random.split(key, length)
-    )
+    keys = jax.random.split(key, length)
+    (end, stored), (transitions, episodes) = key_scan.scan(step, first, keys)
     episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
     return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))
 

@@ -18,6 +18,8 @@ NEW_EPISODES = 0x6E657765
 """Episodes of a rollout that begins with new ones, from the rollout's key."""
 POPULATION = 0x706274
 """Selections of a population, from its first member's key."""
+ENVIRONMENTS = 0x656E7673
+"""What environments draw in a step of a rollout, from the step's key."""
 EVALUATIONS = 0x6576616C
 """Evaluations of a run, from its key."""
 EVALUATE = 0x65706973

@@ -121,6 +121,14 @@ class Env(Protocol):
         """Draws fresh starts; called once before each rollout."""
         ...
 
+    def with_key(self, state: EnvState, key: Key) -> EnvState:
+        """A state whose next step draws from this key, if every step draws fresh starts.
+
+        Rollouts give one for each step, so that all their draws can come before the first; else, as
+        in evaluations, a state has the key of its next step from the last one.
+        """
+        ...
+
     def at(self, state: EnvState, progress: Scalar) -> EnvState:
         """Sets parameters that follow the run's progress [], 0 to 1, before each rollout."""
         ...

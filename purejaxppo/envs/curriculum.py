@@ -127,6 +127,10 @@ class CurriculumEnv:
         """Draws fresh starts with the current parameters."""
         return state._replace(env=self.build(state.values).refresh(state.env))
 
+    def with_key(self, state: CurriculumState, key) -> CurriculumState:
+        """A state whose next step draws from this key, if every step draws fresh starts."""
+        return state._replace(env=self.build(state.values).with_key(state.env, key))
+
     def starts(self, state: CurriculumState) -> Starts:
         """The observations that episodes begin with until the next `refresh`."""
         return self.build(state.values).starts(state.env)

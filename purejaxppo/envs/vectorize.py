@@ -98,6 +98,10 @@ class VectorEnv:
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.spec.num_envs, key=key)
 
+    def with_key(self, state: VectorState, key) -> VectorState:
+        """A state whose next step draws from this key, if every step draws fresh starts."""
+        return state.replace(key=key) if self.fresh_every_step else state
+
     def starts(self, state: VectorState) -> Starts:
         """The observations that episodes begin with until the next `refresh`."""
         return Starts(state.fresh[1], state.place)

@@ -230,6 +230,10 @@ class WorldsEnv:
         """Draws fresh starts of the worlds."""
         return state.replace(worlds=self.worlds.refresh(state.worlds))
 
+    def with_key(self, state: WorldsState, key) -> WorldsState:
+        """Calls `with_key` of the worlds."""
+        return state.replace(worlds=self.worlds.with_key(state.worlds, key))
+
     def step(self, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         joint = jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)

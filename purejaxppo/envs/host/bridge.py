@@ -231,6 +231,11 @@ class HostEnv:
         """Does nothing: the simulator resets itself."""
         return state
 
+    def with_key(self, state: HostState, key) -> HostState:
+        """Does nothing: the simulator draws its own numbers."""
+        del key
+        return state
+
     def step(self, state: HostState, action) -> tuple[HostState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`.
 

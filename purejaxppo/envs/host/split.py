@@ -68,6 +68,11 @@ class HalvedEnv:
         """Does nothing: the simulator resets itself."""
         return state
 
+    def with_key(self, state: Halves, key) -> Halves:
+        """Does nothing: the simulator draws its own numbers."""
+        del key
+        return state
+
     def step(self, state: Halves, action) -> tuple[Halves, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep): both halves at once."""
         state = self.send(self.send(state, 0, action), 1, action)

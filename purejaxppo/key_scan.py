@@ -1,0 +1,160 @@
+"""A scan over keys that draws the random numbers of all its steps before the first one.
+
+A step of a few environments draws few numbers, and a CPU spends more on starting a generator's loop
+than on its work; an accelerator launches as many kernels for one step's numbers as for those of
+all. What a step computes from its key alone does not have to wait for the step before.
+"""
+
+import contextlib
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend import core
+from jax.extend.core import primitives
+
+from purejaxppo.aliases import Key, T, Tree
+
+LARGEST = 2**24
+"""Bytes of random numbers that a scan draws before it begins; what is beyond, its steps draw."""
+
+GENERATORS = (
+    primitives.random_bits_p,
+    primitives.random_fold_in_p,
+    primitives.random_split_p,
+)
+
+
+def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple[T, Tree]:
+    """`jax.lax.scan` of a step over its keys, with the same numbers.
+
+    Operations that depend on a step's key alone are computed for all steps at once, under `vmap`.
+    Those that make large results of small ones (a picture of a position), loops and branches stay
+    in the step: what is kept for it are about as many numbers as were drawn.
+
+    Args:
+        step: (carried, key) -> (carried, row).
+        first: carried into the first step.
+        keys: of the steps [T].
+    """
+    closed, out = jax.make_jaxpr(step, return_shape=True)(first, keys[0])
+    plan = Plan(closed, LARGEST // max(len(keys), 1))
+
+    def drawn(key: Key) -> list[Any]:
+        return plan.run(Kind.EARLY, {plan.key: key}, plan.drawn)
+
+    def rest(carried: T, numbers: list[Any]) -> tuple[T, Tree]:
+        given = [*jax.tree.leaves(carried), *numbers]
+        values = dict(zip([*plan.carried, *plan.drawn], given, strict=True))
+        results = plan.run(Kind.LATE, values, plan.results)
+        result: tuple[T, Tree] = jax.tree.unflatten(jax.tree.structure(out), results)
+        return result
+
+    return jax.lax.scan(rest, first, jax.vmap(drawn)(keys))
+
+
+class Kind(enum.Enum):
+    """What a value depends on."""
+
+    CONSTANT = "nothing"
+    EARLY = "the step's key alone"
+    LATE = "what is carried"
+
+
+class Operation(NamedTuple):
+    """One operation of a step; values are numbered."""
+
+    kind: Kind
+    equation: core.JaxprEqn
+    inputs: list[int]
+    outputs: list[int]
+
+
+class Plan:
+    """The operations of a traced step, and which of them need no more than its key.
+
+    Args:
+        closed: the step, (leaves of what is carried, key) -> results.
+        budget: bytes of random numbers to draw early.
+    """
+
+    def __init__(self, closed: core.ClosedJaxpr, budget: int) -> None:
+        """Goes through the step once."""
+        self.budget = budget
+        self.kinds: list[Kind] = []
+        self.known: dict[int, Any] = {}
+        self.operations: list[Operation] = []
+        *self.carried, self.key = [self.value(Kind.LATE) for _ in closed.in_avals]
+        self.kinds[self.key] = Kind.EARLY
+        self.results = self.add(closed, [*self.carried, self.key])
+        read = {i for each in self.operations if each.kind is Kind.LATE for i in each.inputs}
+        read |= {*self.results}
+        self.drawn = sorted(i for i in read if self.kinds[i] is Kind.EARLY)
+
+    def value(self, kind: Kind) -> int:
+        """A new value's number."""
+        self.kinds.append(kind)
+        return len(self.kinds) - 1
+
+    def constant(self, x: Any) -> int:
+        """The number of a value that is known; arrays stay with the steps that use them."""
+        number = self.value(Kind.LATE if getattr(x, "ndim", 0) else Kind.CONSTANT)
+        self.known[number] = x
+        return number
+
+    def add(self, closed: core.ClosedJaxpr, inputs: Sequence[int]) -> list[int]:
+        """Adds a function's operations; returns the numbers of its results."""
+        jaxpr = closed.jaxpr
+        constants = [self.constant(x) for x in closed.consts]
+        numbers = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
+
+        def number(var: Any) -> int:
+            return self.constant(var.val) if isinstance(var, core.Literal) else numbers[var]
+
+        for equation in jaxpr.eqns:
+            given = [number(var) for var in equation.invars]
+            kinds = {self.kinds[i] for i in given}
+            if equation.primitive is primitives.jit_p and Kind.EARLY in kinds:
+                outputs = self.add(equation.params["jaxpr"], given)
+            else:
+                kind = self.kind_of(equation, given)
+                outputs = [self.value(kind) for _ in equation.outvars]
+                self.operations.append(Operation(kind, equation, given, outputs))
+            numbers.update(zip(equation.outvars, outputs, strict=True))
+        return [number(var) for var in jaxpr.outvars]
+
+    def kind_of(self, equation: core.JaxprEqn, inputs: Sequence[int]) -> Kind:
+        """What an operation's results depend on, late ones also if they are to be."""
+        kinds = {self.kinds[i] for i in inputs}
+        has_body = any(True for _ in core.jaxprs_in_params(equation.params))
+        if Kind.LATE in kinds or equation.effects or has_body:
+            return Kind.LATE
+        if Kind.EARLY not in kinds:
+            return Kind.CONSTANT
+        size = sum(size_of(var) for var in equation.outvars)
+        if equation.primitive in GENERATORS:
+            self.budget -= size
+            return Kind.EARLY if self.budget >= 0 else Kind.LATE
+        early = zip(equation.invars, inputs, strict=True)
+        given = sum(size_of(var) for var, i in early if self.kinds[i] is Kind.EARLY)
+        return Kind.EARLY if size <= given else Kind.LATE
+
+    def run(self, kind: Kind, values: dict[int, Any], results: Sequence[int]) -> list[Any]:
+        """Computes the operations of a kind, and those on constants alone."""
+        values = self.known | values
+        for each, equation, inputs, outputs in self.operations:
+            if each not in (kind, Kind.CONSTANT):
+                continue
+            primitive, scope = equation.primitive, str(equation.source_info.name_stack)
+            named = jax.named_scope(scope) if scope else contextlib.nullcontext()
+            with named, equation.ctx.manager:
+                params = primitive.get_bind_params(equation.params)
+                out = primitive.bind(*[values[i] for i in inputs], **params)
+            values.update(zip(outputs, out if primitive.multiple_results else [out], strict=True))
+        return [values[i] for i in results]
+
+
+def size_of(var: Any) -> int:
+    """Bytes of a traced value."""
+    return int(var.aval.size * var.aval.dtype.itemsize)
