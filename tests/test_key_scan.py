@@ -40,7 +40,8 @@ def walk(scale=1.0):
         starts = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(jax.random.split(third, 3))
         fresh = jnp.concatenate([starts, jnp.zeros((3, 2))], axis=1)
         over = jnp.sum(x, axis=1, keepdims=True) > 1
-        return (jnp.where(over, fresh, x + noise), count + 1), (place, noise, jax.random.key_data(key))
+        rows = place, noise, jax.random.key_data(key)
+        return (jnp.where(over, fresh, x + noise), count + 1), rows
 
     return step
 
