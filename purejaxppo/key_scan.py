@@ -51,7 +51,7 @@ def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple
         result: tuple[T, Tree] = jax.tree.unflatten(jax.tree.structure(out), results)
         return result
 
-    return jax.lax.scan(rest, first, jax.vmap(drawn)(keys))
+    return jax.lax.scan(rest, first, jax.vmap(drawn)(keys), length=len(keys))
 
 
 class Kind(enum.Enum):

@@ -128,3 +128,9 @@ def test_one_compiled_function_called_twice_has_its_own_numbers_each_time():
 
     here, plain = (scan(step, jnp.zeros(2), KEYS) for scan in (key_scan.scan, jax.lax.scan))
     jax.tree.map(np.testing.assert_array_equal, here, plain)
+
+
+@pytest.mark.parametrize("step", [lambda x, key: (x + 1, x), lambda x, key: (x * 2, ())])
+def test_a_step_may_draw_nothing(step):
+    here, plain = (scan(step, jnp.float32(1), KEYS) for scan in (key_scan.scan, jax.lax.scan))
+    jax.tree.map(np.testing.assert_array_equal, here, plain)

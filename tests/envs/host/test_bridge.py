@@ -191,6 +191,9 @@ class Scripted:
     def refresh(self, state):
         return state
 
+    def with_key(self, state, key):
+        return state
+
     def step(self, state, action):
         inner, t = state
         inner, out = self.env.step(inner, self.actions[t])
