@@ -17,7 +17,7 @@ from jax.extend.core import primitives
 from purejaxppo.aliases import Key, T, Tree
 
 LARGEST = 2**24
-"""Bytes of random numbers that a scan draws before it begins; what is beyond, its steps draw."""
+"""Bytes that a scan draws and keeps before it begins; if it were more, each step draws its own."""
 
 GENERATORS = (
     primitives.random_bits_p,
@@ -26,20 +26,27 @@ GENERATORS = (
 )
 
 
-def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple[T, Tree]:
-    """`jax.lax.scan` of a step over its keys, with the same numbers.
+CALLS = ("ffi_call", "pure_callback")
 
-    Operations that depend on a step's key alone are computed for all steps at once, under `vmap`.
-    Those that make large results of small ones (a picture of a position), loops and branches stay
-    in the step: what is kept for it are about as many numbers as were drawn.
+
+def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple[T, Tree]:
+    """`jax.lax.scan` of a step over its keys, with the same results up to rounding.
+
+    Operations that depend on a step's key alone are computed for all steps at once, under `vmap`
+    (with which keys of `jax.random.key`'s default kind draw what they draw alone). Those that make
+    large results of small ones (a picture of a position), loops, branches and calls of the host
+    stay in the step.
 
     Args:
         step: (carried, key) -> (carried, row).
         first: carried into the first step.
         keys: of the steps [T].
     """
-    closed, out = jax.make_jaxpr(step, return_shape=True)(first, keys[0])
-    plan = Plan(closed, LARGEST // max(len(keys), 1))
+    one = jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
+    closed, out = jax.make_jaxpr(step, return_shape=True)(first, one)
+    plan = Plan(closed)
+    if len(keys) * plan.bytes > LARGEST:
+        return jax.lax.scan(step, first, keys)
 
     def drawn(key: Key) -> list[Any]:
         return plan.run(Kind.EARLY, {plan.key: key}, plan.drawn)
@@ -76,21 +83,22 @@ class Plan:
 
     Args:
         closed: the step, (leaves of what is carried, key) -> results.
-        budget: bytes of random numbers to draw early.
     """
 
-    def __init__(self, closed: core.ClosedJaxpr, budget: int) -> None:
+    def __init__(self, closed: core.ClosedJaxpr) -> None:
         """Goes through the step once."""
-        self.budget = budget
+        self.bytes = 0  # of the random numbers of a step, and of what is kept for it
         self.kinds: list[Kind] = []
         self.known: dict[int, Any] = {}
         self.operations: list[Operation] = []
         *self.carried, self.key = [self.value(Kind.LATE) for _ in closed.in_avals]
         self.kinds[self.key] = Kind.EARLY
+        self.sizes = {self.key: size_of(closed.jaxpr.invars[-1])}
         self.results = self.add(closed, [*self.carried, self.key])
         read = {i for each in self.operations if each.kind is Kind.LATE for i in each.inputs}
         read |= {*self.results}
         self.drawn = sorted(i for i in read if self.kinds[i] is Kind.EARLY)
+        self.bytes += sum(self.sizes.get(i, 0) for i in self.drawn)
 
     def value(self, kind: Kind) -> int:
         """A new value's number."""
@@ -120,6 +128,8 @@ class Plan:
             else:
                 kind = self.kind_of(equation, given)
                 outputs = [self.value(kind) for _ in equation.outvars]
+                sizes = [size_of(var) for var in equation.outvars]
+                self.sizes.update(zip(outputs, sizes, strict=True))
                 self.operations.append(Operation(kind, equation, given, outputs))
             numbers.update(zip(equation.outvars, outputs, strict=True))
         return [number(var) for var in jaxpr.outvars]
@@ -128,16 +138,16 @@ class Plan:
         """What an operation's results depend on, late ones also if they are to be."""
         kinds = {self.kinds[i] for i in inputs}
         has_body = any(True for _ in core.jaxprs_in_params(equation.params))
-        if Kind.LATE in kinds or equation.effects or has_body:
+        stays = equation.effects or has_body or equation.primitive.name in CALLS
+        if Kind.LATE in kinds or stays:
             return Kind.LATE
         if Kind.EARLY not in kinds:
             return Kind.CONSTANT
         size = sum(size_of(var) for var in equation.outvars)
         if equation.primitive in GENERATORS:
-            self.budget -= size
-            return Kind.EARLY if self.budget >= 0 else Kind.LATE
-        early = zip(equation.invars, inputs, strict=True)
-        given = sum(size_of(var) for var, i in early if self.kinds[i] is Kind.EARLY)
+            self.bytes += size
+            return Kind.EARLY
+        given = sum(self.sizes.get(i, 0) for i in {*inputs} if self.kinds[i] is Kind.EARLY)
         return Kind.EARLY if size <= given else Kind.LATE
 
     def run(self, kind: Kind, values: dict[int, Any], results: Sequence[int]) -> list[Any]:

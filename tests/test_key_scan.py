@@ -85,13 +85,22 @@ def test_what_makes_much_of_little_stays_in_its_step():
     np.testing.assert_array_equal(here[0], plain[0])
 
 
-@pytest.mark.parametrize(("size", "early"), [(1000, True), (100_000, False)])
-def test_no_more_is_drawn_than_fits(monkeypatch, size, early):
-    monkeypatch.setattr(key_scan, "LARGEST", 7 * 4 * 2_000)
+def sum_of_draws(carried, key):
+    return carried + jnp.sum(jax.random.uniform(key, (1000,))), ()
 
-    def step(carried, key):
-        return carried + jnp.sum(jax.random.uniform(key, (size,))), ()
 
+def waves_of_draws(carried, key):
+    """Draws few numbers, and would keep 20 times as many."""
+    x = jax.random.uniform(key, (1000,))
+    return carried, [jnp.sin(i * x) for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("step", "bytes_of_a_step", "early"),
+    [(sum_of_draws, 8_100, True), (sum_of_draws, 3_900, False), (waves_of_draws, 80_000, False)],
+)
+def test_no_more_is_drawn_and_kept_than_fits(monkeypatch, step, bytes_of_a_step, early):
+    monkeypatch.setattr(key_scan, "LARGEST", 7 * bytes_of_a_step)
     left = in_the_loop(lambda: key_scan.scan(step, jnp.zeros(()), KEYS))
     assert ("random_bits" not in left) == early
 
@@ -110,6 +119,15 @@ def test_loops_and_calls_of_the_host_stay_in_their_steps():
     assert seen == list(range(7))
     np.testing.assert_array_equal(here[1], [third(int(jax.random.bits(key))) for key in KEYS])
     assert "while" in in_the_loop(lambda: key_scan.scan(step, jnp.int32(0), KEYS))
+
+
+def test_the_host_is_called_once_a_step():
+    def step(carried, key):
+        shape = jax.ShapeDtypeStruct((), jnp.uint32)
+        return carried, jax.pure_callback(lambda x: x, shape, jax.random.bits(key))
+
+    here, plain = (scan(step, jnp.zeros(()), KEYS) for scan in (key_scan.scan, jax.lax.scan))
+    np.testing.assert_array_equal(here[1], plain[1])
 
 
 def third(x):
