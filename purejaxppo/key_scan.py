@@ -1,4 +1,4 @@
-"""A scan over keys that draws the random numbers of all its steps before the first one.
+"""Random numbers of all steps of a scan, drawn before the first one.
 
 A step of a few environments draws few numbers, and a CPU spends more on starting a generator's loop
 than on its work; an accelerator launches as many kernels for one step's numbers as for those of
@@ -17,7 +17,7 @@ from jax.extend.core import primitives
 from purejaxppo.aliases import Key, T, Tree
 
 LARGEST = 2**24
-"""Bytes that a scan draws and keeps before it begins; if it were more, each step draws its own."""
+"""Bytes that are drawn and kept for all steps; if it were more, each step draws its own."""
 
 GENERATORS = (
     primitives.random_bits_p,
@@ -30,35 +30,47 @@ CALLS = ("ffi_call", "pure_callback")
 
 
 def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple[T, Tree]:
-    """`jax.lax.scan` of a step over its keys, with the same results up to rounding.
-
-    Operations that depend on a step's key alone are computed for all steps at once, under `vmap`
-    (with which keys of `jax.random.key`'s default kind draw what they draw alone). Those that make
-    large results of small ones (a picture of a position), loops, branches and calls of the host
-    stay in the step.
+    """`jax.lax.scan` of a step over its keys, with the same results up to rounding; see `ahead`.
 
     Args:
         step: (carried, key) -> (carried, row).
         first: carried into the first step.
         keys: of the steps [T].
     """
+    drawn, rest = ahead(lambda key, carried: step(carried, key), keys, first)
+    return jax.lax.scan(lambda carried, own: rest(own, carried), first, drawn, length=len(keys))
+
+
+def ahead(function: Callable[..., T], keys: Key, *example: Tree) -> tuple[Tree, Callable[..., T]]:
+    """(what is computed of T keys at once [T, ...], the function of one's share of that).
+
+    Operations that depend on a key alone are computed for all keys at once, under `vmap` (with
+    which keys of `jax.random.key`'s default kind draw what they draw alone). Those that make large
+    results of small ones (a picture of a position), loops, branches and calls of the host stay in
+    the function.
+
+    Args:
+        function: (key, *arguments) -> results.
+        keys: of its calls [T].
+        example: arguments of one call, of which shapes are read.
+    """
     one = jax.ShapeDtypeStruct(keys.shape[1:], keys.dtype)
-    closed, out = jax.make_jaxpr(step, return_shape=True)(first, one)
+    closed, out = jax.make_jaxpr(function, return_shape=True)(one, *example)
     plan = Plan(closed)
     if len(keys) * plan.bytes > LARGEST:
-        return jax.lax.scan(step, first, keys)
+        return keys, function
 
-    def drawn(key: Key) -> list[Any]:
+    def draw(key: Key) -> list[Any]:
         return plan.run(Kind.EARLY, {plan.key: key}, plan.drawn)
 
-    def rest(carried: T, numbers: list[Any]) -> tuple[T, Tree]:
-        given = [*jax.tree.leaves(carried), *numbers]
-        values = dict(zip([*plan.carried, *plan.drawn], given, strict=True))
+    def rest(drawn: list[Any], *arguments: Tree) -> T:
+        given = [*jax.tree.leaves(arguments), *drawn]
+        values = dict(zip([*plan.arguments, *plan.drawn], given, strict=True))
         results = plan.run(Kind.LATE, values, plan.results)
-        result: tuple[T, Tree] = jax.tree.unflatten(jax.tree.structure(out), results)
+        result: T = jax.tree.unflatten(jax.tree.structure(out), results)
         return result
 
-    return jax.lax.scan(rest, first, jax.vmap(drawn)(keys), length=len(keys))
+    return jax.vmap(draw)(keys), rest
 
 
 class Kind(enum.Enum):
@@ -66,11 +78,11 @@ class Kind(enum.Enum):
 
     CONSTANT = "nothing"
     EARLY = "the step's key alone"
-    LATE = "what is carried"
+    LATE = "other arguments, too"
 
 
 class Operation(NamedTuple):
-    """One operation of a step; values are numbered."""
+    """One operation of a function; values are numbered."""
 
     kind: Kind
     equation: core.JaxprEqn
@@ -79,22 +91,22 @@ class Operation(NamedTuple):
 
 
 class Plan:
-    """The operations of a traced step, and which of them need no more than its key.
+    """The operations of a traced function, and which of them need no more than its key.
 
     Args:
-        closed: the step, (leaves of what is carried, key) -> results.
+        closed: the function, (key, leaves of its other arguments) -> results.
     """
 
     def __init__(self, closed: core.ClosedJaxpr) -> None:
-        """Goes through the step once."""
-        self.bytes = 0  # of the random numbers of a step, and of what is kept for it
+        """Goes through the function once."""
+        self.bytes = 0  # of the random numbers of a call, and of what is kept for it
         self.kinds: list[Kind] = []
         self.known: dict[int, Any] = {}
         self.operations: list[Operation] = []
-        *self.carried, self.key = [self.value(Kind.LATE) for _ in closed.in_avals]
+        self.key, *self.arguments = [self.value(Kind.LATE) for _ in closed.in_avals]
         self.kinds[self.key] = Kind.EARLY
-        self.sizes = {self.key: size_of(closed.jaxpr.invars[-1])}
-        self.results = self.add(closed, [*self.carried, self.key])
+        self.sizes = {self.key: size_of(closed.jaxpr.invars[0])}
+        self.results = self.add(closed, [self.key, *self.arguments])
         read = {i for each in self.operations if each.kind is Kind.LATE for i in each.inputs}
         read |= {*self.results}
         self.drawn = sorted(i for i in read if self.kinds[i] is Kind.EARLY)
@@ -106,7 +118,7 @@ class Plan:
         return len(self.kinds) - 1
 
     def constant(self, x: Any) -> int:
-        """The number of a value that is known; arrays stay with the steps that use them."""
+        """The number of a value that is known; arrays stay with what uses them."""
         number = self.value(Kind.LATE if getattr(x, "ndim", 0) else Kind.CONSTANT)
         self.known[number] = x
         return number

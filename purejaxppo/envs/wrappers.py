@@ -128,6 +128,13 @@ def from_unit(action, space: Space):
     return action
 
 
+def shaped(action, space: Space):
+    """Flat actions [N, ...] with the axes that their `Box` spaces have."""
+    if isinstance(space, Dict):
+        return {name: shaped(action[name], part) for name, part in space.spaces}
+    return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
+
+
 def _affine(unit, low, high):
     return low + 0.5 * (unit + 1.0) * (high - low)
 

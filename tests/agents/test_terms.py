@@ -148,7 +148,8 @@ def wide(outputs, rows):
 
 def test_rows_that_nobody_asks_for_are_not_stored():
     def bytes_of(term):
-        config = config_of(term, **{"env.name": "dummy/vector", "ppo.rollout_length": 256})
+        own = {"env.name": "dummy/vector", "env.reset": "every_rollout", "ppo.rollout_length": 256}
+        config = config_of(term, **own)
         parts = make_parts(config)
         state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
         train = jax.jit(train_program(parts))

