@@ -18,12 +18,10 @@ GROWTH = 1.10
 QUICK = {
     "cartpole": ["init", "train", "evaluate"],
     "gru": ["train"],
-    "lstm": ["train"],
-    "mingru": ["train"],
     "breakout": ["train"],
     "cartpole, 4 cards": ["train"],
 }
-"""One of each kind: feed-forward, memories, images, several cards."""
+"""One of each kind: feed-forward, a memory, images, several cards."""
 
 HLO = """HloModule jit_f, is_scheduled=true
 

@@ -324,7 +324,7 @@ class Disturbed:
 
     def __init__(self, env, disturb):
         self.env, self.disturb, self.spec = env, disturb, env.spec
-        self.refresh, self.kinds = env.refresh, None
+        self.refresh, self.with_key, self.kinds = env.refresh, env.with_key, None
 
     def step(self, state, action):
         other = another_action(self.spec.action, action)
