@@ -74,7 +74,7 @@ def updates(config, count, *, whole):
     [
         "rounding",
         pytest.param("envpool", marks=pytest.mark.full),
-        pytest.param("envpool pairs", marks=pytest.mark.full),
+        pytest.param("envpool pairs", marks=pytest.mark.slow),
         pytest.param("gymnasium", marks=pytest.mark.full),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_line_says_what_was_reached(tmp_path):
 @pytest.mark.parametrize(
     ("left_out", "least"),
     [
-        pytest.param(ALIKE, 25, marks=pytest.mark.full),
+        pytest.param(ALIKE, 25, marks=pytest.mark.slow),
         pytest.param((), 50, marks=pytest.mark.slow),
     ],
     ids=["one of each kind", "whole"],

@@ -328,7 +328,12 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
 @pytest.mark.optimized
 @pytest.mark.parametrize(
     ("memory", "least", "most"),
-    [("none", 0.0, 0.3), ("gru", 0.8, 1.0), ("lstm", 0.8, 1.0), ("mingru", 0.8, 1.0)],
+    [
+        ("none", 0.0, 0.3),
+        ("gru", 0.8, 1.0),
+        ("lstm", 0.8, 1.0),
+        pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_memory_is_for(memory, least, most):
     """A bit that was seen 10 steps ago: all right with a memory, half of it without."""

@@ -199,10 +199,14 @@ def test_a_task_that_cannot_take_a_step_is_refused_as_long_as_it_cannot(
         jax.eval_shape(task.step, key, state, jnp.zeros(task.action.shape))
 
 
+AGAIN = ("Rough", "Getup", "Footstand", "Handstand", "SpotJoystick")
+"""Parts of names of tasks whose robots have another one."""
+
+
 @pytest.mark.parametrize(
     "name",
-    [  # on rough terrain they are the same robots
-        pytest.param(x, marks=pytest.mark.slow if "Rough" in x else pytest.mark.full)
+    [
+        pytest.param(x, marks=pytest.mark.slow if any(y in x for y in AGAIN) else pytest.mark.full)
         for x in ROBOTS
     ],
 )
