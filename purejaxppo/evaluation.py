@@ -195,7 +195,7 @@ def evaluation_shards(
 
 
 def _made(make: Any) -> list[Any]:
-    """What a function under `functools.cache` has made: nothing, or one thing."""
+    """Returns what a function under `functools.cache` has made: nothing, or one thing."""
     return [make()] if make.cache_info().currsize else []
 
 

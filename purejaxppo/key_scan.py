@@ -24,9 +24,9 @@ GENERATORS = (
     primitives.random_fold_in_p,
     primitives.random_split_p,
 )
-
-
+"""Operations on keys, which may make large results of small ones."""
 CALLS = ("ffi_call", "pure_callback")
+"""Names of operations that call the host without an effect that says so."""
 
 
 def scan(step: Callable[[T, Key], tuple[T, Tree]], first: T, keys: Key) -> tuple[T, Tree]:
@@ -74,10 +74,10 @@ def ahead(function: Callable[..., T], keys: Key, *example: Tree) -> tuple[Tree, 
 
 
 class Kind(enum.Enum):
-    """What a value depends on."""
+    """Dependence of a value."""
 
     CONSTANT = "nothing"
-    EARLY = "the step's key alone"
+    EARLY = "the key alone"
     LATE = "other arguments, too"
 
 
@@ -110,7 +110,7 @@ class Plan:
         read = {i for each in self.operations if each.kind is Kind.LATE for i in each.inputs}
         read |= {*self.results}
         self.drawn = sorted(i for i in read if self.kinds[i] is Kind.EARLY)
-        self.bytes += sum(self.sizes.get(i, 0) for i in self.drawn)
+        self.bytes += sum(self.sizes[i] for i in self.drawn)
 
     def value(self, kind: Kind) -> int:
         """A new value's number."""
@@ -147,7 +147,7 @@ class Plan:
         return [number(var) for var in jaxpr.outvars]
 
     def kind_of(self, equation: core.JaxprEqn, inputs: Sequence[int]) -> Kind:
-        """What an operation's results depend on, late ones also if they are to be."""
+        """Kind of an operation's results, late also where the operation is to stay."""
         kinds = {self.kinds[i] for i in inputs}
         has_body = any(True for _ in core.jaxprs_in_params(equation.params))
         stays = equation.effects or has_body or equation.primitive.name in CALLS
@@ -159,7 +159,7 @@ class Plan:
         if equation.primitive in GENERATORS:
             self.bytes += size
             return Kind.EARLY
-        given = sum(self.sizes.get(i, 0) for i in {*inputs} if self.kinds[i] is Kind.EARLY)
+        given = sum(self.sizes[i] for i in {*inputs} if self.kinds[i] is Kind.EARLY)
         return Kind.EARLY if size <= given else Kind.LATE
 
     def run(self, kind: Kind, values: dict[int, Any], results: Sequence[int]) -> list[Any]:

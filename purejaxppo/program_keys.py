@@ -1,4 +1,4 @@
-"""What a kept program of a config depends on: the key of its `ProgramStore`."""
+"""Keys of kept programs in a `ProgramStore`: all that a config's program depends on."""
 
 import hashlib
 import os

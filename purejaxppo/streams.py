@@ -19,7 +19,7 @@ NEW_EPISODES = 0x6E657765
 POPULATION = 0x706274
 """Selections of a population, from its first member's key."""
 ENVIRONMENTS = 0x656E7673
-"""What environments draw in a step of a rollout, from the step's key."""
+"""Draws of environments in a step of a rollout, from the step's key."""
 EVALUATIONS = 0x6576616C
 """Evaluations of a run, from its key."""
 EVALUATE = 0x65706973

@@ -83,7 +83,7 @@ class ActorCritic(nn.Module):
     critic_outputs: int
     critic_gain: float = 1.0
     paired: bool = False
-    """Whether policy and critic are computed as one, where their torsos or memories are alike."""
+    """Computes policy and critic as one, where their torsos or memories are alike."""
 
     @nn.compact
     def __call__(

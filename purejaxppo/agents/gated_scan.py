@@ -28,7 +28,7 @@ Cell = Callable[[Arrays, Array, Array, Tree], Arrays]
 
 
 class Rows(NamedTuple):
-    """What a sequence is computed from."""
+    """Inputs of a sequence."""
 
     kernel: Array  # [H, GH] of h
     params: Tree  # of the cell

@@ -20,7 +20,7 @@ LARGEST = 2**14
 """Elements of a weight up to which a transpose saves time: 128 x 128."""
 
 Dimensions = Any
-"""As `jax.lax.dot_general` takes them."""
+"""Dimension numbers of `jax.lax.dot_general`."""
 
 
 def dot_general(

@@ -59,7 +59,7 @@ class Randomized(Wrapper):
         }
 
     def own_draws(self, key) -> dict[str, jax.Array]:
-        """What the task's own function draws for an episode; nothing without one."""
+        """Draws of the task's own function for an episode; nothing without one."""
         draw = getattr(self.task, "draw_parameters", None)
         return draw(key) if draw else {}
 

@@ -22,7 +22,7 @@ NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
 
 
 PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
-"""What gymnax imports for drawing alone; with it, its import takes several times as long."""
+"""Imports of gymnax for drawing alone; with them, its own import takes several times as long."""
 
 
 def _gymnax():

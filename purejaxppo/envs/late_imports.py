@@ -21,7 +21,7 @@ class Late(ModuleType):
 
 @contextlib.contextmanager
 def imported_late(*names: str) -> Iterator[None]:
-    """What is imported inside gets a `Late` for each of these modules that nobody has imported yet.
+    """Gives imports inside a `Late` for each of these modules that nobody has imported yet.
 
     Args:
         names: modules, and the submodules of them that are imported by name.

@@ -194,7 +194,7 @@ class Game:
         self.observation = (Dict.of(own),) * self.size
 
     def observe(self, state, player) -> dict[str, Any]:
-        """What a player sees of a pgx state, and its mask."""
+        """Observation of a pgx state by a player, and its mask."""
         turn = state.current_player == player
         only_first = jnp.zeros_like(state.legal_action_mask).at[0].set(True)
         return {

@@ -19,7 +19,7 @@ from purejaxppo.envs.options import check_known
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PARTS = ("direction", "pocket", "rules")
-"""What an observation can hold besides the tiles."""
+"""Parts of an observation besides the tiles."""
 BENCHMARKS = "https://huggingface.co/datasets/Howuhh/xland_minigrid"
 
 

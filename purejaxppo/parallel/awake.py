@@ -2,10 +2,10 @@
 
 Two cores that train together add up gradients at every minibatch, and one of them waits for the
 other. A core that waits is halted, and on a virtual machine waking it up can take longer than the
-sum itself. A process of Linux's class SCHED_IDLE on each core, which
-runs while this program does not want the core, keeps it from being halted. Programs of other
-sessions and control groups share a core with this one's as ever, by weights: such a process brings
-next to none while the program computes on another core. Nothing that is learned depends on it.
+sum itself. A process of Linux's class SCHED_IDLE on each core, which runs while this program does
+not want the core, keeps it from being halted. Programs of other sessions and control groups share a
+core with this one's as ever, by weights: such a process brings next to none while the program
+computes on another core. Nothing that is learned depends on it.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from purejaxppo.parallel.shards import SHARD_DEVICES, Shards
 
 CGROUPS = Path("/sys/fs/cgroup")
 VERSION_1 = ("cpu", "cpu,cpuacct")
-"""Where the first version's controller is found, whatever the order of names in its line."""
+"""Folders of the first version's controller, in either order of the names in its line."""
 OWN_CGROUPS = Path("/proc/self/cgroup")
 PROCESSOR = Path("/proc/cpuinfo")
 HYPERTHREADS = Path("/sys/devices/system/cpu/smt/active")

@@ -33,7 +33,7 @@ def is_accelerated() -> bool:
 
 @contextlib.contextmanager
 def tracing_for(name: str) -> Iterator[None]:
-    """What is traced inside is for this platform; "" leaves it as it is."""
+    """Traces for this platform inside; "" leaves it as it is."""
     token = _TRACED_FOR.set(name or _TRACED_FOR.get())
     try:
         yield

@@ -227,7 +227,7 @@ class _Pickler(serialize_executable._JaxPjrtPickler):
         self.from_cache = from_cache
 
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for an object that cannot be pickled."""
+        """Returns what stands for an object that cannot be pickled."""
         if self.from_cache is not None and isinstance(obj, xla_client.LoadedExecutable):
             return "exec", self.from_cache
         return super().persistent_id(obj)

@@ -53,7 +53,7 @@ class Camera(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What draws an episode's poses without its simulator, as a task does (`pictures.video`)."""
+    """Drawing of an episode's poses without its simulator, as a task does (`pictures.video`)."""
 
     model: bytes
     """A MuJoCo model, as `mj_saveModel` writes it."""

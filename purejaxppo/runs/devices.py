@@ -12,7 +12,7 @@ from purejaxppo.parallel import processes
 from purejaxppo.runs.console import Stopped
 
 TAKEN = ("busy", "OUT_OF_MEMORY", "out of memory", "RESOURCE_EXHAUSTED", "DEVICE_UNAVAILABLE")
-"""What an error says of a card that another program uses."""
+"""Words of errors about a card that another program uses."""
 
 
 def found() -> list[list[jax.Device]]:

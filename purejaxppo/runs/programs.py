@@ -38,7 +38,7 @@ AFTER = {"evaluate": ("train",)}
 
 
 class Facts(NamedTuple):
-    """What a run has to know of its parts, besides their compiled functions."""
+    """Facts of a run's parts, besides their compiled functions."""
 
     spec: EnvSpec
     figures: tuple[str, ...]

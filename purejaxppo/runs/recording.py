@@ -25,7 +25,7 @@ from purejaxppo.types import AgentState
 
 
 class Stage(NamedTuple):
-    """What a film needs of an environment besides the program that records it."""
+    """Facts of an environment for films, besides the program that records it."""
 
     agents: int
     """Of a world together."""

@@ -263,7 +263,7 @@ def prepare(run: TrainingLoop) -> TrainState:
 
 @contextlib.contextmanager
 def watched(run: TrainingLoop) -> Iterator[None]:
-    """What fails inside closes the run, ends other processes, and is said in a sentence."""
+    """Closes the run on a failure inside, ends other processes, and says it in a sentence."""
     with closed_after_failure(run), all_present(run), devices.enough_memory(run.config):
         yield
 

@@ -28,7 +28,7 @@ NOT_SWEPT = frozenset(
 """Fields that a sweep cannot vary: seeds, and fields of running, evaluating and saving."""
 
 ENTRY = "ppo.term_coefs."
-"""What comes before the number of one coefficient, as in ppo.term_coefs.0."""
+"""Prefix of the number of one coefficient, as in ppo.term_coefs.0."""
 
 
 class Range(Protocol):

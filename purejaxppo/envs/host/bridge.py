@@ -202,7 +202,7 @@ class HostEnv:
         return Picture.of(picture)
 
     def shown(self, obs: Any) -> Any:
-        """What a film draws of environment 0's observation, where there is no picture."""
+        """Picture of environment 0's observation in films, where the simulator has none."""
         return obs
 
     @property

@@ -100,7 +100,7 @@ class Engine:
         return "; it printed nothing"
 
     def ending(self) -> str:
-        """How the game ended, in words."""
+        """Describes how the game ended."""
         code = self._process.poll()
         if code is None:
             return "closed its connection"

@@ -223,7 +223,7 @@ def _options(config: EnvConfig) -> dict[str, Any]:
 
 
 def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
-    """How the game called `name` is started."""
+    """Start of the game called `name`."""
     if path == EDITOR:
         return Launch((), options["timeout"], port=options["port"])
     if options["show"] and not has_display():

@@ -18,7 +18,7 @@ notice = logging.getLogger("purejaxppo")
 
 @dataclass(frozen=True)
 class Launch:
-    """How games are started.
+    """Start of games.
 
     Args:
         command: the program and its arguments, but for those of one game; (): from outside.

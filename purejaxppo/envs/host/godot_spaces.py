@@ -107,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Agent:
-    """What one agent observes, and does in the order in which the game names it."""
+    """Spaces of one agent, its actions in the order in which the game names them."""
 
     name: str
     parts: tuple[Part, ...]

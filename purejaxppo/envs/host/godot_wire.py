@@ -118,7 +118,7 @@ class Wire:
         self._read += self._some(most, seconds)
 
     def _at_once(self, eager: float) -> bytes:
-        """What arrives within `eager` seconds, if anything does."""
+        """Reads what arrives within `eager` seconds, if anything does."""
         end = time.perf_counter() + eager
         while time.perf_counter() < end:
             try:
@@ -130,7 +130,7 @@ class Wire:
         return b""
 
     def _some(self, most: int, seconds: float) -> bytes:
-        """What has arrived; waits if it is nothing."""
+        """Reads what has arrived; waits if it is nothing."""
         try:
             data = self._socket.recv(most)
         except BlockingIOError:

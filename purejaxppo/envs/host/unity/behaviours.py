@@ -32,7 +32,7 @@ class Sensor:
         return Box(self.shape, 0.0, 255.0, "uint8") if self.png else Box(self.shape)
 
     def read(self, seen: Message) -> np.ndarray:
-        """What it observes, in its space.
+        """Observation in its space.
 
         Raises:
             ProtocolError: it is of another shape or kind than the first time.

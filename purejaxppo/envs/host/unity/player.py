@@ -33,7 +33,7 @@ EDITOR = "editor"
 
 @dataclass(frozen=True)
 class PlayerSpec:
-    """How to start a player, and what to tell it."""
+    """Start of a player, and what it is told."""
 
     path: str
     """Of an executable; `editor` waits for Unity's editor."""
@@ -44,7 +44,7 @@ class PlayerSpec:
     arguments: str = ""
     """Further arguments of the command line."""
     port: int = 5004
-    """Where the editor connects; players are told a free one."""
+    """Port of the editor; players are told a free one."""
     package_version: str = "1.1.0"
     """Version of the trainer to report to the player."""
     engine: tuple[bytes, ...] = ()
@@ -105,7 +105,7 @@ class Player:
         self.brains: dict[str, Message] = {}
         """BrainParameters of the behaviours that it has named so far."""
         self.stats: dict[str, Statistic] = {}
-        """What it has recorded, by name."""
+        """Statistics that it has recorded, by name."""
         self.first: Message | None = None
         """Its first RLOutput after a reset, if nobody has answered it yet."""
         self._parameters = dict(spec.parameters)

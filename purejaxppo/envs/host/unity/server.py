@@ -134,7 +134,7 @@ class Server:
             ready.register(client, selectors.EVENT_READ)
 
     def _first_call(self, client: socket.socket, ready: selectors.BaseSelector) -> bytes | None:
-        """What a client says who may be the player."""
+        """Words of a client that may be the player."""
         calls = self._clients[client]
         try:
             message = _read(client, calls, PATIENCE_SECONDS)
