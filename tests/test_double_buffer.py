@@ -75,7 +75,7 @@ def updates(config, count, *, whole):
         "rounding",
         pytest.param("envpool", marks=pytest.mark.full),
         pytest.param("envpool pairs", marks=pytest.mark.slow),
-        pytest.param("gymnasium", marks=pytest.mark.full),
+        pytest.param("gymnasium", marks=pytest.mark.slow),
     ],
 )
 def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):

@@ -331,7 +331,7 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
     [
         ("none", 0.0, 0.3),
         ("gru", 0.8, 1.0),
-        ("lstm", 0.8, 1.0),
+        pytest.param("lstm", 0.8, 1.0, marks=pytest.mark.slow),
         pytest.param("mingru", 0.8, 1.0, marks=pytest.mark.slow),
     ],
 )

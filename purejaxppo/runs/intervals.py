@@ -2,6 +2,10 @@
 
 from purejaxppo.config.schema import Config
 
+SECONDS_BETWEEN_SAVES = 10.0
+"""A save that no `checkpoint.interval` asks for is left out if the last one is younger: a run of
+seconds would spend a third of them on its saves."""
+
 
 class Intervals:
     """Intervals, in updates, of logging, evaluation and saves."""
@@ -14,6 +18,8 @@ class Intervals:
         self.save = self._updates(config, config.checkpoint.interval, 10)
         if not config.eval.num_episodes:
             self.eval = 0
+        self.min_seconds = 0.0 if config.checkpoint.interval else SECONDS_BETWEEN_SAVES
+        self.max_seconds = config.checkpoint.max_seconds
 
     @staticmethod
     def _updates(config: Config, steps: int, share: int) -> int:
@@ -24,6 +30,11 @@ class Intervals:
     def due(self, every: int, update: int) -> bool:
         """True if something done `every` updates is due after `update` of them."""
         return bool(every) and (update % every == 0 or update == self.total)
+
+    def save_due(self, update: int, age: float) -> bool:
+        """True if a save is due after `update` updates, `age` seconds after the last one."""
+        due = self.due(self.save, update) and age >= self.min_seconds
+        return due or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
         """Number of updates until anything is due."""

@@ -101,7 +101,7 @@ class TrainingLoop:
             p.train_seconds += seconds
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
-                if p.update < every.total and not self.stopped:
+                if p.update < every.total and not (self.stopped or interrupt.signal):
                     self.programs.begin_evaluation()
         self._end(state)
         return state
@@ -188,9 +188,8 @@ class TrainingLoop:
                     what_was_lost(self.config, self.progress.env_steps, self.checkpoints.latest())
                 )
         (age,) = processes.maximum(time.perf_counter() - self._saved_at)
-        late = age > self.config.checkpoint.max_seconds
         # While all agents skip their gradient steps, the last save is not replaced.
-        if (every.due(every.save, p.update) or late) and not self._idle.all():
+        if every.save_due(p.update, age) and not self._idle.all():
             self._save(state)
 
     def _write(self, rows: list[Row], state: TrainState, *, evaluated: bool) -> None:

@@ -206,7 +206,7 @@ ONE_OF_EACH_KIND = {
 }
 """What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
 AT_LENGTH = {
-    "brax": ("fast", "hopper", "humanoid", "inverted_pendulum", "pusher", "reacher"),
+    "brax": ("fast", "hopper", "inverted_pendulum", "reacher"),
     "craftax": ("Craftax-Classic-Symbolic-v1",),
     "jaxmarl": (
         *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),

@@ -204,8 +204,13 @@ def test_brax_is_trained_by_two_processes_as_by_one():
     assert rows("two") == rows("one")
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("family", ["envpool", "gymnasium"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param("envpool", marks=pytest.mark.full),
+        pytest.param("gymnasium", marks=pytest.mark.slow),
+    ],
+)
 def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     pytest.importorskip(family)
     flags = ("--env.name", f"{family}/CartPole-v1", "--num_shards", "0")

@@ -337,6 +337,7 @@ ppo: {rollout_length: 64, num_minibatches: 4, learning_rate_schedule: constant}
 eval: {num_episodes: 0}
 logging: {tensorboard: false}
 total_timesteps: 30000
+checkpoint: {interval: 5000}
 """
 
 

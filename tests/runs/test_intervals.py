@@ -1,0 +1,45 @@
+"""When rows, evaluations and saves are due."""
+
+import pytest
+
+from purejaxppo.config.schema import CheckpointConfig
+from purejaxppo.runs.intervals import Intervals
+
+pytestmark = pytest.mark.toy
+
+
+@pytest.mark.parametrize(
+    ("interval", "update", "age", "due"),
+    [
+        (0, 2, 11.0, True),  # a tenth of 20 updates
+        (0, 2, 9.0, False),  # the last save is young
+        (0, 20, 9.0, False),  # and at the end there is one anyway
+        (0, 3, 11.0, False),
+        (0, 3, 301.0, True),
+        (96, 2, 0.1, True),  # asked for by the config, however young the last one is
+        (96, 1, 11.0, False),
+        (96, 1, 301.0, True),
+    ],
+)
+def test_a_save_is_due_at_its_interval_unless_the_last_is_young(
+    interval, update, age, due, make_config
+):
+    """Updates of 48 steps; a save is at most 300 s old."""
+    config = make_config(
+        total_timesteps=20 * 48, checkpoint=CheckpointConfig(interval=interval, max_seconds=300.0)
+    )
+    assert Intervals(config).save_due(update, age) is due
+
+
+def test_a_limit_below_ten_seconds_holds(make_config):
+    config = make_config(total_timesteps=20 * 48, checkpoint=CheckpointConfig(max_seconds=2.0))
+    assert Intervals(config).save_due(1, 2.1)
+    assert not Intervals(config).save_due(2, 1.9)
+
+
+def test_shares_of_a_run_are_whole_updates(make_config):
+    """200 updates: rows every 2, evaluations every 10, saves every 20."""
+    every = Intervals(make_config(total_timesteps=200 * 48, eval={"num_episodes": 4}))
+    assert (every.log, every.eval, every.save) == (2, 10, 20)
+    assert [every.until_next(update) for update in (0, 1, 19, 199)] == [2, 1, 1, 1]
+    assert every.due(every.eval, 10) and not every.due(every.eval, 11)
