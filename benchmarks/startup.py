@@ -24,7 +24,21 @@ import machine
 
 PATH = machine.RESULTS / "startup.jsonl"
 ROOT = Path(__file__).resolve().parent.parent
-IMPORTS = "import jax, brax.envs"
+ALONE = {
+    "imports": "import jax, brax.envs",
+    "program": """
+import jax
+from purejaxppo.config.files import load_config
+from purejaxppo.parallel.shards import use_cpu_cores
+from purejaxppo.runs.programs import Programs, resolve_shards
+use_cpu_cores(0)
+config = load_config("hopper.yaml", {"total_timesteps": 16384})
+programs = Programs(resolve_shards(config, len(jax.devices())), jax.devices())
+programs.compile_training(programs.abstract_state())
+""",
+}
+"""What a start cannot do without, in a process of its own: imports of a simulator; these, and
+tracing and compiling the program of training alone, without caches."""
 TRAINED = 1_000_000
 """Steps of the agent that is evaluated and filmed."""
 
@@ -36,16 +50,16 @@ class Measurement(NamedTuple):
     until: str = ""
     """The output that ends the measurement; empty: the command's end."""
     cold: bool = False
-    imports: bool = False
-    """True if it is compared with plain imports, too."""
+    alone: str = ""
+    """The key in `ALONE` of what it is compared with, too."""
 
 
 HOPPER = ("train", "--config", "hopper.yaml", "--total_timesteps", "16384", "--clobber")
 CARTPOLE = ("train", "--config", "cartpole.yaml", "--clobber")
 RUN = ("evaluate", "--run", "TRAINED")
 MEASUREMENTS = {
-    "hopper, first update, warm": Measurement(HOPPER, "steps/s", imports=True),
-    "hopper, first update, cold": Measurement(HOPPER, "steps/s", cold=True),
+    "hopper, first update, warm": Measurement(HOPPER, "steps/s", alone="imports"),
+    "hopper, first update, cold": Measurement(HOPPER, "steps/s", cold=True, alone="program"),
     "CartPole, whole command, warm": Measurement(CARTPOLE),
     "hopper, evaluate 100 episodes, warm": Measurement((*RUN, "--episodes", "100")),
     "hopper, evaluate 1 episode and film it, warm": Measurement(
@@ -80,14 +94,14 @@ def measure(what: str, versions: dict[str, Path], work: Path, rounds: int) -> No
     seconds: dict[str, list[float]] = {name: [] for name in versions}
     for name, package in versions.items():
         prepare(measurement, package, work / name)
-    if measurement.imports:
-        seconds["imports"] = []
+    if measurement.alone:
+        seconds[measurement.alone] = []
     for _ in range(rounds):
         for name, taken in seconds.items():
             taken.append(
                 once(measurement, versions[name], work / name)
                 if name in versions
-                else run([sys.executable, "-c", IMPORTS], dict(os.environ))
+                else run([sys.executable, "-c", ALONE[name]], environment(ROOT, work / "alone"))
             )
     for name, taken in seconds.items():
         keep({"what": what, "contender": name, "rounds": [round(x, 3) for x in taken]})

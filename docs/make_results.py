@@ -288,6 +288,13 @@ def first_minutes(rows: Rows) -> list[str]:
     return lines
 
 
+ALONE = {
+    "imports": "importing JAX and Brax",
+    "program": "compiling the program of training",
+}
+"""What a start is compared with, besides the version before."""
+
+
 def startup(rows: Rows) -> list[str]:
     """Seconds of commands, beside the version before and plain imports."""
     if not rows:
@@ -299,19 +306,22 @@ def startup(rows: Rows) -> list[str]:
         "`python benchmarks/startup.py --before FOLDER`: seconds of whole processes, medians of "
         "rounds in which all take turns, with the range, "
         f"on {machine(rows)}. Before is version 0.2.0. Cold "
-        "starts have an empty cache. Importing JAX and Brax alone is `python -c 'import jax, "
-        "brax.envs'`.",
+        "starts have an empty cache. Beside them is what a start cannot do without: `python -c "
+        "'import jax, brax.envs'`, or a process that traces and compiles the program of training "
+        "and nothing else.",
         "",
-        "| command | seconds | before | ratio | importing JAX and Brax alone | ratio |",
-        "| --- " * 6 + "|",
+        "| command | seconds | before | ratio | a part of it, alone | seconds | ratio |",
+        "| --- " * 7 + "|",
     ]
     for (what,), own in group(rows, "what").items():
         rounds = {row["contender"]: row["rounds"] for row in own}
         ours = statistics.median(rounds["ours"])
+        alone = next((name for name in ALONE if name in rounds), "")
         cells = []
-        for other in ("before", "imports"):
+        for other, name in ("before", []), (alone, [ALONE.get(alone, "")]):
             taken = rounds.get(other)
-            cells += [span(taken), f"{ours / statistics.median(taken):.2f}"] if taken else ["", ""]
+            ratio = f"{ours / statistics.median(taken):.2f}" if taken else ""
+            cells += [*name, span(taken) if taken else "", ratio]
         lines.append(f"| {what} | {span(rounds['ours'])} | {' | '.join(cells)} |")
     return lines
 
