@@ -1,4 +1,4 @@
-"""Seconds from a command to what its user waits for, beside another version and plain imports.
+"""Seconds from a command to what its user waits for, beside another version and a part alone.
 
     python benchmarks/startup.py [--before FOLDER] [--rounds 7] [--only WHAT ...]
 

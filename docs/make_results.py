@@ -296,7 +296,7 @@ ALONE = {
 
 
 def startup(rows: Rows) -> list[str]:
-    """Seconds of commands, beside the version before and plain imports."""
+    """Seconds of commands, beside the version before and a part of each alone."""
     if not rows:
         return []
     lines = [

@@ -61,6 +61,7 @@ def test_help_is_printed_without_jax():
     assert all(f"\n  {name} " in said for name in command.COMMANDS)
 
 
+@pytest.mark.full
 def test_every_command_can_be_started_in_both_ways():
     for name in ("train", "evaluate", "sweep", "export"):
         long, short = (

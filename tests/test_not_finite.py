@@ -202,7 +202,7 @@ def test_a_best_agent_that_is_gone_beats_nothing(saves, caplog):
     assert "no evaluation has found a best agent; this is the last save" in caplog.text
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_run_that_version_0_1_saved_without_an_axis_of_members_resumes(
     saves, make_config, devices
 ):

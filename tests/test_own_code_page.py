@@ -77,6 +77,7 @@ def test_the_blocks_in_python_run(page):
         exec(text, {})
 
 
+@pytest.mark.full
 def test_the_run_from_python_trains(page):
     here = {}
     exec(page[0].replace("100_000", "4096"), here)

@@ -178,7 +178,7 @@ def trained(config: Config):
     return programs, jax.device_get((jax.tree.leaves(state), metrics, outcome))
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_a_run_of_kept_programs_is_the_same_and_makes_no_parts(keeping, config, shards):
     config = config.replace(num_shards=shards)
     first, want = trained(config)
@@ -207,7 +207,7 @@ def test_a_kept_program_takes_other_seeds(keeping, config):
 
 
 @pytest.mark.parametrize("name", ["init", "train", "evaluate"])
-@pytest.mark.parametrize("damaged", [True, False])
+@pytest.mark.parametrize("damaged", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_without_one_of_its_programs_a_run_makes_that_one(keeping, config, name, damaged):
     programs, want = trained(config)
     programs.close()
@@ -254,6 +254,7 @@ def test_evaluation_is_not_compiled_before_the_first_update_needs_it(keeping, co
     again.close()
 
 
+@pytest.mark.full
 def test_a_kept_film_of_a_robot_makes_no_simulator(keeping, make_config, monkeypatch):
     pytest.importorskip("brax")
     pytest.importorskip("mujoco")

@@ -55,7 +55,7 @@ def test_host_table_compares_with_the_same_simulator_and_with_each_peer():
     assert "| about pool | 8 x 4 | 1,000 | 1,000 to 1,000 | 0.83 | 3.33 |" in lines
 
 
-def test_start_table_divides_by_the_version_before_and_by_imports():
+def test_start_table_divides_by_the_version_before_and_by_a_part_alone():
     common = {"what": "hopper", "device": "CPU", "cores": 2}
     rounds = {"ours": [3.0, 2.0, 9.0], "before": [6.0, 12.0, 5.0], "imports": [2.0, 2.0, 2.0]}
     rows = [{**common, "contender": name, "rounds": taken} for name, taken in rounds.items()]

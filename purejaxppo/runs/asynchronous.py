@@ -114,7 +114,7 @@ class AsynchronousLoop(TrainingLoop):
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
         """Trains until the end or an interrupt, and saves."""
         self._lags: list[int] = []
-        self._saved_at = time.perf_counter()
+        self.intervals.begin(self.progress.update)
         with ThreadPoolExecutor(1, "actor") as actor:
             state = self._train(state, interrupt, actor)
         self._end(state)

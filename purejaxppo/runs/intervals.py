@@ -1,10 +1,12 @@
 """Intervals between rows of metrics, evaluations and saves."""
 
-from purejaxppo.config.schema import Config
+import time
+
+from purejaxppo.config.schema import CheckpointConfig, Config
 
 SECONDS_BETWEEN_SAVES = 10.0
-"""A save that no `checkpoint.interval` asks for is left out if the last one is younger: a run of
-seconds would spend a third of them on its saves."""
+"""A save that a config does not ask for waits until the last one, or the start, is as old as this:
+a run of seconds would spend a quarter of them on saves."""
 
 
 class Intervals:
@@ -18,8 +20,10 @@ class Intervals:
         self.save = self._updates(config, config.checkpoint.interval, 10)
         if not config.eval.num_episodes:
             self.eval = 0
-        self.min_seconds = 0.0 if config.checkpoint.interval else SECONDS_BETWEEN_SAVES
+        asked = config.checkpoint.interval or config.checkpoint.keep > CheckpointConfig.keep
+        self.min_seconds = 0.0 if asked else SECONDS_BETWEEN_SAVES
         self.max_seconds = config.checkpoint.max_seconds
+        self.begin(0)
 
     @staticmethod
     def _updates(config: Config, steps: int, share: int) -> int:
@@ -31,10 +35,18 @@ class Intervals:
         """True if something done `every` updates is due after `update` of them."""
         return bool(every) and (update % every == 0 or update == self.total)
 
+    def begin(self, update: int) -> None:
+        """Counts from here to the next save: from a save, or the start of training."""
+        self._saved, self._saved_at = update, time.perf_counter()
+
+    def age(self) -> float:
+        """Seconds since `begin`."""
+        return time.perf_counter() - self._saved_at
+
     def save_due(self, update: int, age: float) -> bool:
-        """True if a save is due after `update` updates, `age` seconds after the last one."""
-        due = self.due(self.save, update) and age >= self.min_seconds
-        return due or age > self.max_seconds
+        """True if a save is due after `update` updates, `age` seconds after `begin`."""
+        passed = update // self.save > self._saved // self.save
+        return (passed and age >= self.min_seconds) or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
         """Number of updates until anything is due."""

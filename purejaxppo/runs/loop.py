@@ -76,16 +76,16 @@ class TrainingLoop:
         # Updates in succession without a gradient step.
         self._idle = np.zeros(len(self.members), int)
         self._sound = True  # False once the state is not finite: it is not saved then
-        self._saved_at = time.perf_counter()
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
         """Trains until the end or an interrupt, and saves."""
         p, every = self.progress, self.intervals
-        self._saved_at = time.perf_counter()
+        every.begin(p.update)
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
         with self._between_chunks(state):
             self._call("on_start", state)
-        while p.update < every.total and not (self.stopped or processes.interrupted(interrupt)):
+        ended = bool(self.stopped) or processes.interrupted(interrupt)
+        while p.update < every.total and not ended:
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
             with self._host_failures(state):
@@ -101,7 +101,8 @@ class TrainingLoop:
             p.train_seconds += seconds
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
-                if p.update < every.total and not (self.stopped or interrupt.signal):
+                ended = bool(self.stopped) or processes.interrupted(interrupt)
+                if p.update < every.total and not ended:
                     self.programs.begin_evaluation()
         self._end(state)
         return state
@@ -187,7 +188,7 @@ class TrainingLoop:
                 raise NotFiniteError(
                     what_was_lost(self.config, self.progress.env_steps, self.checkpoints.latest())
                 )
-        (age,) = processes.maximum(time.perf_counter() - self._saved_at)
+        (age,) = processes.maximum(every.age())
         # While all agents skip their gradient steps, the last save is not replaced.
         if every.save_due(p.update, age) and not self._idle.all():
             self._save(state)
@@ -291,7 +292,7 @@ class TrainingLoop:
     def _store(self, state: TrainState) -> bool:
         """Begins a save, unless these steps are saved already; True if it did."""
         best = None if self.progress.best_return is None else self.best
-        self._saved_at = time.perf_counter()
+        self.intervals.begin(self.progress.update)
         return self.checkpoints.save(self._savable(state), self.progress, best)
 
     def _savable(self, state: TrainState) -> TrainState:

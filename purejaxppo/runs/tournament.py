@@ -174,5 +174,6 @@ def _notes(found: elo.Ratings, saves: int, run: str | Path) -> Iterator[str]:
     if not found.bounded:
         yield "a draw was added to each pair: some have won all games, and had no largest rating"
     if saves < 3:
-        yield f"{saves} saved agents; a run keeps more with --checkpoint.keep 20"
+        more = "with a smaller --checkpoint.interval, and keeps them with --checkpoint.keep 20"
+        yield f"{saves} saved agents; a run makes more {more}"
     yield f"written: {run}/elo.csv, {run}/elo.png"

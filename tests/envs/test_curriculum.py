@@ -136,6 +136,7 @@ def test_only_the_parameters_that_there_are(make_config):
             from_dict({"env": {field: {"g": value}}})
 
 
+@pytest.mark.full
 def test_a_whole_run_from_the_command_line(tmp_path):
     run = [
         "--config", "pendulum.yaml", "--env.curriculum", "g", "5 to 10 until 0.5",

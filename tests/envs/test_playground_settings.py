@@ -160,6 +160,7 @@ def test_the_list_of_configs_names_them(capsys):
     assert capsys.readouterr().out.startswith("playground/TASK")
 
 
+@pytest.mark.full
 def test_a_run_goes_on_and_is_evaluated_without_the_derivation(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "load", lambda *args, **kwargs: Rail())

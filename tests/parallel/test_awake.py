@@ -135,6 +135,7 @@ def test_they_end_with_a_parent_that_is_killed():
 
 
 @linux
+@pytest.mark.full
 def test_a_run_says_so_and_learns_the_same(config_file, capsys):
     for when in ("always", "never"):
         assert train(config_file, "--keep_cores_awake", when, "--run_dir", when) == 0

@@ -9,26 +9,29 @@ pytestmark = pytest.mark.toy
 
 
 @pytest.mark.parametrize(
-    ("interval", "update", "age", "due"),
+    ("interval", "keep", "update", "saved", "age", "due"),
     [
-        (0, 2, 11.0, True),  # a tenth of 20 updates
-        (0, 2, 9.0, False),  # the last save is young
-        (0, 20, 9.0, False),  # and at the end there is one anyway
-        (0, 3, 11.0, False),
-        (0, 3, 301.0, True),
-        (96, 2, 0.1, True),  # asked for by the config, however young the last one is
-        (96, 1, 11.0, False),
-        (96, 1, 301.0, True),
+        (0, 2, 2, 0, 11.0, True),  # a tenth of 20 updates
+        (0, 2, 2, 0, 9.0, False),  # the last save is young
+        (0, 2, 3, 0, 11.0, True),  # and is made up for
+        (0, 2, 3, 2, 11.0, False),
+        (0, 2, 3, 2, 301.0, True),
+        (0, 3, 2, 0, 0.1, True),  # who keeps more wants them all
+        (96, 2, 2, 0, 0.1, True),  # asked for, however young the last one is
+        (96, 2, 1, 0, 11.0, False),
+        (96, 2, 1, 0, 301.0, True),
     ],
 )
 def test_a_save_is_due_at_its_interval_unless_the_last_is_young(
-    interval, update, age, due, make_config
+    interval, keep, update, saved, age, due, make_config
 ):
     """Updates of 48 steps; a save is at most 300 s old."""
-    config = make_config(
-        total_timesteps=20 * 48, checkpoint=CheckpointConfig(interval=interval, max_seconds=300.0)
-    )
-    assert Intervals(config).save_due(update, age) is due
+    checkpoint = CheckpointConfig(interval=interval, keep=keep, max_seconds=300.0)
+    config = make_config(total_timesteps=20 * 48, checkpoint=checkpoint)
+    every = Intervals(config)
+    every.begin(saved)
+    assert every.save_due(update, age) is due
+    assert 0 <= every.age() < 5
 
 
 def test_a_limit_below_ten_seconds_holds(make_config):

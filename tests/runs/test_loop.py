@@ -24,8 +24,10 @@ import purejaxppo.commands.train as train_command
 from purejaxppo.agents import optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.runs import intervals
 from purejaxppo.runs.checkpoint import Progress
 from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs
@@ -213,7 +215,7 @@ def a_run(saves, make_config):
     )
     run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
     run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
-    run._sound = True
+    run._sound, run.intervals = True, Intervals(run.config)
     return run, closed
 
 
@@ -272,6 +274,23 @@ def test_simulators_are_closed_whatever_else_cannot_be(make_config):
         raise ValueError("first")  # and what comes of closing does not hide it
 
 
+@pytest.mark.parametrize(("seconds", "saves"), [(0.0, [*range(1, 9), 8]), (1e9, [8])])
+def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
+    seconds, saves, config_file, monkeypatch
+):
+    """Eight updates, whose last is saved at the end, too, which does nothing then."""
+    monkeypatch.setattr(intervals, "SECONDS_BETWEEN_SAVES", seconds)
+    made, save = [], TrainingLoop._save
+
+    def saved(run, state):
+        made.append(run.progress.update)
+        save(run, state)
+
+    monkeypatch.setattr(TrainingLoop, "_save", saved)
+    assert train(config_file, "--run_dir", "run") == 0
+    assert made == saves
+
+
 @pytest.mark.toy
 @pytest.mark.parametrize(
     ("updates", "stopped_after", "begun"), [(1, 0, 0), (3, 0, 2), (3, 1, 0), (3, 2, 1)]
@@ -282,7 +301,7 @@ def test_evaluation_compiles_after_a_chunk_if_another_follows(
 ):
     """Not before: tracing takes a core from the training program that everybody waits for."""
     run, _ = a_run(Saves(), make_config)
-    run.intervals = SimpleNamespace(total=updates, until_next=lambda update: 1)
+    run.intervals.total, run.intervals.until_next = updates, lambda update: 1
     run.members, run.stopped, run.callbacks, events = ["one"], "", [], []
     run.programs.hp = None
     metrics = SimpleNamespace(env_steps=[128])

@@ -120,6 +120,7 @@ def observed(make_config, name, devices):
     return obs.reshape(8, -1)
 
 
+@pytest.mark.full
 def test_seeds_of_a_simulator_on_the_host_share_one_pool_of_different_environments(make_config):
     pytest.importorskip("envpool")
     assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8

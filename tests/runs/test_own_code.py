@@ -134,6 +134,7 @@ def test_evaluated_in_a_process_elsewhere(elsewhere):
     assert "2 episodes: return" in out
 
 
+@pytest.mark.full
 def test_a_sweep_keeps_its_own_copies(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)

@@ -64,6 +64,7 @@ def test_killed_and_resumed_by_the_copy_it_equals_a_run_that_was_not(folder):
     assert_same_bits(final_state("cut")[0], final_state("whole")[0])
 
 
+@pytest.mark.full
 def test_exported_without_the_users_code(folder):
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
     (folder / "mine.py").unlink()
@@ -75,6 +76,7 @@ def test_exported_without_the_users_code(folder):
     np.testing.assert_array_equal(np.ravel([played(row[None])[0] for row in obs]), np.ravel(action))
 
 
+@pytest.mark.full
 def test_a_sweep_over_the_coefficient_is_one_program(folder, capsys):
     words = ["--config", "own.yaml", "--grid", "ppo.term_coefs=[0.0],[5.0]", "--run_dir", "swept"]
     assert sweep([*words, "--total_timesteps", "512"]) == 0

@@ -519,6 +519,7 @@ def test_optuna_asks_again_where_a_setting_makes_no_sense():
 
 
 @optuna
+@pytest.mark.full
 def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsys):
     config_file.write_text(CARTPOLE.replace("num_episodes: 2", "num_episodes: 0"))
     Path("ranges.yaml").write_text(RANGES)
@@ -600,7 +601,8 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 second = cluster.add_node(num_cpus=1)
 ray.init(address=cluster.address)
 assert len(ray.nodes()) == 2
-config = load_config(folder / "small.yaml", {"total_timesteps": 400_000, "devices": 1})
+changes = {"total_timesteps": 400_000, "devices": 1, "checkpoint.interval": 40_000}
+config = load_config(folder / "small.yaml", changes)
 groups = [Group(str(folder / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
 def saved():
     return all(
