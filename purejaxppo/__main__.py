@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from purejaxppo import __version__, interrupts
-from purejaxppo.commands import keep_programs
+from purejaxppo.commands import begin_process
 from purejaxppo.config.hints import nearest
 
 
@@ -60,7 +60,7 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"error: {_wrong(words)}", file=sys.stderr)
         return 2
     if args is None:
-        keep_programs()
+        begin_process()
         if COMMANDS[words[0]].listens:  # before JAX is imported, which takes seconds
             interrupts.listen()
     return importlib.import_module(COMMANDS[words[0]].module).main(words[1:])

@@ -3,11 +3,11 @@
 import sys
 
 from purejaxppo import interrupts
-from purejaxppo.commands import keep_programs
+from purejaxppo.commands import begin_process
 
 if __name__ == "__main__":
     interrupts.listen()
-    keep_programs()
+    begin_process()
     from purejaxppo.commands.train import main
 
     sys.exit(main())

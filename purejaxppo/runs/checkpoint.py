@@ -15,12 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
+from purejaxppo.parallel import processes
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
 from purejaxppo.trained_agent import Agent, abstract_agents
 from purejaxppo.types import AgentState, TrainState
@@ -257,9 +259,24 @@ def _check_shapes(folder: Path, template: Any) -> None:
             raise ValueError(f"{name} is {shapes[name]} in {folder}, and should be {leaf.shape}")
 
 
-@jax.jit
 def _snapshot(tree: Any) -> Any:
-    """Copies arrays, so that the originals can be donated."""
+    """Copies arrays, so that the originals can be donated: of one process alone to the host.
+
+    Orbax compiles programs that cut arrays on devices, which takes seconds in a first save.
+    """
+    return _copies(tree) if processes.is_distributed() else jax.tree.map(_host_copy, tree)
+
+
+def _host_copy(x: jax.Array) -> np.ndarray | jax.Array:
+    """A copy on the host; of random keys, which have no type there, on a device."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.device_put(x, x.sharding, may_alias=False)
+    return np.array(x)
+
+
+@jax.jit
+def _copies(tree: Any) -> Any:
+    """Copies arrays where they are."""
     return jax.tree.map(jnp.copy, tree)
 
 

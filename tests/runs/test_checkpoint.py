@@ -161,6 +161,31 @@ def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, 
         assert bool(jnp.all(a == b))
 
 
+def test_a_state_may_be_deleted_right_after_it_is_handed_over(make_config, tmp_path):
+    state = Programs(make_config(num_shards=2), jax.devices()[:2]).init()
+    env = {"simulator": state.rollout.env, "forces": jnp.ones((1, 4, 2), jnp.bfloat16)}
+    state = state.replace(rollout=state.rollout.replace(env=env))
+    leaves, where = jax.tree.leaves(state), jax.tree.map(lambda x: x.sharding, state)
+    expected = [np.array(jax.random.key_data(x) if is_key(x) else x) for x in leaves]
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, Progress(1, member_steps=[10]), state.agent)
+    for x in leaves:
+        x.delete()
+    checkpoints.close()
+    again, best, _ = Checkpoints(tmp_path).restore(state)
+    assert jax.tree.map(lambda x: x.sharding, again) == where
+    assert jax.tree.structure(best) == jax.tree.structure(state.agent)
+    for x, was in zip(jax.tree.leaves(again), expected, strict=True):
+        found = jax.random.key_data(x) if is_key(x) else x
+        assert isinstance(x, jax.Array)
+        assert found.dtype == was.dtype
+        np.testing.assert_array_equal(found, was)
+
+
+def is_key(x):
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 @pytest.mark.full
 def test_a_run_killed_before_its_first_save_starts_again(config_file):
     Path("run/checkpoints").mkdir(parents=True)
