@@ -25,7 +25,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all test-apart mpirun godot gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -55,6 +55,12 @@ test: lint
 test-all: WORKERS = 3
 test-all: lint mpirun gpu-compiler docs
 	$(PYTEST) -m "not slow and not reference and not gpu" $(ARGS)
+
+# Each file of those tests in a process of its own, and in random order; a file may have none of them (5).
+test-apart: $(for_test)
+	find tests -name 'test_*.py' | sort | xargs -P $(WORKERS) -I FILE sh -c '\
+	  $(RUN) -m pytest -q -p randomly -m "not slow and not reference and not gpu" FILE $(ARGS); \
+	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "FILE failed alone" >&2; exit 1; }'
 
 # JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu_programs.py and its tests, skipped without it.
 gpu-compiler: $(for_test)

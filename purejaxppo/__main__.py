@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from purejaxppo import __version__, interrupts
-from purejaxppo.commands import begin_process
+from purejaxppo.commands import begin_process, imported
 from purejaxppo.config.hints import nearest
 
 
@@ -59,11 +59,13 @@ def main(args: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"error: {_wrong(words)}", file=sys.stderr)
         return 2
-    if args is None:
-        begin_process()
-        if COMMANDS[words[0]].listens:  # before JAX is imported, which takes seconds
-            interrupts.listen()
-    return importlib.import_module(COMMANDS[words[0]].module).main(words[1:])
+    command = COMMANDS[words[0]]
+    if args is not None:
+        return importlib.import_module(command.module).main(words[1:])
+    begin_process()
+    if command.listens:  # before JAX is imported, which takes seconds
+        interrupts.listen()
+    return imported(command.module).main(words[1:])
 
 
 def _wrong(words: Sequence[str]) -> str:

@@ -3,11 +3,9 @@
 import sys
 
 from purejaxppo import interrupts
-from purejaxppo.commands import begin_process
+from purejaxppo.commands import begin_process, imported
 
 if __name__ == "__main__":
     interrupts.listen()
     begin_process()
-    from purejaxppo.commands.train import main
-
-    sys.exit(main())
+    sys.exit(imported("purejaxppo.commands.train").main())

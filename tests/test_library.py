@@ -112,6 +112,7 @@ def test_loaded_in_a_fresh_process_with_its_environment(trained):
     assert int(out) == trained.best.act([0.25])
 
 
+@pytest.mark.full
 def test_a_run_continues_as_if_it_had_not_stopped(capfd):
     run = small(env=Walk, total_timesteps=64)
     assert list(run.metrics["update"]) == [1, 2]

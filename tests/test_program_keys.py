@@ -206,7 +206,14 @@ def test_a_kept_program_takes_other_seeds(keeping, config):
     assert_same(got, want)
 
 
-@pytest.mark.parametrize("name", ["init", "train", "evaluate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train",
+        pytest.param("init", marks=pytest.mark.full),
+        pytest.param("evaluate", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("damaged", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_without_one_of_its_programs_a_run_makes_that_one(keeping, config, name, damaged):
     programs, want = trained(config)

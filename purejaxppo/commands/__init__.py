@@ -1,14 +1,15 @@
 """The commands, a module each."""
 
-import atexit
 import gc
+import importlib
 import os
+from types import ModuleType
 
 
 def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
     keep_programs()
-    collect_rarely()
+    gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays
 
 
 def keep_programs() -> None:
@@ -19,12 +20,12 @@ def keep_programs() -> None:
     os.environ.setdefault("PUREJAXPPO_KEEP_PROGRAMS", "1")
 
 
-def collect_rarely() -> None:
-    """Lets Python search for garbage less often, and not at its end.
+def imported(module: str) -> ModuleType:
+    """A command's module, in a process of its own.
 
-    Imports and traces make a million objects that stay. To visit them again and again, and once
-    more at the end, costs a short command several tenths of a second.
+    What it imports stays to the end, and the garbage collector visits it no more, the end included:
+    to do so costs a short command tenths of a second.
     """
-    gc.set_threshold(20_000, 10, 10)
-    atexit.register(gc.disable)
-    atexit.register(gc.freeze)  # runs first: what is frozen, the interpreter's end does not visit
+    command = importlib.import_module(module)
+    gc.freeze()
+    return command

@@ -264,7 +264,11 @@ def _snapshot(tree: Any) -> Any:
 
     Orbax compiles programs that cut arrays on devices, which takes seconds in a first save.
     """
-    return _copies(tree) if processes.is_distributed() else jax.tree.map(_host_copy, tree)
+    if processes.is_distributed():
+        return _copies(tree)
+    for x in jax.tree.leaves(tree):
+        x.copy_to_host_async()  # of an accelerator: all of them at once
+    return jax.tree.map(_host_copy, tree)
 
 
 def _host_copy(x: jax.Array) -> np.ndarray | jax.Array:

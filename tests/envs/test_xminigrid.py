@@ -51,7 +51,7 @@ def test_the_last_step_within_the_limit_is_truncated_and_not_terminated(key):
 
 def test_a_goal_on_the_last_step_is_no_time_limit(key):
     env = registry.make(EnvConfig(EMPTY, max_episode_steps=5), 1)
-    state, _ = env.reset(key)
+    state, _ = jax.jit(env.reset)(key)
     for action in TO_THE_GOAL:
         state, out = jax.jit(env.step)(state, jnp.array([action]))
     assert out.terminated[0] and not out.truncated[0]

@@ -65,6 +65,7 @@ def test_the_first_image_of_an_observation_is_found_in_its_colours():
     assert first_image({"obs": np.zeros(4), "grid": np.zeros((5, 6, 7), np.float32)}) is None
 
 
+@pytest.mark.full
 def test_a_player_with_cameras_is_filmed_by_what_its_first_agent_sees(tmp_path):
     pytest.importorskip("grpc")
     path = make_player(tmp_path)
