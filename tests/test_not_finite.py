@@ -16,12 +16,13 @@ from support.trees import assert_same
 from purejaxppo import restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.folder import record_run
 from purejaxppo.runs.loop import TrainingLoop, beats
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.population import select
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import metrics_row, read_csv
 from purejaxppo.sweep import packing, report
 from purejaxppo.sweep.scores import Result, value

@@ -15,8 +15,9 @@ from purejaxppo.parallel import processes, program_store
 from purejaxppo.parallel.placeholders import Placeholder
 from purejaxppo.pictures.mujoco_scene import Scene
 from purejaxppo.runs import recording
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
 from purejaxppo.trained_agent import Agent
 
 CARTPOLE = {"name": "gymnax/CartPole-v1", "num_envs": 4}

@@ -8,8 +8,9 @@ from support.trees import assert_same, filled
 
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, shard_ids
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.population import PopulationState
+from purejaxppo.runs.progress import Progress
 from purejaxppo.types import TrainState
 
 NAMES = [field.name for field in fields(TrainState)]

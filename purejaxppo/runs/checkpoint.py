@@ -24,6 +24,7 @@ from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
 from purejaxppo.parallel import processes
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
+from purejaxppo.runs.progress import Progress
 from purejaxppo.trained_agent import Agent, abstract_agents
 from purejaxppo.types import AgentState, TrainState
 
@@ -31,46 +32,6 @@ log = logging.getLogger("purejaxppo")
 
 OLD_BEST = "best"
 """Folder of the best agent of a run of version 0.1 that trained alone."""
-
-
-@dataclasses.dataclass
-class Progress:
-    """Host counters of a run, saved beside its state; lists have an entry per member."""
-
-    update: int = 0
-    train_seconds: float = 0.0
-    """Training alone, without compiling, evaluating and saving."""
-    member_steps: list[int] = dataclasses.field(default_factory=list)
-    """Environment steps."""
-    member_best: list[float | None] = dataclasses.field(default_factory=list)
-    """Best evaluations."""
-    member_best_steps: list[int] = dataclasses.field(default_factory=list)
-    """Environment steps at the best evaluations."""
-
-    @classmethod
-    def of(cls, size: int) -> "Progress":
-        """The counters of `size` members before the first update."""
-        return cls(0, 0.0, [0] * size, [None] * size, [0] * size)
-
-    @classmethod
-    def read(cls, saved: dict[str, Any]) -> "Progress":
-        """Reads a save's counters; version 0.1 had no lists for an agent that trained alone."""
-        if not saved["member_steps"]:
-            keys = ("env_steps", "best_return", "best_env_steps")
-            names = ("member_steps", "member_best", "member_best_steps")
-            saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
-        return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps of each member, their mean."""
-        return sum(self.member_steps) // len(self.member_steps)
-
-    @property
-    def best_return(self) -> float | None:
-        """The best evaluation, the mean of the members that have one; None if none has."""
-        known = [score for score in self.member_best if score is not None]
-        return sum(known) / len(known) if known else None
 
 
 class Checkpoints:
@@ -138,7 +99,7 @@ class Checkpoints:
         if best is None and progress.best_return is not None:
             best = self._restore_old_best(abstract.agent, progress)
         if best is None:
-            progress = dataclasses.replace(progress, **_no_best(progress))
+            progress = progress.without_best()
         return train.replace(agent=items["agent"]), best, progress
 
     def _restore_old_best(self, abstract: AgentState, progress: Progress) -> AgentState | None:
@@ -161,15 +122,6 @@ class Checkpoints:
         """Waits for saves in progress, and closes the folder."""
         self._manager.wait_until_finished()
         self._manager.close()
-
-
-def _no_best(progress: Progress) -> dict[str, Any]:
-    """The fields of counters without a best evaluation."""
-    empty = Progress.of(len(progress.member_steps))
-    return {
-        "member_best": empty.member_best,
-        "member_best_steps": empty.member_best_steps,
-    }
 
 
 def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:

@@ -15,12 +15,13 @@ from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.callbacks import Moment, call, make_callbacks
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.curves import plot_returns
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.not_finite import NotFiniteError, what_was_lost
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import (
     COLUMNS,
     MEMBER_COLUMNS,

@@ -21,8 +21,9 @@ import purejaxppo.commands.evaluate as evaluate_command
 from purejaxppo import restore
 from purejaxppo.config.files import to_yaml
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.runs.checkpoint import Checkpoints, Progress
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
 
 WATCHED = []

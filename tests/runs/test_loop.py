@@ -25,12 +25,12 @@ from purejaxppo.agents import optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs import intervals
-from purejaxppo.runs.checkpoint import Progress
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.session import closed_after_failure
 from purejaxppo.runs.sinks import CsvSink

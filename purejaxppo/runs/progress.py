@@ -1,0 +1,50 @@
+"""Counters of a run on the host."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Progress:
+    """Host counters of a run, saved beside its state; lists have an entry per member."""
+
+    update: int = 0
+    train_seconds: float = 0.0
+    """Training alone, without compiling, evaluating and saving."""
+    member_steps: list[int] = dataclasses.field(default_factory=list)
+    """Environment steps."""
+    member_best: list[float | None] = dataclasses.field(default_factory=list)
+    """Best evaluations."""
+    member_best_steps: list[int] = dataclasses.field(default_factory=list)
+    """Environment steps at the best evaluations."""
+
+    @classmethod
+    def of(cls, size: int) -> "Progress":
+        """The counters of `size` members before the first update."""
+        return cls(0, 0.0, [0] * size, [None] * size, [0] * size)
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> "Progress":
+        """Reads a save's counters; version 0.1 had no lists for an agent that trained alone."""
+        if not saved["member_steps"]:
+            keys = ("env_steps", "best_return", "best_env_steps")
+            names = ("member_steps", "member_best", "member_best_steps")
+            saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
+        return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of each member, their mean."""
+        return sum(self.member_steps) // len(self.member_steps)
+
+    @property
+    def best_return(self) -> float | None:
+        """The best evaluation, the mean of the members that have one; None if none has."""
+        known = [score for score in self.member_best if score is not None]
+        return sum(known) / len(known) if known else None
+
+    def without_best(self) -> "Progress":
+        """The counters, without a best evaluation."""
+        empty = Progress.of(len(self.member_steps))
+        best, steps = empty.member_best, empty.member_best_steps
+        return dataclasses.replace(self, member_best=best, member_best_steps=steps)
