@@ -85,5 +85,6 @@ def test_the_run_from_python_trains(page):
     np.testing.assert_allclose(missing, 2.0 - here["run"].metrics["eval/return_mean"])
 
 
+@pytest.mark.full
 def test_the_whole_config_trains(page):
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "16384") == 0

@@ -188,7 +188,7 @@ def test_images_are_convolved_apart():
     assert counts == [0, 2]
 
 
-@pytest.mark.parametrize("rnn", ["none", "gru"])
+@pytest.mark.parametrize("rnn", [pytest.param("none", marks=pytest.mark.full), "gru"])
 def test_an_update_is_the_same(rnn):
     config = Config(
         env=EnvConfig("dummy/vector", num_envs=4, max_episode_steps=7),

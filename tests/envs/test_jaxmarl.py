@@ -267,7 +267,7 @@ def test_options_are_checked():
         "MPE_simple_tag_v3",
         "SMAX-3m",
         "overcooked",
-        "hanabi",
+        pytest.param("hanabi", marks=FULL),
         pytest.param("jaxnav", marks=FULL),
         pytest.param("overcooked_v2", marks=FULL),
     ],

@@ -439,7 +439,7 @@ def trained(name, **overrides):
     return Agent(config, jax.device_get(result.agent)), result.curves
 
 
-@pytest.mark.parametrize("name", ["jax", "thread"])
+@pytest.mark.parametrize("name", ["jax", pytest.param("thread", marks=FULL)])
 def test_an_agent_trains_is_evaluated_and_filmed(name):
     if name == "jax":
         options = {"num_hunters": 1, "num_prey": 2, "global_state": True}
