@@ -18,6 +18,7 @@ TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,r
 LOCKED = $(TESTED),docs
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+ALL = not slow and not reference and not gpu
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 comma := ,
@@ -54,13 +55,14 @@ test: lint
 # own, so that there is one more of pytest's than two cores.
 test-all: WORKERS = 3
 test-all: lint mpirun gpu-compiler docs
-	$(PYTEST) -m "not slow and not reference and not gpu" $(ARGS)
+	$(PYTEST) -m "$(ALL)" $(ARGS)
 
-# Each file of those tests in a process of its own, and in random order; a file may have none of them (5).
-test-apart: $(for_test)
-	find tests -name 'test_*.py' | sort | xargs -P $(WORKERS) -I FILE sh -c '\
-	  $(RUN) -m pytest -q -p randomly -m "not slow and not reference and not gpu" FILE $(ARGS); \
-	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "FILE failed alone" >&2; exit 1; }'
+# Each file of those tests in a process of its own, its tests in random order; a file may have none of them (5).
+test-apart: export ARGS := $(ARGS)
+test-apart: $(for_test) mpirun gpu-compiler
+	find tests -name 'test_*.py' | sort | xargs -n 1 -P $(WORKERS) sh -c '\
+	  eval "$(RUN) -m pytest -q -p randomly $$ARGS" -m \"$(ALL)\" "$$1"; \
+	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "$$1 failed alone" >&2; exit 1; }' apart
 
 # JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu_programs.py and its tests, skipped without it.
 gpu-compiler: $(for_test)

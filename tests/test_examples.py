@@ -63,7 +63,7 @@ def small(words, timesteps=128):
 
 
 ONE = "predict_next"
-"""The example that `make test` trains on the command line; other tests do others."""
+"""The example that `make test` trains on the command line; `make test-all` trains the others."""
 TRAINED = [
     pytest.param(words, id=name, marks=[pytest.mark.full] * (name != ONE))
     for name in NAMES

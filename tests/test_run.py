@@ -217,7 +217,6 @@ def test_a_run_does_not_fail_for_a_film(finished_run, monkeypatch):
     assert train_command.film(finished_run) == "no film: run: nothing has been saved yet"
 
 
-@pytest.mark.full
 def test_the_command_that_a_run_prints_at_its_end_evaluates_it(config_file, capsys):
     assert train(config_file, "--run_dir", "my run", "--total_timesteps", 128) == 0
     printed = capsys.readouterr().out.splitlines()[-1].removeprefix("evaluate: ")

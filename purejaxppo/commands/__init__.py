@@ -23,8 +23,8 @@ def keep_programs() -> None:
 def imported(module: str) -> ModuleType:
     """A command's module, in a process of its own.
 
-    What it imports stays to the end, and the garbage collector visits it no more, the end included:
-    to do so costs a short command tenths of a second.
+    What it imports stays to the end, and the garbage collector visits it no more, also at the end:
+    visits cost a short command tenths of a second.
     """
     command = importlib.import_module(module)
     gc.freeze()

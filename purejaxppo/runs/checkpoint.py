@@ -212,9 +212,10 @@ def _check_shapes(folder: Path, template: Any) -> None:
 
 
 def _snapshot(tree: Any) -> Any:
-    """Copies arrays, so that the originals can be donated: of one process alone to the host.
+    """Copies arrays, so that the originals can be donated.
 
-    Orbax compiles programs that cut arrays on devices, which takes seconds in a first save.
+    A process that trains alone copies them to the host: of arrays on several devices orbax saves
+    slices, and compiles a program for each shape. Several processes copy them where they are.
     """
     if processes.is_distributed():
         return _copies(tree)

@@ -5,7 +5,6 @@ worker process that dies loses only unsaved steps: its group is run again and re
 """
 
 import dataclasses
-import gc
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,6 @@ def here(groups: Sequence[Group], folder: Path, options: Mapping[str, Any]) -> l
     codes = []
     for group in groups:
         codes.append(train_group(group))
-        gc.collect()  # its programs and agents, which refer to each other
         if codes[-1]:
             break
     return codes

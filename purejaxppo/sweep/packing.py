@@ -5,6 +5,7 @@ each seed, are cut into batches where they do not fit into memory together.
 """
 
 import dataclasses
+import gc
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -54,6 +55,7 @@ def train_group(group: Group) -> int:
     folder = Path(group.folder)
     for index, members in enumerate(plan(group, devices)):
         code = train_batch(folder / f"batch-{index:03d}", members, devices)
+        gc.collect()  # its programs and agents, which refer to each other
         if code:
             return code
     return 0

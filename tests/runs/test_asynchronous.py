@@ -135,7 +135,6 @@ def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):
     assert lags == 2 * ([0] + 9 * [1])  # after a pause the first rollout's policy is the newest
 
 
-@pytest.mark.full
 def test_a_failing_environment_is_named_and_the_run_saved(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:FailsLater", 100_000)
     assert train(config, tmp_path / "run") == 2

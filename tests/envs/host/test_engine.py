@@ -111,7 +111,6 @@ def test_a_log_is_kept_short(tmp_path):
     assert tail.splitlines()[-1].startswith("  059999 x")
 
 
-@pytest.mark.full
 def test_several_games_end_at_once_and_so_do_their_children(tmp_path):
     code = (
         "import subprocess, sys, time; subprocess.Popen(['sleep', '60']); "

@@ -258,7 +258,6 @@ RAMP = 0.5 * (1 - np.arange(8) / 8)
 """At updates 0 to 7 of 8."""
 
 
-@pytest.mark.full
 def test_a_resumed_run_goes_on_with_the_values_of_its_updates(path, tmp_path):
     np.testing.assert_allclose(run(path, tmp_path), RAMP, atol=1e-6)
     assert forget_last_save(tmp_path / "run-whole") == 6 * 12  # every fourth row begins an episode
