@@ -207,7 +207,7 @@ def _check_shapes(folder: Path, template: Any) -> None:
     shapes = {leaf.name: leaf.shape for leaf in jax.tree.leaves(stored)}
     for path, leaf in jax.tree_util.tree_leaves_with_path(template):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) and shapes[name] != leaf.shape:
+        if not _is_key(leaf) and shapes[name] != leaf.shape:
             raise ValueError(f"{name} is {shapes[name]} in {folder}, and should be {leaf.shape}")
 
 
@@ -226,9 +226,13 @@ def _snapshot(tree: Any) -> Any:
 
 def _host_copy(x: jax.Array) -> np.ndarray | jax.Array:
     """A copy on the host; of random keys, which have no type there, on a device."""
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if _is_key(x):
         return jax.device_put(x, x.sharding, may_alias=False)
     return np.array(x)
+
+
+def _is_key(x: jax.Array | jax.ShapeDtypeStruct) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 @jax.jit
