@@ -5,8 +5,8 @@
 Both do the same: uniform actions for all environments on one device, in one compiled loop in which
 every observation, reward and end is read. Ours draws fresh starts once per rollout of LENGTH steps
 where a reset is dear; the simulator's own wrapper computes one at every step. Rows of ours that
-only deliver a new episode's first observation are no steps. Contenders are processes that take
-turns; rows go to benchmarks/results/jax_world.jsonl.
+only deliver a new episode's first observation are no steps; of several agents, each takes steps of
+its own. Contenders are processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
 
 A further simulator is one line in WORLDS, and a function of its task's name.
 """
@@ -30,6 +30,7 @@ class Own(NamedTuple):
 
     reset: Callable[[Any], Any]  # key -> state
     step: Callable[[Any, Any, Any], tuple[Any, Any]]  # (key, state, action) -> (state, outputs)
+    num_agents: int = 0  # whose actions are one array [agents]; 0: one action
 
 
 def xminigrid(name: str) -> Own:
@@ -61,6 +62,62 @@ def craftax(name: str) -> Own:
     return Own(lambda key: env.reset(key, params)[1], step)
 
 
+def jumanji(name: str) -> Own:
+    """AutoResetWrapper: as XLand-MiniGrid's, one branch of a condition."""
+    import jumanji
+    from jumanji.wrappers import AutoResetWrapper
+
+    env = AutoResetWrapper(jumanji.make(name))
+
+    def step(key, state, action):
+        state, timestep = env.step(state, action)
+        return state, (timestep.observation, timestep.reward, timestep.last())
+
+    return Own(lambda key: env.reset(jax_key(key))[0], step)
+
+
+def pgx(name: str) -> Own:
+    """The wrapper `auto_reset`: again a branch of a condition."""
+    import pgx
+    from pgx.experimental.wrappers import auto_reset
+
+    env = pgx.make(name)
+    own_step = auto_reset(env.step, env.init)
+
+    def step(key, state, action):
+        state = own_step(state, action, key)
+        return state, (state.observation, state.rewards, state.terminated)
+
+    return Own(env.init, step)
+
+
+def jaxmarl(name: str) -> Own:
+    """`step` of its environments: a reset at every step, and a choice between the two."""
+    from jaxmarl import make
+    from jaxmarl.environments.smax import map_name_to_scenario
+
+    if name.startswith("SMAX-"):
+        scenario = map_name_to_scenario(name.removeprefix("SMAX-"))
+        env = make("HeuristicEnemySMAX", scenario=scenario)
+    else:
+        env = make(name)
+    agents = env.agents
+
+    def step(key, state, action):
+        actions = dict(zip(agents, action, strict=True))
+        obs, state, reward, done, _ = env.step(key, state, actions)
+        return state, (obs, reward, done)
+
+    return Own(lambda key: env.reset(key)[1], step, len(agents))
+
+
+def jax_key(key: Any) -> Any:
+    """A key as numbers, which is what Jumanji's states are declared to hold."""
+    import jax
+
+    return jax.random.key_data(key)
+
+
 class World(NamedTuple):
     """An environment's name, and how its simulator resets it."""
 
@@ -74,6 +131,11 @@ WORLDS = {
     "doorkey": World("xminigrid/MiniGrid-DoorKey-8x8", xminigrid),
     "craftax_classic": World("craftax/Craftax-Classic-Symbolic-v1", craftax, 2),
     "craftax": World("craftax/Craftax-Symbolic-v1", craftax, 2),
+    "snake": World("jumanji/Snake-v1", jumanji),
+    "maze": World("jumanji/Maze-v0", jumanji),
+    "breakout": World("pgx/minatar-breakout", pgx),
+    "spread": World("jaxmarl/MPE_simple_spread_v3", jaxmarl),
+    "smax": World("jaxmarl/SMAX-2s3z", jaxmarl),
 }
 CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
 
@@ -131,14 +193,16 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
     from purejaxppo.spaces import MultiDiscrete
 
     name, make_own, length = WORLDS[world]
-    env = registry.make(EnvConfig(name, num_envs=num_envs), num_envs)
+    own = make_own(name.partition("/")[2])
+    num_rows = num_envs * max(1, own.num_agents)
+    env = registry.make(EnvConfig(name, num_envs=num_rows), num_rows)
     space = env.spec.action
 
     def random_action(key):
         if hasattr(space, "n") or isinstance(space, MultiDiscrete):
             shape, high = ((), space.n) if hasattr(space, "n") else ((len(space.nvec),), space.nvec)
-            return jax.random.randint(key, (num_envs, *shape), 0, jnp.asarray(high))
-        return jax.random.uniform(key, (num_envs, *space.shape), minval=-1.0, maxval=1.0)
+            return jax.random.randint(key, (num_rows, *shape), 0, jnp.asarray(high))
+        return jax.random.uniform(key, (num_rows, *space.shape), minval=-1.0, maxval=1.0)
 
     def our_step(key, state, action):
         state, out = env.step(state, action)
@@ -148,11 +212,12 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         length = LENGTH
         reset, refresh, step = lambda key: env.reset(key)[0], env.refresh, our_step
     else:
-        own = make_own(name.partition("/")[2])
 
         def step(key, state, action):
+            if own.num_agents:
+                action = action.reshape(num_envs, own.num_agents, *action.shape[1:])
             state, said = jax.vmap(own.step)(jax.random.split(key, num_envs), state, action)
-            return state, said, num_envs
+            return state, said, num_rows
 
         def reset(key):
             return jax.vmap(own.reset)(jax.random.split(key, num_envs))

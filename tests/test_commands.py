@@ -33,7 +33,9 @@ ORDERS = [
 
 
 @toy
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", [ORDERS[2], *(pytest.param(order, marks=pytest.mark.full) for order in ORDERS[:2])]
+)
 def test_a_public_name_is_the_function_whatever_was_imported_before(order):
     check = (
         "import inspect, purejaxppo; assert inspect.isfunction(evaluate), evaluate; "

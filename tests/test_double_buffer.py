@@ -72,7 +72,7 @@ def updates(config, count, *, whole):
 @pytest.mark.parametrize(
     "which",
     [
-        "rounding",
+        pytest.param("rounding", marks=pytest.mark.full),
         pytest.param("envpool", marks=pytest.mark.full),
         pytest.param("envpool pairs", marks=pytest.mark.slow),
         pytest.param("gymnasium", marks=pytest.mark.slow),
@@ -85,9 +85,28 @@ def test_trajectories_and_updates_are_the_same_bit_for_bit(which, make_config):
         for env in (ENVS[which], ENVS[which] | {"double_buffer": True})
     )
     jax.tree.map(np.testing.assert_array_equal, plain, halved)
-    transitions = [row[0] for row in plain]
+    assert_both_ends([row[0] for row in plain])
+
+
+def assert_both_ends(transitions):
+    """Some episodes were truncated, and some terminated."""
     assert any(t.truncated.any() for t in transitions)
     assert any(t.terminated.any() for t in transitions)
+
+
+def test_a_rollout_is_the_same_but_for_rounding(make_config):
+    def rollout(**more):
+        config = make_config(env=ENVS["gymnasium"] | more, ppo={"rollout_length": 20})
+        parts = make_parts(config)
+        state = jax.jit(partial(learner.init_state, parts))(jax.random.key(0), jnp.int32(0))
+        collect = jax.jit(partial(learner.collect, parts))
+        out = collect(state.agent, state.rollout, split_keys(state.key).act, jnp.float32(0))
+        parts.env.close()
+        return jax.device_get((out.transitions, out.episodes))
+
+    plain, halved = rollout(), rollout(double_buffer=True)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), plain, halved)
+    assert_both_ends([plain[0]])
 
 
 @pytest.mark.full

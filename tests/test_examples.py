@@ -63,12 +63,8 @@ def small(words, timesteps=128):
 
 
 ONE = "predict_next"
-"""The example that `make test` trains on the command line; `make test-all` trains the others."""
-TRAINED = [
-    pytest.param(words, id=name, marks=[pytest.mark.full] * (name != ONE))
-    for name in NAMES
-    for words in commands(name, "train")[:1]
-]
+"""The example that is evaluated in a process of its own, too."""
+TRAINED = [pytest.param(words, id=name) for name in NAMES for words in commands(name, "train")[:1]]
 OTHERS = [
     pytest.param(words, id=f"{name}-{i}")
     for name in NAMES
@@ -100,6 +96,7 @@ def test_there_are_ten_of_under_80_lines_and_each_says_how_to_run_it():
     assert len((ROOT / "examples/ppo_in_one_file.py").read_text().splitlines()) < 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", TRAINED)
 def test_on_the_command_line_it_trains_resumes_and_is_evaluated_without_its_file(
     words, folder, capsys, monkeypatch, request

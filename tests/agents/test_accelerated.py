@@ -89,7 +89,10 @@ def test_gated_units_have_the_same_outputs_and_gradients(kind, length):
     assert_near(*both(gradients, *args))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float64", 1e-11)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [pytest.param("float32", 1e-4, marks=pytest.mark.full), ("float64", 1e-11)],
+)
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
 def test_gradients_of_gated_units_are_those_of_flaxs_cells(kind, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
@@ -143,7 +146,13 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] * (name in ("residual", "other widths")))
+        for name in CONFIGS
+    ],
+)
 def test_policy_and_critic_as_one_are_the_same_network(name):
     network = networks.make_network(OBS, ACTION, NetworkConfig(hidden=(8, 8), **CONFIGS[name]))
     keys = jax.random.split(jax.random.key(2), 4)

@@ -35,7 +35,7 @@ def images(key, shape):
         ("cnn_small", (2, 10, 9, 4)),
         ("cnn_nips", (2, 21, 24, 3)),
         ("cnn_nature", (2, 40, 37, 2)),
-        ("cnn_impala", (2, 13, 8, 3)),
+        pytest.param("cnn_impala", (2, 13, 8, 3), marks=pytest.mark.full),
     ],
 )
 def test_both_forms_have_the_same_parameters_numbers_and_gradients(

@@ -108,7 +108,7 @@ def test_numbers_keep_their_size_and_kinds_are_told_apart():
 
 def test_rewards_of_several_agents_are_summed():
     task = make("LevelBasedForaging-v0")
-    state, _ = task.reset(jax.random.key(0))
+    state, _ = jax.jit(task.reset)(jax.random.key(0))
     env = task.env
 
     class Paid:
@@ -119,7 +119,7 @@ def test_rewards_of_several_agents_are_summed():
             return state, out.replace(reward=jnp.array([1.0, 2.0]), discount=jnp.array([0.0, 1.0]))
 
     task.env = Paid()
-    _, out = task.step(jax.random.key(0), state, jnp.zeros(2, jnp.int32))
+    _, out = jax.jit(task.step)(jax.random.key(0), state, jnp.zeros(2, jnp.int32))
     assert out.reward == 3 and not out.terminated and not out.truncated
 
 

@@ -8,6 +8,7 @@ from support import rulesets
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.vectorize import strong_types
 from purejaxppo.pictures import video
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete
 
@@ -51,9 +52,10 @@ def test_the_last_step_within_the_limit_is_truncated_and_not_terminated(key):
 
 def test_a_goal_on_the_last_step_is_no_time_limit(key):
     env = registry.make(EnvConfig(EMPTY, max_episode_steps=5), 1)
-    state, _ = jax.jit(env.reset)(key)
+    state, _ = jax.jit(lambda key: strong_types(env.reset(key)))(key)
+    step = jax.jit(lambda *args: strong_types(env.step(*args)))
     for action in TO_THE_GOAL:
-        state, out = jax.jit(env.step)(state, jnp.array([action]))
+        state, out = step(state, jnp.array([action]))
     assert out.terminated[0] and not out.truncated[0]
     assert out.reward[0] == pytest.approx(1 - 0.9)
 

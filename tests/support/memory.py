@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 
-LARGE = 2.2e9
+LARGE = 2.1e9
 """Bytes; below, small programs are kept from file to file: they compile in no time, but often."""
-LARGEST = 2.8e9
+LARGEST = 2.4e9
 """Bytes above which they are not even kept for the rest of a file."""
 
 

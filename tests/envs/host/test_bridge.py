@@ -323,6 +323,7 @@ def test_the_same_seed_gives_the_same_curve_with_robots_and_workers(name, tmp_pa
     assert curve(tmp_path / "one") == curve(tmp_path / "two")
 
 
+@pytest.mark.full
 def test_a_run_resumes_with_its_agent_and_says_that_the_simulator_starts_afresh(
     finished, tmp_path, capsys
 ):
