@@ -30,7 +30,6 @@ class Own(NamedTuple):
 
     reset: Callable[[Any], Any]  # key -> state
     step: Callable[[Any, Any, Any], tuple[Any, Any]]  # (key, state, action) -> (state, outputs)
-    num_agents: int = 0  # whose actions are one array [agents]; 0: one action
 
 
 def xminigrid(name: str) -> Own:
@@ -73,7 +72,7 @@ def jumanji(name: str) -> Own:
         state, timestep = env.step(state, action)
         return state, (timestep.observation, timestep.reward, timestep.last())
 
-    return Own(lambda key: env.reset(jax_key(key))[0], step)
+    return Own(lambda key: env.reset(key)[0], step)
 
 
 def pgx(name: str) -> Own:
@@ -106,16 +105,11 @@ def jaxmarl(name: str) -> Own:
     def step(key, state, action):
         actions = dict(zip(agents, action, strict=True))
         obs, state, reward, done, _ = env.step(key, state, actions)
-        return state, (obs, reward, done)
+        seen = [obs[agent] for agent in agents]
+        masks = env.get_avail_actions(state) if name.startswith("SMAX-") else ()
+        return state, (seen, masks, reward, done)
 
-    return Own(lambda key: env.reset(key)[1], step, len(agents))
-
-
-def jax_key(key: Any) -> Any:
-    """A key as numbers, which is what Jumanji's states are declared to hold."""
-    import jax
-
-    return jax.random.key_data(key)
+    return Own(lambda key: env.reset(key)[1], step)
 
 
 class World(NamedTuple):
@@ -125,6 +119,8 @@ class World(NamedTuple):
     own: Callable[[str], Own]
     own_length: int = LENGTH
     """Steps of a call of the simulator's own loop, fewer where one takes seconds."""
+    num_agents: int = 0
+    """Agents of an environment, whose actions are one array [agents]; 0: one action."""
 
 
 WORLDS = {
@@ -134,8 +130,8 @@ WORLDS = {
     "snake": World("jumanji/Snake-v1", jumanji),
     "maze": World("jumanji/Maze-v0", jumanji),
     "breakout": World("pgx/minatar-breakout", pgx),
-    "spread": World("jaxmarl/MPE_simple_spread_v3", jaxmarl),
-    "smax": World("jaxmarl/SMAX-2s3z", jaxmarl),
+    "spread": World("jaxmarl/MPE_simple_spread_v3", jaxmarl, num_agents=3),
+    "smax": World("jaxmarl/SMAX-2s3z", jaxmarl, num_agents=5),
 }
 CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
 
@@ -164,6 +160,7 @@ def main() -> None:
             world=world,
             env=WORLDS[world].env,
             num_envs=args.envs,
+            num_agents=max(1, WORLDS[world].num_agents),
             contender=contender,
             about=CONTENDERS[contender],
         )
@@ -192,9 +189,8 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
     from purejaxppo.envs import registry
     from purejaxppo.spaces import MultiDiscrete
 
-    name, make_own, length = WORLDS[world]
-    own = make_own(name.partition("/")[2])
-    num_rows = num_envs * max(1, own.num_agents)
+    name, make_own, length, num_agents = WORLDS[world]
+    num_rows = num_envs * max(1, num_agents)
     env = registry.make(EnvConfig(name, num_envs=num_rows), num_rows)
     space = env.spec.action
 
@@ -212,10 +208,11 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         length = LENGTH
         reset, refresh, step = lambda key: env.reset(key)[0], env.refresh, our_step
     else:
+        own = make_own(name.partition("/")[2])
 
         def step(key, state, action):
-            if own.num_agents:
-                action = action.reshape(num_envs, own.num_agents, *action.shape[1:])
+            if num_agents:
+                action = action.reshape(num_envs, num_agents, *action.shape[1:])
             state, said = jax.vmap(own.step)(jax.random.split(key, num_envs), state, action)
             return state, said, num_rows
 

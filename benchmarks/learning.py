@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("configs", nargs="+", help="bare names or paths of configs")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
-    parser.add_argument("--first", type=int, default=0, help="leaves out the seeds before this one")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; others stay as kept")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--flags", default="", help="further flags of the train command")
     args = parser.parse_args()

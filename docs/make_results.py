@@ -493,7 +493,8 @@ def jax_world(rows: Rows) -> list[str]:
         "### Resets in JAX",
         "",
         "`python benchmarks/jax_world.py`: random actions on one device, through this library's "
-        "protocol and by the simulator's own auto-reset, which computes a reset at every step.",
+        "protocol and by the simulator's own auto-reset, which computes a reset at every step. Of "
+        "several agents, each takes steps of its own, and the number is that of worlds.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
         "| --- " * 7 + "|",

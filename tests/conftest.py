@@ -14,7 +14,7 @@ for name in [name for name in os.environ if name.startswith("XDG_")]:
     del os.environ[name]
 os.environ |= {
     "HOME": str(CACHE / "home"),  # for what libraries write there
-    "MALLOC_ARENA_MAX": "2",  # threads that compile would each keep memory of their own
+    "MALLOC_ARENA_MAX": "2",  # of processes begun here: threads that compile would keep more
     "MESA_SHADER_CACHE_DIR": str(CACHE / "home"),  # Mesa asks the system, and not HOME
     "JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",  # below, reading takes as long

@@ -28,7 +28,8 @@ ORDERS = [
     "import purejaxppo.evaluate; from purejaxppo import evaluate",
     "from purejaxppo import evaluate; import purejaxppo.evaluate",
     "import purejaxppo.commands.evaluate, purejaxppo.train, importlib; "
-    "importlib.import_module('purejaxppo.evaluate'); from purejaxppo import evaluate",
+    "importlib.import_module('purejaxppo.evaluate'); from purejaxppo import evaluate; "
+    "import purejaxppo.evaluate",
 ]
 
 

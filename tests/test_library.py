@@ -285,7 +285,6 @@ def test_what_is_no_callback_is_one_sentence(callback, said):
         make_callbacks(Config(callbacks=(callback,)))
 
 
-@pytest.mark.full
 def test_a_callback_of_many_agents_gives_each_its_own_number():
     def each(moment):
         assert [member.seed for member in moment.members] == [3, 4]

