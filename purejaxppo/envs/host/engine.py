@@ -19,6 +19,7 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
 TAIL_LINES = 12  # of a log, in messages
+LOG_SECONDS = 0.5  # for the keeper to write what a game has printed
 PATROL_SECONDS = 0.1  # between checks that a process is alive
 
 
@@ -91,8 +92,14 @@ class Engine:
         return self._process.poll() is None
 
     def tail(self) -> str:
-        """The last lines that the game printed, indented; and where the others are."""
+        """The last lines that the game printed, indented; and where the others are.
+
+        On a busy machine the keeper may be behind: an empty log has a moment to be written.
+        """
+        deadline = time.monotonic() + LOG_SECONDS
         with contextlib.suppress(OSError):
+            while not self.log.stat().st_size and time.monotonic() < deadline:
+                time.sleep(0.01)
             lines = [line for line in self.log.read_text(errors="replace").splitlines() if line]
             if lines:
                 last = "\n".join(f"  {line[:200]}" for line in lines[-TAIL_LINES:])

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -109,6 +110,14 @@ def test_a_log_is_kept_short(tmp_path):
     tail = engine.tail()
     assert tail.count("\n") == TAIL_LINES
     assert tail.splitlines()[-1].startswith("  059999 x")
+
+
+def test_lines_that_are_written_late_are_still_in_the_tail(tmp_path):
+    engine = Engine.__new__(Engine)
+    engine.log = tmp_path / "log"
+    engine.log.write_bytes(b"")
+    threading.Timer(0.1, engine.log.write_text, ["out of memory\n"]).start()
+    assert engine.tail().endswith(":\n  out of memory")
 
 
 def test_several_games_end_at_once_and_so_do_their_children(tmp_path):
