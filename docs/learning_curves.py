@@ -152,7 +152,8 @@ def panel(axis: Any, runs: results.Rows) -> None:
     if runs[0]["config"] in results.PUBLISHED:
         axis.legend(fontsize=7, loc="best", framealpha=0.6)
     seeds = f"{len(runs)} seeds" if several else "1 seed"
-    axis.set_title(f"{Path(runs[0]['config']).stem}, {seeds}", fontsize=9)
+    flags = " with flags" if runs[0]["flags"] else ""
+    axis.set_title(f"{Path(runs[0]['config']).stem}{flags}, {seeds}", fontsize=9)
     axis.set_xlabel("million steps", fontsize=7)
     axis.tick_params(labelsize=7)
     axis.grid(alpha=0.25)

@@ -140,6 +140,7 @@ def test_first_comments_of_configs_say_what_the_last_checkpoint_reached(tmp_path
     (tmp_path / "a.yaml").write_text("# Task: return 1\nseed: 0\n")
     (tmp_path / "b.yaml").write_text("# Other, alone: not measured\n")
     rows = [
+        learning_row("a.yaml", 0, 7.0, 7.0, flags="--seed 7"),
         learning_row("a.yaml", 0, 2000.0, 2100.0),
         learning_row("a.yaml", 1, 2002.0, 2104.0),
         learning_row("b.yaml", 0, 18.49, 15.84),
