@@ -119,8 +119,8 @@ class World(NamedTuple):
     own: Callable[[str], Own]
     own_length: int = LENGTH
     """Steps of a call of the simulator's own loop, fewer where one takes seconds."""
-    num_agents: int = 0
-    """Agents of an environment, whose actions are one array [agents]; 0: one action."""
+    num_agents: int = 1
+    """Of several, an environment's actions are one array [agents]."""
 
 
 WORLDS = {
@@ -160,7 +160,7 @@ def main() -> None:
             world=world,
             env=WORLDS[world].env,
             num_envs=args.envs,
-            num_agents=max(1, WORLDS[world].num_agents),
+            num_agents=WORLDS[world].num_agents,
             contender=contender,
             about=CONTENDERS[contender],
         )
@@ -190,7 +190,7 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
     from purejaxppo.spaces import MultiDiscrete
 
     name, make_own, length, num_agents = WORLDS[world]
-    num_rows = num_envs * max(1, num_agents)
+    num_rows = num_envs * num_agents
     env = registry.make(EnvConfig(name, num_envs=num_rows), num_rows)
     space = env.spec.action
 
@@ -211,7 +211,7 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         own = make_own(name.partition("/")[2])
 
         def step(key, state, action):
-            if num_agents:
+            if num_agents > 1:
                 action = action.reshape(num_envs, num_agents, *action.shape[1:])
             state, said = jax.vmap(own.step)(jax.random.split(key, num_envs), state, action)
             return state, said, num_rows
