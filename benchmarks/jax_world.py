@@ -1,14 +1,15 @@
 """Random-policy steps/s of simulators in JAX: through our protocol, and by their own auto-reset.
 
-    python benchmarks/jax_world.py [--worlds doorkey craftax_classic] [--envs 256] [--repeats 5]
+    python benchmarks/jax_world.py [xminigrid/MiniGrid-DoorKey-8x8 ...] [--envs 256] [--repeats 5]
 
-Both do the same: uniform actions for all environments on one device, in one compiled loop in which
-every observation, reward and end is read. Ours draws fresh starts once per rollout of LENGTH steps
-where a reset is dear; the simulator's own wrapper computes one at every step. Rows of ours that
-only deliver a new episode's first observation are no steps; of several agents, each takes steps of
-its own. Contenders are processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
+Both do the same: uniform actions, allowed ones where there are masks, for all environments on one
+device, in one compiled loop in which every observation, reward and end is read. Ours draws fresh
+starts once per rollout of LENGTH steps where a reset costs more than to fetch a start; the
+simulator's own wrapper computes one at every step. Rows of ours that only deliver a new episode's
+first observation are no steps; of several agents, each takes steps of its own. Contenders are
+processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
 
-A further simulator is one line in WORLDS, and a function of its task's name.
+A further simulator is a function of its task's name, in OWN.
 """
 
 import argparse
@@ -30,6 +31,7 @@ class Own(NamedTuple):
 
     reset: Callable[[Any], Any]  # key -> state
     step: Callable[[Any, Any, Any], tuple[Any, Any]]  # (key, state, action) -> (state, outputs)
+    mask: Callable[[Any], Any] = lambda state: None  # state -> allowed actions, None: all are
 
 
 def xminigrid(name: str) -> Own:
@@ -66,13 +68,22 @@ def jumanji(name: str) -> Own:
     import jumanji
     from jumanji.wrappers import AutoResetWrapper
 
+    from purejaxppo.envs.jumanji import actions
+
     env = AutoResetWrapper(jumanji.make(name))
+    masks = getattr(env.observation_spec, "action_mask", None)
+    to_jumanji = actions(env.action_spec, masks and tuple(masks.shape))[1]
 
-    def step(key, state, action):
-        state, timestep = env.step(state, action)
-        return state, (timestep.observation, timestep.reward, timestep.last())
+    def step(key, carried, action):
+        state, timestep = env.step(carried[0], to_jumanji(action))
+        said = timestep.observation, timestep.reward, timestep.last()
+        return (state, timestep.observation), said
 
-    return Own(lambda key: env.reset(key)[0], step)
+    def reset(key):
+        state, timestep = env.reset(key)
+        return state, timestep.observation
+
+    return Own(reset, step, lambda carried: getattr(carried[1], "action_mask", None))
 
 
 def pgx(name: str) -> Own:
@@ -87,11 +98,12 @@ def pgx(name: str) -> Own:
         state = own_step(state, action, key)
         return state, (state.observation, state.rewards, state.terminated)
 
-    return Own(env.init, step)
+    return Own(env.init, step, lambda state: state.legal_action_mask)
 
 
 def jaxmarl(name: str) -> Own:
     """`step` of its environments: a reset at every step, and a choice between the two."""
+    import jax.numpy as jnp
     from jaxmarl import make
     from jaxmarl.environments.smax import map_name_to_scenario
 
@@ -101,85 +113,94 @@ def jaxmarl(name: str) -> Own:
     else:
         env = make(name)
     agents = env.agents
+    masks = env.get_avail_actions if name.startswith("SMAX-") else None
+    masks = env.get_legal_moves if name == "hanabi" else masks
+
+    def mask(state):
+        allowed = masks(state)
+        return jnp.stack([allowed[agent] for agent in agents])
 
     def step(key, state, action):
         actions = dict(zip(agents, action, strict=True))
         obs, state, reward, done, _ = env.step(key, state, actions)
-        seen = [obs[agent] for agent in agents]
-        masks = env.get_avail_actions(state) if name.startswith("SMAX-") else ()
-        return state, (seen, masks, reward, done)
+        return state, ([obs[agent] for agent in agents], reward, done)
 
-    return Own(lambda key: env.reset(key)[1], step)
+    return Own(lambda key: env.reset(key)[1], step, *([mask] if masks else []))
 
 
-class World(NamedTuple):
-    """An environment's name, and how its simulator resets it."""
-
-    env: str
-    own: Callable[[str], Own]
-    own_length: int = LENGTH
-    """Steps of a call of the simulator's own loop, fewer where one takes seconds."""
-    num_agents: int = 1
-    """Of several, an environment's actions are one array [agents]."""
-
-
-WORLDS = {
-    "doorkey": World("xminigrid/MiniGrid-DoorKey-8x8", xminigrid),
-    "craftax_classic": World("craftax/Craftax-Classic-Symbolic-v1", craftax, 2),
-    "craftax": World("craftax/Craftax-Symbolic-v1", craftax, 2),
-    "snake": World("jumanji/Snake-v1", jumanji),
-    "maze": World("jumanji/Maze-v0", jumanji),
-    "breakout": World("pgx/minatar-breakout", pgx),
-    "spread": World("jaxmarl/MPE_simple_spread_v3", jaxmarl, num_agents=3),
-    "smax": World("jaxmarl/SMAX-2s3z", jaxmarl, num_agents=5),
+OWN: dict[str, Callable[[str], Own]] = {
+    "craftax": craftax,
+    "jaxmarl": jaxmarl,
+    "jumanji": jumanji,
+    "pgx": pgx,
+    "xminigrid": xminigrid,
 }
+SHORT = {"craftax": 2}
+"""Steps of a call of the simulator's own loop, where one takes seconds."""
+TASKS = (
+    "xminigrid/MiniGrid-DoorKey-8x8",
+    "xminigrid/MiniGrid-Empty-8x8",
+    "craftax/Craftax-Classic-Symbolic-v1",
+    "craftax/Craftax-Symbolic-v1",
+    "jumanji/Snake-v1",
+    "jumanji/Maze-v0",
+    "jumanji/Game2048-v1",
+    "jumanji/PacMan-v1",
+    "jumanji/LevelBasedForaging-v0",
+    "jumanji/RobotWarehouse-v0",
+    "pgx/minatar-asterix",
+    "pgx/minatar-breakout",
+    "pgx/minatar-space_invaders",
+    "pgx/2048",
+    "pgx/connect_four",
+    "jaxmarl/MPE_simple_spread_v3",
+    "jaxmarl/SMAX-2s3z",
+    "jaxmarl/overcooked",
+    "jaxmarl/hanabi",
+)
 CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
 
 
 def main() -> None:
     """Parent: lets the contenders of each world run in turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "tasks", nargs="*", default=TASKS, help="family/task, of the families " + ", ".join(OWN)
+    )
     parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
     parser.add_argument("--seconds", type=float, default=4.0, help="of one timed round")
     parser.add_argument("--envs", type=int, default=256, help="environments")
-    parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=list(WORLDS))
     parser.add_argument("--results", type=Path, default=machine.RESULTS / "jax_world.jsonl")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         work(*args.worker, args.envs, args.seconds)
         return
-    sizes, found = ["--envs", str(args.envs), "--seconds", str(args.seconds)], {}
-    for world in args.worlds:
-        worker = [sys.executable, __file__, *sizes, "--worker", world]
-        commands = {contender: [*worker, contender] for contender in CONTENDERS}
-        found[world] = turns.measure(commands, args.repeats)
-        show(world, found[world])
-    rows = [
-        result.row(
-            world=world,
-            env=WORLDS[world].env,
-            num_envs=args.envs,
-            num_agents=WORLDS[world].num_agents,
-            contender=contender,
-            about=CONTENDERS[contender],
-        )
-        for world, results in found.items()
-        for contender, result in results.items()
-    ]
-    machine.replace_rows(args.results, rows, "world", "num_envs", "contender", "device")
+    for task in args.tasks:
+        if task.partition("/")[0] not in OWN:
+            parser.error(f"{task!r} is of none of the families {', '.join(OWN)}")
+    sizes = ["--envs", str(args.envs), "--seconds", str(args.seconds)]
+    for task in args.tasks:
+        worker = [sys.executable, __file__, *sizes, "--worker", task]
+        results = turns.measure({name: [*worker, name] for name in CONTENDERS}, args.repeats)
+        show(task, results)
+        rows = [
+            result.row(env=task, num_envs=args.envs, contender=name, about=CONTENDERS[name])
+            for name, result in results.items()
+        ]
+        machine.replace_rows(args.results, rows, "env", "num_envs", "contender", "device")
 
 
-def show(world: str, results: dict[str, turns.Result]) -> None:
+def show(task: str, results: dict[str, turns.Result]) -> None:
     """A table of medians and ranges, and the ratio."""
-    print(f"\n{world:16} {'steps/s':>11} {'min':>11} {'max':>11}")
+    print(f"\n{task:36} {'steps/s':>11} {'min':>11} {'max':>11}")
     for contender, (speeds, _) in results.items():
         median = statistics.median(speeds)
-        print(f"{contender:16} {median:11,.0f} {min(speeds):11,.0f} {max(speeds):11,.0f}")
+        print(f"{contender:36} {median:11,.0f} {min(speeds):11,.0f} {max(speeds):11,.0f}")
     print(f"ours / own: {results['ours'].median() / results['own'].median():.2f}", flush=True)
 
 
-def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
+def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
     """Worker: compile, warm up, then one timed round per line of stdin."""
     ours.start(1)
     import jax
@@ -187,32 +208,38 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
 
     from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
-    from purejaxppo.spaces import MultiDiscrete
+    from purejaxppo.spaces import MASK
 
-    name, make_own, length, num_agents = WORLDS[world]
-    num_rows = num_envs * num_agents
-    env = registry.make(EnvConfig(name, num_envs=num_rows), num_rows)
+    family, _, name = task.partition("/")
+    # A game against a random player is one environment, of which each move is a step, as its own.
+    options = {"opponent": "random"} if family == "pgx" and is_game(name) else {}
+    agents = getattr(registry.make_task(EnvConfig(task, options=options)), "agents", (None,))
+    num_rows = num_envs * len(agents)
+    env = registry.make(EnvConfig(task, num_envs=num_rows, options=options), num_rows)
     space = env.spec.action
 
-    def random_action(key):
-        if hasattr(space, "n") or isinstance(space, MultiDiscrete):
-            shape, high = ((), space.n) if hasattr(space, "n") else ((len(space.nvec),), space.nvec)
-            return jax.random.randint(key, (num_rows, *shape), 0, jnp.asarray(high))
-        return jax.random.uniform(key, (num_rows, *space.shape), minval=-1.0, maxval=1.0)
+    def our_step(key, carried, action):
+        state, out = env.step(env.with_key(carried[0], key), action)
+        said = out.obs, out.reward, out.terminated, out.truncated
+        return (state, mask_of(out.obs)), said, jnp.sum(out.valid)
 
-    def our_step(key, state, action):
-        state, out = env.step(state, action)
-        return state, (out.obs, out.reward, out.terminated, out.truncated), jnp.sum(out.valid)
+    def mask_of(obs):
+        return obs.get(MASK) if isinstance(obs, dict) else None
+
+    def our_reset(key):
+        state, obs = env.reset(key)
+        return state, mask_of(obs)
 
     if contender == "ours":
         length = LENGTH
-        reset, refresh, step = lambda key: env.reset(key)[0], env.refresh, our_step
+        reset, step, mask = our_reset, our_step, lambda carried: carried[1]
+        refresh = lambda carried: (env.refresh(carried[0]), carried[1])  # noqa: E731
     else:
-        own = make_own(name.partition("/")[2])
+        own, length = OWN[family](name), SHORT.get(family, LENGTH)
 
         def step(key, state, action):
-            if num_agents > 1:
-                action = action.reshape(num_envs, num_agents, *action.shape[1:])
+            if len(agents) > 1:
+                action = action.reshape(num_envs, len(agents), *action.shape[1:])
             state, said = jax.vmap(own.step)(jax.random.split(key, num_envs), state, action)
             return state, said, num_rows
 
@@ -222,7 +249,36 @@ def work(world: str, contender: str, num_envs: int, seconds: float) -> None:
         def refresh(state):
             return state
 
+        mask = jax.vmap(own.mask)
+
+    def random_action(key, state):
+        return uniform(key, space, num_rows, mask(state))
+
     run_rollouts(reset, refresh, step, random_action, length, seconds)
+
+
+def is_game(name: str) -> bool:
+    """True for Pgx's games of several players."""
+    from purejaxppo.envs.pgx import LONGEST
+
+    return name in LONGEST
+
+
+def uniform(key, space, num_rows: int, mask):
+    """Uniform actions for all rows, of those that masks of any shape allow."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.spaces import Box, Discrete
+
+    if isinstance(space, Box):
+        return jax.random.uniform(key, (num_rows, *space.shape), minval=-1.0, maxval=1.0)
+    choices = (space.n,) if isinstance(space, Discrete) else space.nvec
+    shape = (num_rows,) if isinstance(space, Discrete) else (num_rows, len(choices))
+    if mask is None:
+        return jax.random.randint(key, shape, 0, space.n if len(shape) == 1 else jnp.array(choices))
+    allowed = mask.reshape(*shape, choices[0]) > 0
+    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf))
 
 
 def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
@@ -235,7 +291,7 @@ def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
     def one(carried, key):
         state, steps, total = carried
         action_key, step_key = jax.random.split(key)
-        state, said, count = step(step_key, state, random_action(action_key))
+        state, said, count = step(step_key, state, random_action(action_key, state))
         total += sum(jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(said))
         return (strong_types(state), steps + count, total), None
 

@@ -3,7 +3,8 @@
     python benchmarks/learning.py cartpole acrobot --seeds 5
 
 For every config and seed: `python -m purejaxppo.train`, then what `python -m purejaxppo.evaluate
---episodes 100` does, for the best and for the last checkpoint. Rows go to
+--episodes 100` does, for the best and for the last checkpoint. `--side_by_side 2` trains two seeds
+at a time, each on a core of its own; their rows say one core. Rows go to
 benchmarks/results/learning.jsonl, replacing earlier rows of the same config and flags;
 `docs/make_results.py` writes docs/results.md from them.
 """
@@ -12,10 +13,14 @@ import argparse
 import csv
 import datetime
 import json
+import os
+import queue
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +37,58 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed; others stay as kept")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--flags", default="", help="further flags of the train command")
+    parser.add_argument("--side_by_side", type=int, default=0, help="seeds at a time, a core each")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        for config in args.configs:
-            for seed in range(args.first, args.seeds):
-                row = run(config, seed, args.episodes, args.flags.split(), Path(folder))
-                keep(row)
-                print(
-                    f"{row['config']} seed {seed}: last {row['last_return_mean']:.1f}, best "
-                    f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, "
-                    f"{row['seconds']:.0f} s in all",
-                    flush=True,
-                )
+    flags, cores = args.flags.split(), shares(args.side_by_side)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores.qsize()) as pool:
+
+        def one(config: str, seed: int) -> dict[str, Any]:
+            own = cores.get()
+            try:
+                return run(config, seed, args.episodes, flags, Path(folder), own)
+            finally:
+                cores.put(own)
+
+        seeds = range(args.first, args.seeds)
+        for done in as_completed([pool.submit(one, c, s) for c in args.configs for s in seeds]):
+            row = done.result()
+            keep(row)
+            print(
+                f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
+                f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, "
+                f"{row['seconds']:.0f} s in all",
+                flush=True,
+            )
 
 
-def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -> dict[str, Any]:
+def shares(count: int) -> "queue.Queue[list[int]]":
+    """The cores of each of so many runs at a time; of one (0), no choice of cores."""
+    found: queue.Queue[list[int]] = queue.Queue()
+    for core in sorted(os.sched_getaffinity(0))[:count] if count else ():
+        found.put([core])
+    if not count:
+        found.put([])
+    return found
+
+
+def on(cores: list[int]) -> Callable[[], None] | None:
+    """What a child process does first, to run on these cores alone."""
+    return (lambda: os.sched_setaffinity(0, cores)) if cores else None
+
+
+def run(
+    config: str, seed: int, episodes: int, flags: list[str], folder: Path, cores: list[int]
+) -> dict[str, Any]:
     """One seed of one config: its curve, times and final score."""
     run_dir = folder / f"{Path(config).stem}-s{seed}"
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
-    subprocess.run([*command, *flags, "--run_dir", str(run_dir)], check=True, capture_output=True)
+    subprocess.run(
+        [*command, *flags, "--run_dir", str(run_dir)],
+        check=True,
+        capture_output=True,
+        preexec_fn=on(cores),
+    )
     seconds = time.perf_counter() - started
     code = (
         "import sys, json; from purejaxppo import restore, evaluate\n"
@@ -62,7 +99,7 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
         "for which in ('best', 'last'):\n"
         "    result = evaluate(restore(run, which), n)\n"
         "    out[which] = [float(result.returns.mean()), float(result.returns.std()),\n"
-        "                  float(result.lengths.mean())]\n"
+        "                  float(result.lengths.mean()), result.success_rate]\n"
         "print(json.dumps(out))\n"
     )
     scored = subprocess.run(
@@ -70,6 +107,7 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
         check=True,
         capture_output=True,
         text=True,
+        preexec_fn=on(cores),
     )
     scores = json.loads(scored.stdout.splitlines()[-1])
     with (run_dir / "metrics.csv").open(newline="") as file:
@@ -88,13 +126,16 @@ def run(config: str, seed: int, episodes: int, flags: list[str], folder: Path) -
         "return_mean": scores["best"][0],
         "return_std": scores["best"][1],
         "length_mean": scores["best"][2],
+        "success_rate": scores["best"][3],
         "last_return_mean": scores["last"][0],
+        "last_success_rate": scores["last"][3],
         "env_steps": int(float(rows[-1]["global_step"])),
         "train_seconds": train_seconds,
         "seconds": seconds,
         "curve": curve,
         "date": datetime.date.today().isoformat(),
         **machine.describe(),
+        **({"cores": len(cores)} if cores else {}),
     }
 
 

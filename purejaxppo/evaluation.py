@@ -35,9 +35,25 @@ class Evaluation(NamedTuple):
 
     returns: np.ndarray  # [episodes] undiscounted, of the environment's reward; NaN: it diverged
     lengths: np.ndarray  # [episodes] steps
+    success_above: float | None = None  # a greater return is a success; None: no such number
+
+    def member(self, index: int) -> "Evaluation":
+        """That of one agent of many."""
+        return self._replace(returns=self.returns[index], lengths=self.lengths[index])
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that were a success, of all agents; None where none could be."""
+        if self.success_above is None:
+            return None
+        return float(np.mean(self.returns > self.success_above))  # not one that diverged
 
     def __str__(self) -> str:
         """One line: mean, standard deviation, range and length, or of many agents their means."""
+        success = "" if self.success_rate is None else f", success {self.success_rate:.1%}"
+        return self._statistics() + success
+
+    def _statistics(self) -> str:
         r = self.returns
         if np.isnan(r).any():
             count, of = np.isnan(r).sum(), f" of {len(r)} agents" * (r.ndim > 1)
@@ -231,6 +247,7 @@ def evaluate(
         )
     )
     count = store.fact("count", lambda: evaluator().count)
+    success_above = store.fact("success_above", lambda: evaluator().env.spec.success_above)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
@@ -247,4 +264,4 @@ def evaluate(
         for made in _made(evaluator):
             made.close()
     returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
-    return Evaluation(returns[..., :episodes], lengths[..., :episodes])
+    return Evaluation(returns[..., :episodes], lengths[..., :episodes], success_above)

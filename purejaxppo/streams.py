@@ -31,6 +31,9 @@ VARIATION = 0x76617279
 OWN_VARIATION = 0x76617230
 """Draws of a simulator's own function for an episode, from its reset's key."""
 
+STAGGER = 0x73746167
+"""Parts of the time limit that first episodes begin with, from the first states' key."""
+
 
 def stream(key: Key, name: int) -> Key:
     """The key of one of the streams named here."""

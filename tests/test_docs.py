@@ -12,7 +12,7 @@ from purejaxppo.agents.critics import CLIPPED
 from purejaxppo.agents.intrinsic.base import FIGURES
 from purejaxppo.agents.optimizers import RATE_FACTOR
 from purejaxppo.config.schema import TUNABLE, Config
-from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS
+from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
 
 SCRIPTS = [ROOT / "docs" / f"make_{name}.py" for name in ("config_reference", "names", "walk")]
 
@@ -59,7 +59,7 @@ def page(name):
 
 def test_every_column_of_the_metrics_is_on_its_page():
     own = ("losses/NAME", "population/NAME", "population/parent")
-    columns = {*COLUMNS, *MEMBER_COLUMNS, *FIGURES, CLIPPED, RATE_FACTOR, *own}
+    columns = {*COLUMNS, *MEMBER_COLUMNS, SUCCESS, *FIGURES, CLIPPED, RATE_FACTOR, *own}
     rows = re.findall(r"^\| `(\S+)` \|", page("docs/metrics.md"), re.MULTILINE)
     assert sorted(rows) == sorted(columns)
 

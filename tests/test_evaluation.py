@@ -12,6 +12,7 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import eval_row
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.trained_agent import Agent
@@ -113,6 +114,30 @@ def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_conf
     broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
     returns, lengths = run(broken, jax.random.key(0))
     assert np.isnan(returns).all() and (np.asarray(lengths) == 10).all()
+
+
+@pytest.mark.toy
+def test_a_success_is_a_return_above_what_the_task_says():
+    # Of 8 games 5 are won, one is a draw and one lost; of what diverged nobody knows.
+    returns, lengths = np.array([1, 1, 1, 1, 1, 0, -1, np.nan]), np.full(8, 9)
+    games = Evaluation(returns, lengths, success_above=0.0)
+    assert games.success_rate == 5 / 8
+    assert eval_row(returns, lengths, 0.0)["eval/success_rate"] == 5 / 8
+    assert str(games.member(slice(7))).endswith(", length 9.0, success 71.4%")
+    assert Evaluation(returns, lengths).success_rate is None
+    assert "eval/success_rate" not in eval_row(returns, lengths)
+
+
+def test_success_is_that_of_the_task_that_evaluations_play(make_config):
+    """Of a game against oneself none is a success; against an opponent, each that is won."""
+    game = {"name": "pgx/tic_tac_toe"}
+    config = make_config(env=game, eval={"num_episodes": 40, "options": {"opponent": "random"}})
+    programs = Programs(config, jax.devices()[:1])
+    assert (programs.facts.spec.success_above, programs.facts.success_above) == (None, 0.0)
+    programs.close()
+    agent = Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(0)))
+    result = evaluate(agent, 40)
+    assert result.success_rate == np.mean(result.returns == 1) and 0 < result.success_rate < 1
 
 
 @pytest.mark.toy

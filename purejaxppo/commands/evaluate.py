@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from purejaxppo.envs import registry
-from purejaxppo.evaluation import Evaluation, evaluate
+from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli
@@ -100,7 +100,7 @@ def run(command: Command) -> int:
             agent, command.episodes, seed=command.seed, deterministic=not how.stochastic
         )
         for i, member in enumerate(agent.members):
-            print(f"{i}, seed {member.seed}: {Evaluation(result.returns[i], result.lengths[i])}")
+            print(f"{i}, seed {member.seed}: {result.member(i)}")
         print(result)
         report(agent, command, deterministic=not how.stochastic)
     except Exception:

@@ -119,11 +119,8 @@ def check_kinds(config: "Config") -> None:
             "which is 0 before a rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 "
             "makes no other: raise one of them, or take another schedule"
         )
-    if ppo.reset_each_rollout and config.env.curriculum:
-        raise ValueError(
-            "ppo.reset_each_rollout begins episodes with the parameters of the run's start, "
-            "and env.curriculum changes them: leave it off"
-        )
+    if ppo.reset_each_rollout:
+        check_new_episodes(config)
     if len(ppo.term_coefs) not in (0, len(ppo.terms)):
         raise ValueError(
             f"ppo.term_coefs = {list(ppo.term_coefs)} has {len(ppo.term_coefs)} numbers, and "
@@ -133,6 +130,20 @@ def check_kinds(config: "Config") -> None:
         raise ValueError(f"ppo.term_coefs = {list(ppo.term_coefs)} are not finite numbers")
     if not config.intrinsic.hidden:
         raise ValueError("intrinsic.hidden needs at least one width")
+
+
+def check_new_episodes(config: "Config") -> None:
+    """Checks for choices that need episodes to go on from one rollout to the next."""
+    if config.env.curriculum:
+        raise ValueError(
+            "ppo.reset_each_rollout begins episodes with the parameters of the run's start, "
+            "and env.curriculum changes them: leave it off"
+        )
+    if config.env.stagger:
+        raise ValueError(
+            "ppo.reset_each_rollout begins all episodes anew, and env.stagger is for episodes that "
+            "go on: leave one of them off"
+        )
 
 
 def check_products(config: "Config") -> None:

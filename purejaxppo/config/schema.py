@@ -97,6 +97,10 @@ class EnvConfig(Section):
     all of these in turn by each as its episodes end (fast; exact while none begins more episodes
     within a rollout than a shard has environments). every_step: a new one for every episode
     (always exact). auto: every_step where a reset costs next to nothing."""
+    stagger: bool = False
+    """Begin each environment's first episode at a random step of the time limit, so that
+    time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). Its
+    return counts as an episode's. For simulators in JAX."""
     double_buffer: bool = setting(False, free=True)
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""

@@ -80,6 +80,8 @@ class EnvSpec:
     """True if agents may ask for nothing for some steps: `EnvStep.absent` says which."""
     restorable: bool = True
     """True if the state can be saved and continued exactly (False for host simulators)."""
+    success_above: float | None = None
+    """Episodes with a greater return are a success, such as a game won; None: no such number."""
 
 
 class Env(Protocol):
@@ -158,14 +160,15 @@ class TaskStep(NamedTuple):
 class Task(Protocol):
     """One environment in JAX, without resets: pure functions of its state.
 
-    Actions of a bounded `Box` arrive within the space's own bounds.
+    Actions of a bounded `Box` arrive within the space's own bounds. A task may offer a number
+    `success_above`, as `EnvSpec` has it, and so may a `MultiTask`.
     """
 
     observation: Space
     action: Space
     max_episode_steps: int
     cheap_reset: bool
-    """True if a reset costs about as little as a step."""
+    """True if a reset costs much less than a step."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs)."""

@@ -60,8 +60,8 @@ SHAPED = "shaped_reward"
 LAYOUT = "layout"
 ENDS = frozenset({"hanabi", "jaxnav", "switch_riddle"})
 """Tasks, besides SMAX, that can end before their time limit."""
-DEAR_RESETS = frozenset({"hanabi", "jaxnav"})
-"""Tasks, besides SMAX, whose reset costs about a step of theirs or a large part of one."""
+CHEAP_RESETS = frozenset({"overcooked_v2", "switch_riddle"})
+"""Tasks whose start is always the same, or whose episodes last for a few steps."""
 FIXED = frozenset({"max_steps", "num_allies", "num_enemies", "do_sep_reward", "evaporating"})
 FIXED |= {"smacv2_position_generation", "smacv2_unit_type_generation", "dim_c", "dim_p", "rad"}
 """Arguments that are no options: a limit is `env.max_episode_steps`, SMAX's units are its map's,
@@ -211,7 +211,8 @@ class JaxMarlTask:
         self.env, self.name, self.weight = env, name, weight
         self.is_smax, self.is_kitchen = _is_smax(name), _is_kitchen(name)
         self.max_episode_steps = max_episode_steps
-        self.cheap_reset = not (self.is_smax or name in DEAR_RESETS)
+        self.cheap_reset = name in CHEAP_RESETS
+        self.success_above = self._won() if self.is_smax else None
         self.agents: tuple[str, ...] = tuple(env.agents)
         self.action: tuple[Space, ...] = tuple(
             convert(env.action_space(agent)) for agent in self.agents
@@ -282,6 +283,17 @@ class JaxMarlTask:
         terminated = jnp.broadcast_to(over, (len(self.agents),))
         obs = self._observe(obs, state)
         return state, MultiStep(obs, reward, terminated, jnp.zeros((), bool))
+
+    def _won(self) -> float | None:
+        """A return of SMAX between those of battles that are won and all others.
+
+        Damage pays up to 1 in all, and nothing under `use_self_play_reward`; a battle that is won
+        has done all of it, and pays the bonus besides.
+        """
+        inner = self.env._env if hasattr(self.env, "_env") else self.env
+        bonus = float(inner.won_battle_bonus)
+        damage = 0.0 if inner.use_self_play_reward else 1.0
+        return damage + bonus / 2 if bonus > 0 else None
 
     def _each(self, values: dict[str, Any]) -> jax.Array:
         """One number for each agent, float32 [A]."""

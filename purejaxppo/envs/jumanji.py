@@ -49,21 +49,13 @@ TIME_LIMITS = {
     "Tetris-v0": 0,
 }
 """Of tasks that have none themselves, longer than their episodes last; 0: the simulator's own."""
-DEAR_RESETS = {
-    "CVRP-v1": 1.0,
-    "Cleaner-v0": 0.25,
-    "Connector-v3": 0.25,
-    "JobShop-v0": 1.0,
-    "Knapsack-v1": 1.0,
-    "MMST-v0": 0.25,
-    "Maze-v0": 0.25,
-    "Minesweeper-v0": 1.0,
-    "RubiksCube-partly-scrambled-v0": 1.0,
-    "RubiksCube-v0": 0.25,
-    "SlidingTilePuzzle-v0": 0.25,
-}
-"""Tasks of which a reset takes as long as 2 to 50 steps, with `fresh_fraction`: a quarter of the
-dearest starts, whose episodes are longer, is drawn before each rollout."""
+CHEAP_RESETS = frozenset({"PacMan-v1"})
+"""Tasks whose resets are nearly constant, so that one costs less than to fetch a start."""
+DEAR_RESETS = frozenset(
+    {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
+)
+"""Tasks whose resets take as long as 10 to 50 steps, and whose episodes are long: a quarter of the
+starts is drawn before each rollout."""
 PICTURES = ("board", "grid", "puzzle")
 """Parts of observations that are seen from above: [height, width, planes]."""
 MOST_KINDS = 40
@@ -103,7 +95,9 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
         # The simulator calls its limit a termination, so that ours has to come first. By that
         # SearchAndRescue, whose rewards shrink with time, pays up to 1 / (limit + 1) more.
         env = _made(name, {**config.options, "time_limit": limit + 1})
-    task = JumanjiTask(env, limit, DEAR_RESETS.get(name, 0.0))
+    task = JumanjiTask(env, limit)
+    task.cheap_reset = name in CHEAP_RESETS
+    task.fresh_fraction = 0.25 if name in DEAR_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
 
 
@@ -221,19 +215,18 @@ class JumanjiTask:
     """
 
     frame_rate = 8.0
+    cheap_reset = False
+    fresh_fraction = 1.0
 
-    def __init__(self, env: Any, max_episode_steps: int, fresh_fraction: float) -> None:
+    def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a jumanji environment.
 
         Args:
             env: the environment, whose own limit is never reached.
             max_episode_steps: the time limit.
-            fresh_fraction: 0 if a reset is cheap; else see `VectorEnv`.
         """
         self.env = env
         self.max_episode_steps = max_episode_steps
-        self.cheap_reset = not fresh_fraction
-        self.fresh_fraction = fresh_fraction or 1.0
         spec = env.observation_spec
         mask = getattr(spec, MASK, None)
         self.parts = parts(spec)

@@ -54,6 +54,11 @@ LONGEST = {
 }
 """The most moves of a game by its own rules, those of all players counted. Those of backgammon have
 no such number: it has a time limit."""
+DEAR_RESETS = frozenset(
+    {"2048", "animal_shogi", "backgammon", "minatar-breakout", "minatar-freeway", "tic_tac_toe"}
+)
+"""Games whose start costs a good part of a move. All others' boards are set up alike, or their
+games last for a few moves."""
 MINATAR_OPTIONS = {"use_minimal_action_set": True, "sticky_action_prob": 0.1}
 
 
@@ -127,13 +132,13 @@ def _board(env: Any) -> Box:
 class SinglePlayer:
     """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
 
-    cheap_reset = True
     frame_rate = 10.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a pgx environment of one player."""
         self.env = env
         self.max_episode_steps = max_episode_steps
+        self.cheap_reset = env.id not in DEAR_RESETS
         self.masked = not env.id.startswith("minatar-")
         self.action = Discrete(int(env.num_actions))
         self.observation: Space = _board(env)
@@ -175,12 +180,12 @@ class Game:
     shogi do not.
     """
 
-    cheap_reset = True
     frame_rate = 2.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a pgx environment of several players."""
         self.env = env
+        self.cheap_reset = env.id not in DEAR_RESETS
         self.max_episode_steps = max_episode_steps
         self.size = int(env.num_players)
         self.agents = tuple(f"player_{i}" for i in range(self.size))
@@ -242,8 +247,8 @@ class Against:
     policy plays here as it does against itself.
     """
 
-    cheap_reset = True
     frame_rate = Game.frame_rate
+    success_above = 0.0  # a game that is won
 
     def __init__(self, game: Game, opponent: Any = None, where: str = "") -> None:
         """Seats an agent in a game.
@@ -257,6 +262,7 @@ class Against:
             ValueError: the opponent is no such function.
         """
         self.game = game
+        self.cheap_reset = game.cheap_reset
         self.opponent = opponent
         self.max_episode_steps = game.max_episode_steps
         team = Team(

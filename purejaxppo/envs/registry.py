@@ -240,15 +240,22 @@ def make(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )
     task = _adapted(config)
+    if config.stagger and not (config.max_episode_steps or task.max_episode_steps):
+        raise ValueError(
+            f"env.stagger: {config.name} has no time limit: set env.max_episode_steps, or leave it "
+            f"off"
+        )
+    stagger = config.stagger and not evaluation
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
 
     def build(values: curriculum.Values) -> Any:
         wrapped, every = _wrap(task, config, values), every_step and not evaluation
         team = getattr(wrapped, "team", None)
         if team is None:
-            return VectorEnv(wrapped, num_envs, fresh_every_step=every)
+            return VectorEnv(wrapped, num_envs, fresh_every_step=every, stagger=stagger)
         num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
-        return WorldsEnv(VectorEnv(wrapped, num_worlds, fresh_every_step=every), team)
+        worlds = VectorEnv(wrapped, num_worlds, fresh_every_step=every, stagger=stagger)
+        return WorldsEnv(worlds, team)
 
     values = curriculum.schedule(config.curriculum)
     if config.curriculum and not evaluation:
@@ -292,6 +299,10 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
         raise ValueError(
             f"env.wrappers are for simulators in JAX, and {config.name} is none: name Gymnasium's "
             f"in env.options.wrappers"
+        )
+    if config.stagger:
+        raise ValueError(
+            f"env.stagger is for simulators in JAX, and {config.name} is none: leave it off"
         )
     if config.obs_indices:
         raise ValueError(

@@ -1,6 +1,7 @@
 """Turns one JAX environment into a batch: next-step auto-reset, fresh starts, divergence checks."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from flax import struct
 from purejaxppo.aliases import EnvState, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
 from purejaxppo.spaces import LARGEST
+from purejaxppo.streams import STAGGER, stream
 
 
 class VectorState(struct.PyTreeNode):
@@ -36,13 +38,19 @@ class VectorEnv:
             were drawn anew. A task with expensive starts and long episodes may define a
             `fresh_fraction`: only that part of the starts is drawn before a rollout, in turn, so
             that all are new after 1 / fresh_fraction rollouts.
+        stagger: begin first episodes at random steps of the task's time limit.
     """
 
     failure = None  # nothing runs on the host
 
-    def __init__(self, task: Task, num_envs: int, *, fresh_every_step: bool) -> None:
+    task: Any
+
+    def __init__(
+        self, task: Task, num_envs: int, *, fresh_every_step: bool, stagger: bool = False
+    ) -> None:
         """Prepares the batch; nothing is computed yet."""
         self.task = task
+        self.stagger = stagger
         self.fresh_every_step = fresh_every_step
         fraction = getattr(task, "fresh_fraction", 1.0)
         self.fresh_per_rollout = max(1, math.ceil(fraction * num_envs))
@@ -53,6 +61,7 @@ class VectorEnv:
             num_envs=num_envs,
             max_episode_steps=task.max_episode_steps,
             known_starts=not fresh_every_step,
+            success_above=getattr(task, "success_above", None),
         )
 
     def _starts(self, key, count: int):
@@ -64,8 +73,12 @@ class VectorEnv:
         key, start_key = jax.random.split(key)
         task, obs = self._starts(start_key, self.spec.num_envs)
         in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.spec.num_envs
+        begun = task
+        if self.stagger:
+            keys = jax.random.split(stream(start_key, STAGGER), self.spec.num_envs)
+            begun = strong_types(jax.vmap(self.task.staggered)(keys, task))
         state = VectorState(
-            task=task,
+            task=begun,
             fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, (task, obs)),
             place=() if self.fresh_every_step else jnp.arange(self.spec.num_envs, dtype=jnp.int32),
             turn=jnp.zeros((), jnp.int32) if in_turn else (),

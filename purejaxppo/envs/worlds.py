@@ -118,6 +118,10 @@ class World(Wrapper):
         nothing = jnp.zeros(self.team.size)
         return state, self._observation(state, nothing, nothing.astype(jnp.uint8))
 
+    def staggered(self, key, state: State) -> State:
+        """The state with a random part of the time limit gone."""
+        return state._replace(task=self.task.staggered(key, state.task))
+
     def step(self, key, state: State, action):
         """Takes one step of all agents; the world is done when all agents are."""
         task, out = self.task.step(key, state.task, self.team.split(action, jnp))

@@ -63,6 +63,10 @@ class TimeLimit(Wrapper):
         state, obs = self.task.reset(key)
         return (state, jnp.zeros((), jnp.int32)), obs
 
+    def staggered(self, key, state):
+        """(key, state) -> the state with a random part of the limit gone, and at least 1 left."""
+        return state[0], jax.random.randint(key, (), 0, self.max_episode_steps)
+
     def step(self, key, state, action):
         """Steps the task; truncates when the limit is reached."""
         state, elapsed = state

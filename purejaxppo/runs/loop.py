@@ -25,6 +25,7 @@ from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import (
     COLUMNS,
     MEMBER_COLUMNS,
+    SUCCESS,
     Row,
     eval_row,
     mean_row,
@@ -276,7 +277,8 @@ class TrainingLoop:
         p = self.progress
         key = self.programs.eval_key(p.update)
         returns, lengths = jax.device_get(self.programs.evaluate(state.agent, key))
-        rows = [eval_row(*pair) for pair in zip(returns, lengths, strict=True)]
+        above = self.programs.facts.success_above
+        rows = [eval_row(*pair, above) for pair in zip(returns, lengths, strict=True)]
         scores = [row["eval/return_mean"] for row in rows]
         better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
         for i in np.flatnonzero(better):
@@ -327,7 +329,9 @@ class TrainingLoop:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.facts.figures)
+        facts = self.programs.facts
+        success = () if facts.success_above is None else (SUCCESS,)
+        return (*MEMBER_COLUMNS, *COLUMNS, *success, *facts.figures)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""

@@ -42,6 +42,8 @@ class Facts(NamedTuple):
 
     spec: EnvSpec
     figures: tuple[str, ...]
+    success_above: float | None
+    """That of evaluations, whose options may make another task of it."""
 
 
 class Programs:
@@ -104,9 +106,12 @@ class Programs:
 
     def _facts(self) -> Facts:
         """Makes the parts; so that what they refuse is refused before there is a folder."""
+        spec = self.parts.env.spec
+        success_above = spec.success_above
         if self.config.eval.options and self.config.eval.num_episodes:
             self.evaluator = self._make_evaluator()
-        return Facts(self.parts.env.spec, tuple(self.parts.figures))
+            success_above = self.evaluator.env.spec.success_above
+        return Facts(spec, tuple(self.parts.figures), success_above)
 
     def init(self) -> TrainState:
         """The state before the first update. Others begin to compile."""

@@ -37,6 +37,8 @@ COLUMNS = (
     "eval/length_mean",
     "eval/diverged",
 )
+SUCCESS = "eval/success_rate"
+"""A column of the tasks whose `EnvSpec` says what a success is."""
 
 
 MEMBER_COLUMNS = ("member", "seed")
@@ -78,9 +80,16 @@ def is_finite(metrics: Metrics) -> bool:
     return int(metrics.finite) == int(metrics.updates)
 
 
-def eval_row(returns: np.ndarray, lengths: np.ndarray) -> Row:
-    """Statistics of evaluation episodes, NaN where one diverged: its return is not known."""
-    return {
+def eval_row(returns: np.ndarray, lengths: np.ndarray, success_above: float | None = None) -> Row:
+    """Statistics of evaluation episodes, NaN where one diverged: its return is not known.
+
+    Args:
+        returns: float [episodes].
+        lengths: int [episodes].
+        success_above: see `EnvSpec`; an episode that diverged is no success.
+    """
+    success = {} if success_above is None else {SUCCESS: float(np.mean(returns > success_above))}
+    return success | {
         "eval/diverged": int(np.isnan(returns).sum()),
         "eval/return_mean": float(returns.mean()),
         "eval/return_std": float(returns.std()),

@@ -134,6 +134,19 @@ def test_the_dead_of_smax_may_only_stop_and_are_paid_as_their_allies(battle):
     np.testing.assert_allclose(out.reward, [1 + 1 / 135] * 3, rtol=1e-5)
 
 
+def test_a_success_of_smax_is_a_return_that_only_a_battle_that_is_won_reaches():
+    """Damage of all units pays 1 (nothing in self-play), and a battle that is won the bonus."""
+
+    def success_above(**options):
+        return make("SMAX-3m", **options).success_above
+
+    assert success_above() == 1.5
+    assert success_above(won_battle_bonus=4.0) == 3.0
+    assert success_above(use_self_play_reward=True) == 0.5
+    assert success_above(won_battle_bonus=0.0) is None
+    assert make("MPE_simple_spread_v3").success_above is None
+
+
 def test_a_battle_that_goes_on_is_truncated_at_the_limit():
     out = steps("SMAX-3m", STOP, 4, limit=3)
     assert not out.terminated.any()

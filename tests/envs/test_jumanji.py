@@ -174,8 +174,9 @@ def test_the_names_are_those_of_the_package_without_what_downloads():
 
 @pytest.mark.toy
 def test_dear_resets_are_not_computed_at_every_step():
-    dear, cheap = make("Maze-v0"), make("Snake-v1")
-    assert not dear.cheap_reset and dear.fresh_fraction == 0.25
+    dearest, dear, cheap = map(make, ("Maze-v0", "Snake-v1", "PacMan-v1"))
+    assert not dearest.cheap_reset and dearest.fresh_fraction == 0.25
+    assert not dear.cheap_reset and dear.fresh_fraction == 1.0
     assert cheap.cheap_reset
 
 

@@ -2,10 +2,14 @@
 
 import importlib.util
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.spaces import example
 
 
 def message(name, **options):
@@ -87,3 +91,90 @@ def test_when_fresh_starts_are_drawn(reset, name, every_step):
     config = EnvConfig(name=name, reset=reset)
     assert registry.make(config, 2).fresh_every_step is every_step
     assert not registry.make(config, 2, evaluation=True).fresh_every_step
+
+
+DEAR_RESETS = (
+    "jaxmarl/MPE_simple_spread_v3",
+    "jumanji/Snake-v1",
+    "pgx/minatar-breakout",
+    "xminigrid/MiniGrid-DoorKey-5x5",
+)
+CHEAP_RESETS = ("jaxmarl/overcooked_v2", "jumanji/PacMan-v1", "pgx/connect_four")
+
+
+def flops(function, *arguments):
+    """Of a function before XLA's optimisations."""
+    return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
+
+
+@pytest.mark.parametrize("name", DEAR_RESETS)
+def test_no_start_is_computed_inside_a_step_where_that_is_dear(name, key):
+    pytest.importorskip(name.partition("/")[0])
+    steps = {}
+    for reset in ("every_step", "auto"):
+        env = registry.make(EnvConfig(name, num_envs=12, reset=reset), 12)
+        state, action = jax.eval_shape(env.reset, key)[0], jnp.zeros(12, jnp.int32)
+        steps[reset] = flops(env.step, state, action)
+    # The rest is how starts are found that were drawn before.
+    assert steps["every_step"] - steps["auto"] > 0.5 * flops(env.reset, key)
+
+
+@pytest.mark.parametrize("name", CHEAP_RESETS)
+def test_a_start_that_costs_less_than_to_fetch_one_is_computed_anew(name):
+    pytest.importorskip(name.partition("/")[0])
+    assert registry.make_task(EnvConfig(name)).cheap_reset
+
+
+def ends(name, count, stagger, limit=0, **options):
+    """Where rows are truncated, and first observations: [T, N], [N, ...]."""
+    config = EnvConfig(name, num_envs=12, max_episode_steps=limit, stagger=stagger, options=options)
+    env = registry.make(config, 12)
+
+    def run(key):
+        state, obs = env.reset(key)
+        action = jax.tree.map(lambda x: jnp.stack([x] * 12), example(env.spec.action))
+
+        def step(state, _):
+            state, out = env.step(env.refresh(state), action)
+            return state, (out.truncated, out.valid)
+
+        return obs, *jax.lax.scan(step, state, None, count)[1]
+
+    return jax.device_get(jax.jit(run)(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("name", ["dummy/constant", "particles/spread"])
+def test_staggered_environments_begin_alike_and_end_at_steps_of_their_own(name):
+    limit = 10
+    first, truncated, valid = ends(name, 3 * limit, True, limit)
+    jax.tree.map(np.testing.assert_array_equal, first, ends(name, 1, False, limit)[0])
+    when = [np.flatnonzero(column) for column in truncated.T]
+    begun = np.array([steps[0] for steps in when])
+    assert (begun < limit).all() and len(np.unique(begun)) > 2
+    # A whole episode, and the row that begins it, lie between all further ends.
+    assert all((np.diff(steps) == limit + 1).all() for steps in when)
+    assert (valid[0]).all() and (~valid.T).sum() == sum(len(s) - (s[-1] == 29) for s in when)
+    if name == "particles/spread":  # agents of a world end at once
+        assert (begun.reshape(-1, 3) == begun[::3, None]).all()
+
+
+def test_without_stagger_time_limits_end_all_at_once():
+    truncated = ends("dummy/constant", 12, False)[1]
+    assert (np.flatnonzero(truncated.any(axis=1)) == [9]).all() and truncated[9].all()
+
+
+def test_evaluations_are_not_staggered():
+    env = registry.make(EnvConfig("dummy/constant", stagger=True), 4, evaluation=True)
+    assert not env.stagger
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("jaxmarl/hanabi", "env.stagger: jaxmarl/hanabi has no time limit"),
+        ("gymnasium/CartPole-v1", "env.stagger is for simulators in JAX"),
+    ],
+)
+def test_what_cannot_be_staggered_is_refused(name, said):
+    pytest.importorskip(name.partition("/")[0])
+    assert said in message(name, stagger=True)
