@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -71,9 +70,9 @@ def shares(count: int) -> "queue.Queue[list[int]]":
     return found
 
 
-def on(cores: list[int]) -> Callable[[], None] | None:
-    """What a child process does first, to run on these cores alone."""
-    return (lambda: os.sched_setaffinity(0, cores)) if cores else None
+def on(cores: list[int], command: list[str]) -> list[str]:
+    """A command that runs on these cores alone; without any, on all."""
+    return ["taskset", "-c", ",".join(map(str, cores)), *command] if cores else command
 
 
 def run(
@@ -83,12 +82,8 @@ def run(
     run_dir = folder / f"{Path(config).stem}-s{seed}"
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
-    subprocess.run(
-        [*command, *flags, "--run_dir", str(run_dir)],
-        check=True,
-        capture_output=True,
-        preexec_fn=on(cores),
-    )
+    command += [*flags, "--run_dir", str(run_dir)]
+    subprocess.run(on(cores, command), check=True, capture_output=True)
     seconds = time.perf_counter() - started
     code = (
         "import sys, json; from purejaxppo import restore, evaluate\n"
@@ -103,11 +98,10 @@ def run(
         "print(json.dumps(out))\n"
     )
     scored = subprocess.run(
-        [sys.executable, "-c", code, str(run_dir), str(episodes)],
+        on(cores, [sys.executable, "-c", code, str(run_dir), str(episodes)]),
         check=True,
         capture_output=True,
         text=True,
-        preexec_fn=on(cores),
     )
     scores = json.loads(scored.stdout.splitlines()[-1])
     with (run_dir / "metrics.csv").open(newline="") as file:
