@@ -5,13 +5,14 @@
 For every config and seed: `python -m purejaxppo.train`, then what `python -m purejaxppo.evaluate
 --episodes 100` does, for the best and for the last checkpoint. `--side_by_side 2` trains two seeds
 at a time, each on a core of its own; their rows say one core. Rows go to
-benchmarks/results/learning.jsonl, replacing earlier rows of the same config and flags;
-`docs/make_results.py` writes docs/results.md from them.
+benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config
+and flags with other settings or on other cores; `docs/make_results.py` writes docs/results.md.
 """
 
 import argparse
 import csv
 import datetime
+import hashlib
 import json
 import os
 import queue
@@ -49,15 +50,23 @@ def main() -> None:
                 cores.put(own)
 
         seeds = range(args.first, args.seeds)
-        for done in as_completed([pool.submit(one, c, s) for c in args.configs for s in seeds]):
-            row = done.result()
-            keep(row)
-            print(
-                f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
-                f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, "
-                f"{row['seconds']:.0f} s in all",
-                flush=True,
-            )
+        runs = [pool.submit(one, config, seed) for config in args.configs for seed in seeds]
+        try:
+            for done in as_completed(runs):
+                keep(done.result())
+                report(done.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def report(row: dict[str, Any]) -> None:
+    """Prints what a seed reached."""
+    print(
+        f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
+        f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, {row['seconds']:.0f} s in all",
+        flush=True,
+    )
 
 
 def shares(count: int) -> "queue.Queue[list[int]]":
@@ -130,14 +139,27 @@ def run(
         "date": datetime.date.today().isoformat(),
         **machine.describe(),
         **({"cores": len(cores)} if cores else {}),
+        "settings": settings(config),
     }
 
 
+def settings(config: str) -> str:
+    """A name of a config's settings, whatever its comments say."""
+    from purejaxppo import load_config
+
+    return hashlib.sha1(repr(load_config(config)).encode()).hexdigest()[:12]
+
+
 def keep(row: dict[str, Any]) -> None:
-    """Adds a row to the results, in place of an earlier one of the same run."""
-    same = ("config", "flags", "seed", "device", "cores")
-    rows = [r for r in machine.read_rows(PATH) if any(r[key] != row[key] for key in same)]
-    machine.write_rows(PATH, [*rows, row])
+    """Adds a row to the results, in place of an earlier one of the same seed or other settings."""
+
+    def stays(other: dict[str, Any]) -> bool:
+        if any(other[key] != row[key] for key in ("config", "flags")):
+            return True
+        alike = all(other.get(key) == row[key] for key in ("settings", "device", "cores"))
+        return alike and other["seed"] != row["seed"]
+
+    machine.write_rows(PATH, [*filter(stays, machine.read_rows(PATH)), row])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,17 @@ CLEANRL = "CleanRL: {}; training return of the stochastic policy at the end, ove
 ZOO = "SB3 zoo: {}; the last agent of one seed, deterministic, over its episodes"
 ZOO_ATARI = ZOO.replace("deterministic", "stochastic")
 BLINES = "gymnax-blines: {}; the last agent of one seed, stochastic"
+PGX = "Pgx: 20 M steps; read off its plots, stochastic"
+
+
+def suite(brax: str, slm: str) -> dict[str, str]:
+    """Published numbers of a task of Playground's control suite."""
+    return {
+        brax: "Brax's PPO in REPPO's published curves: 60 M steps or more; mean of seeds",
+        slm: "SLM-Lab 5.3: 100 M steps; training average of seeds",
+    }
+
+
 PUBLISHED = {
     "cartpole.yaml": {"500 ± 0": ZOO.format("0.1 M steps")},
     "acrobot.yaml": {
@@ -44,7 +55,25 @@ PUBLISHED = {
     "minatar_asterix.yaml": {"15": BLINES.format("10 M steps")},
     "minatar_freeway.yaml": {"58": BLINES.format("10 M steps")},
     "minatar_space_invaders.yaml": {"131": BLINES.format("10 M steps")},
-    "cheetah_run.yaml": {"825": "Brax's PPO in REPPO's published curves: mean of seeds"},
+    "cheetah_run.yaml": suite("825", "883"),
+    "cartpole_balance.yaml": suite("1000", "968"),
+    "cartpole_swingup.yaml": suite("693", "729"),
+    "ball_in_cup.yaml": suite("565", "942"),
+    "reacher_easy.yaml": suite("982", "955"),
+    "pendulum_swingup.yaml": suite("63", "637"),
+    "craftax.yaml": {
+        "5.0": "Craftax's README: PPO, 1 M steps; 2.2 % of the largest return, over how many seeds "
+        "is not said",
+        "5.2": "Craftax's README: recurrent PPO, 1 M steps; 2.3 %, likewise not said",
+    },
+    "minigrid_doorkey.yaml": {
+        "0.96": "NAVIX: rejax's PPO in NAVIX's DoorKey, 1.05 M steps; mean of seeds"
+    },
+    "pgx_asterix.yaml": {"22": PGX},
+    "pgx_breakout.yaml": {"50": PGX},
+    "pgx_freeway.yaml": {"63": PGX},
+    "pgx_seaquest.yaml": {"54": PGX},
+    "pgx_space_invaders.yaml": {"145": PGX},
     "hopper_v5.yaml": {
         "2383 ± 272": CLEANRL.format("v4, 1 M steps"),
         "2410 ± 10": ZOO.format("v3, 1 M steps"),
@@ -148,7 +177,7 @@ def learning(rows: Rows) -> list[str]:
         "| --- " * 10 + "|",
     ]
     lines += [
-        f"| {label(own)} | {len(own)} | {mean_and_spread(lasts(own))} "
+        f"| {label(own)} | {len(own)} | {mean_and_spread(lasts(own))}{success(own)} "
         f"| {mean_and_spread([min(lasts(own))])}, {mean_and_spread([max(lasts(own))])} "
         f"| {mean_and_spread(bests(own))} | {published(own[0]['config'])} | {cost(own)} |"
         for own in several
@@ -181,6 +210,12 @@ def learning(rows: Rows) -> list[str]:
 def lasts(runs: Rows) -> list[float]:
     """The last checkpoints' mean returns."""
     return [run["last_return_mean"] for run in runs]
+
+
+def success(runs: Rows) -> str:
+    """The last checkpoints' mean share of successes, of tasks that say what one is."""
+    rates = [run.get("last_success_rate") for run in runs]
+    return "" if None in rates else f" (success {statistics.mean(rates):.1%})"
 
 
 def bests(runs: Rows) -> list[float]:

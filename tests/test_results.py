@@ -117,6 +117,8 @@ def test_each_published_number_says_whose_it_is_after_what_budget_and_of_what_ki
         "over seeds",
         "of seeds",
         "one agent",
+        "read off its plots",
+        "not said",
     )
     script = load_script()
     for numbers in script.PUBLISHED.values():
