@@ -2,14 +2,16 @@
 
     python benchmarks/jax_world.py [xminigrid/MiniGrid-DoorKey-8x8 ...] [--envs 256] [--repeats 5]
 
-Both do the same: uniform actions, allowed ones where there are masks, for all environments on one
-device, in one compiled loop in which every observation, reward and end is read. Ours draws fresh
-starts once per rollout of LENGTH steps where a reset costs more than to fetch a start; the
-simulator's own wrapper computes one at every step. Rows of ours that only deliver a new episode's
-first observation are no steps; of several agents, each takes steps of its own. Contenders are
-processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
+Both take uniform actions, allowed ones where there are masks, for all environments on one device,
+in one compiled loop in which every observation, reward and end is read. Ours draws starts once per
+rollout of LENGTH steps where a reset costs more than to fetch a start (a start for each
+environment, or a quarter of them where starts are dearest), so that several episodes of a rollout
+may begin alike; the simulator's own wrapper computes one at every step. In games against a random
+player ours also draws that player's move. Rows of ours that only deliver a new episode's first
+observation are no steps; of several agents, each takes steps of its own. Contenders are processes
+that take turns; rows go to benchmarks/results/jax_world.jsonl.
 
-A further simulator is a function of its task's name, in OWN.
+A further simulator is a function of its task's name, in OWN. Continuous actions are left out.
 """
 
 import argparse
@@ -77,13 +79,16 @@ def jumanji(name: str) -> Own:
     def step(key, carried, action):
         state, timestep = env.step(carried[0], to_jumanji(action))
         said = timestep.observation, timestep.reward, timestep.last()
-        return (state, timestep.observation), said
+        return (state, mask_of(timestep)), said
 
     def reset(key):
         state, timestep = env.reset(key)
-        return state, timestep.observation
+        return state, mask_of(timestep)
 
-    return Own(reset, step, lambda carried: getattr(carried[1], "action_mask", None))
+    def mask_of(timestep):
+        return getattr(timestep.observation, "action_mask", None)
+
+    return Own(reset, step, lambda carried: carried[1])
 
 
 def pgx(name: str) -> Own:
@@ -208,7 +213,7 @@ def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
 
     from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
-    from purejaxppo.spaces import MASK
+    from purejaxppo.spaces import MASK, Box
 
     family, _, name = task.partition("/")
     # A game against a random player is one environment, of which each move is a step, as its own.
@@ -217,6 +222,8 @@ def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
     num_rows = num_envs * len(agents)
     env = registry.make(EnvConfig(task, num_envs=num_rows, options=options), num_rows)
     space = env.spec.action
+    if isinstance(space, Box):
+        raise SystemExit(f"{task} has continuous actions, which this does not compare")
 
     def our_step(key, carried, action):
         state, out = env.step(env.with_key(carried[0], key), action)
@@ -269,10 +276,8 @@ def uniform(key, space, num_rows: int, mask):
     import jax
     import jax.numpy as jnp
 
-    from purejaxppo.spaces import Box, Discrete
+    from purejaxppo.spaces import Discrete
 
-    if isinstance(space, Box):
-        return jax.random.uniform(key, (num_rows, *space.shape), minval=-1.0, maxval=1.0)
     choices = (space.n,) if isinstance(space, Discrete) else space.nvec
     shape = (num_rows,) if isinstance(space, Discrete) else (num_rows, len(choices))
     if mask is None:

@@ -175,6 +175,10 @@ def abstract(space: Space | tuple[Space, ...]) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), example(space))
 
 
+SUCCESS = "success_above"
+"""What a task may have, and a wrapper of it does not take over; see `envs.base.Task`."""
+
+
 def wrapped(task: Any, config: EnvConfig) -> Any:
     """The task in the config's own wrappers, the first one innermost.
 
@@ -187,5 +191,7 @@ def wrapped(task: Any, config: EnvConfig) -> Any:
         missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
         if missing:
             raise ValueError(f"{where} makes no task: it has no {missing[0]!r}")
+        if not hasattr(type(task), SUCCESS) and SUCCESS not in vars(task):
+            object.__setattr__(task, SUCCESS, None)  # it may pay other rewards
         check_once(task, where, config)
     return task

@@ -164,6 +164,16 @@ def test_a_world_of_ones_own_by_reference():
 
 
 @pytest.mark.toy
+def test_a_wrapper_says_anew_what_a_success_is(monkeypatch):
+    """It may pay other rewards than the task whose number it would take over."""
+    monkeypatch.setattr(examples.Walk, "success_above", 2.5, raising=False)
+    assert make(examples.Walk).spec.success_above == 2.5
+    assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above is None
+    monkeypatch.setattr(examples.Doubled, "success_above", 5.0, raising=False)
+    assert make(examples.Walk, wrappers=(examples.Doubled,)).spec.success_above == 5.0
+
+
+@pytest.mark.toy
 def test_wrappers_that_are_none():
     with pytest.raises(ValueError, match="makes no task: it has no 'observation'"):
         make(f"jax/{FILE}:Walk", wrappers=(f"{FILE}:not_a_task",))
