@@ -25,7 +25,6 @@ from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import (
     COLUMNS,
     MEMBER_COLUMNS,
-    SUCCESS,
     Row,
     eval_row,
     mean_row,
@@ -329,9 +328,7 @@ class TrainingLoop:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        facts = self.programs.facts
-        success = () if facts.success_above is None else (SUCCESS,)
-        return (*MEMBER_COLUMNS, *COLUMNS, *success, *facts.figures)
+        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.facts.columns)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""

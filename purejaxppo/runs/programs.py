@@ -25,6 +25,7 @@ from purejaxppo.parallel.shards import Shards, largest_divisor
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
 from purejaxppo.runs import pretraining
 from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
+from purejaxppo.runs.rows import SUCCESS
 from purejaxppo.types import TrainState
 
 MIN_ROWS = {"cpu": 64}
@@ -44,6 +45,11 @@ class Facts(NamedTuple):
     figures: tuple[str, ...]
     success_above: float | None
     """That of evaluations, whose options may make another task of it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of metrics.csv that not every run has."""
+        return (*(() if self.success_above is None else (SUCCESS,)), *self.figures)
 
 
 class Programs:
