@@ -150,6 +150,11 @@ class Evaluator:
         count = -(-self.episodes // one.spec.num_agents)
         return Apart(one, -(-count // shards))
 
+    @property
+    def facts(self) -> tuple[int, float | None]:
+        """The number of environments or worlds over all shards, and `EnvSpec.success_above`."""
+        return self.count, self.env.spec.success_above
+
     def close(self) -> None:
         """Closes simulators on the host."""
         self.env.close()
@@ -246,8 +251,7 @@ def evaluate(
             seed=seed + OTHER_STARTS,
         )
     )
-    count = store.fact("count", lambda: evaluator().count)
-    success_above = store.fact("success_above", lambda: evaluator().env.spec.success_above)
+    count, success_above = store.fact("facts", lambda: evaluator().facts)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
