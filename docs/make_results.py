@@ -532,8 +532,9 @@ def jax_world(rows: Rows) -> list[str]:
         "computes a reset at every step. Where that is cheaper, ours draws starts once per 64 "
         "steps, one for each environment or, of the dearest (Craftax, Maze), a quarter of them, so "
         "that several episodes may begin alike. Of several agents, each takes steps of its own, "
-        "and the number is that of worlds; games are against a random player. Ours counts no row "
-        "that only delivers an episode's first observation.",
+        "and the number is that of worlds. Connect Four is played against a random player, whose "
+        "moves ours draws besides. Ours counts no row that only delivers an episode's first "
+        "observation. Another program trained on the other core meanwhile.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
         "| --- " * 7 + "|",
