@@ -19,7 +19,8 @@ HEAD = """# Config reference
 
 Every field of a config, generated from `purejaxppo/config/schema.py` by
 `docs/make_config_reference.py`. In YAML, sections are nested mappings; on the command line a field
-is a flag, such as `--ppo.learning_rate 1e-3`. Fields marked * are numbers that may change when a
+is a flag, such as `--ppo.learning_rate 1e-3`; of true and false, `--env.stagger` and
+`--env.no_stagger`. Fields marked * are numbers that may change when a
 run resumes, and over which one can `vmap`.
 """
 

@@ -99,8 +99,9 @@ class EnvConfig(Section):
     (always exact). auto: every_step where a reset costs next to nothing."""
     stagger: bool = False
     """Begin each environment's first episode at a random step of the time limit, so that
-    time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). Its
-    return counts as an episode's. For simulators in JAX."""
+    time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). These
+    episodes are shorter: until they are over, charts/episodic_return is of shorter episodes than
+    eval/return_mean. For simulators in JAX."""
     double_buffer: bool = setting(False, free=True)
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""

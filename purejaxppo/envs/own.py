@@ -94,6 +94,9 @@ def check(task: Any, where: str) -> None:
         ValueError: one sentence about the first thing that does not fit.
     """
     check_spaces(task, where)
+    above = getattr(task, SUCCESS, None)
+    if above is not None and (isinstance(above, bool) or not isinstance(above, int | float)):
+        raise ValueError(f"{where}: {SUCCESS} = {above!r} is no number of a return, nor None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")

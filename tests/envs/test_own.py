@@ -174,6 +174,15 @@ def test_a_wrapper_says_anew_what_a_success_is(monkeypatch):
 
 
 @pytest.mark.toy
+def test_a_success_that_is_no_number_is_refused_before_a_run(monkeypatch):
+    class Wordy(examples.Walk):
+        success_above = "ten"
+
+    with pytest.raises(ValueError, match="success_above = 'ten' is no number"):
+        make(Wordy)
+
+
+@pytest.mark.toy
 def test_wrappers_that_are_none():
     with pytest.raises(ValueError, match="makes no task: it has no 'observation'"):
         make(f"jax/{FILE}:Walk", wrappers=(f"{FILE}:not_a_task",))
