@@ -534,7 +534,7 @@ def jax_world(rows: Rows) -> list[str]:
         "that several episodes may begin alike. Of several agents, each takes steps of its own, "
         "and the number is that of worlds. Connect Four is played against a random player, whose "
         "moves ours draws besides. Ours counts no row that only delivers an episode's first "
-        "observation. Another program trained on the other core meanwhile.",
+        "observation. For some rows another program trained on the other core meanwhile.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
         "| --- " * 7 + "|",
