@@ -168,7 +168,7 @@ class Task(Protocol):
     action: Space
     max_episode_steps: int
     cheap_reset: bool
-    """True if a reset costs much less than a step."""
+    """True if a reset costs less than to fetch a start that was drawn before, as of few numbers."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs)."""

@@ -290,7 +290,7 @@ class JaxMarlTask:
         Damage pays up to 1 in all, and nothing under `use_self_play_reward`; a battle that is won
         has done all of it, and pays the bonus besides.
         """
-        inner = self.env._env if hasattr(self.env, "_env") else self.env
+        inner = getattr(self.env, "_env", self.env)
         bonus = float(inner.won_battle_bonus)
         damage = 0.0 if inner.use_self_play_reward else 1.0
         return damage + bonus / 2 if bonus > 0 else None

@@ -54,8 +54,8 @@ CHEAP_RESETS = frozenset({"PacMan-v1"})
 DEAR_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
-"""Tasks whose resets take as long as 10 to 50 steps, and whose episodes are long: a quarter of the
-starts is drawn before each rollout."""
+"""Tasks of the dearest resets, and of long episodes: a quarter of the starts is drawn before each
+rollout."""
 PICTURES = ("board", "grid", "puzzle")
 """Parts of observations that are seen from above: [height, width, planes]."""
 MOST_KINDS = 40

@@ -22,7 +22,7 @@ class Walk:
     max_episode_steps: int = 100
     observation = Box((3,))  # position, velocity, goal
     action = Box((1,), -1.0, 1.0)  # a push; it arrives within these bounds
-    cheap_reset = True  # a reset costs about as little as a step
+    cheap_reset = True  # a reset costs next to nothing
 
     def reset(self, key):
         """A random key -> (state, obs). The state is any arrays, here the observation itself."""

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.costs import flops
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -50,11 +51,6 @@ def test_wrong_options_are_refused_in_one_sentence(options, said):
     with pytest.raises(ValueError, match=said) as error:
         registry.make_task(EnvConfig(CLASSIC, options=options))
     assert "\n" not in str(error.value)
-
-
-def flops(function, *arguments):
-    """Of a function before XLA's optimisations, each scan's body counted once."""
-    return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
 def test_no_world_is_made_inside_a_step(key):

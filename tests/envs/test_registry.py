@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.costs import flops
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -100,11 +101,6 @@ DEAR_RESETS = (
     "xminigrid/MiniGrid-DoorKey-5x5",
 )
 CHEAP_RESETS = ("jaxmarl/overcooked_v2", "jumanji/PacMan-v1", "pgx/connect_four")
-
-
-def flops(function, *arguments):
-    """Of a function before XLA's optimisations."""
-    return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
 @pytest.mark.parametrize("name", DEAR_RESETS)
