@@ -6,10 +6,10 @@ Both take uniform actions, allowed ones where there are masks, for all environme
 in one compiled loop in which every observation, reward and end is read. Ours draws starts once per
 rollout of LENGTH steps where a reset costs more than to fetch a start (a start for each
 environment, or a quarter of them where starts are dearest), so that several episodes of a rollout
-may begin alike; the simulator's own wrapper computes one at every step. In games against a random
-player ours also draws that player's move. Rows of ours that only deliver a new episode's first
-observation are no steps; of several agents, each takes steps of its own. Contenders are processes
-that take turns; rows go to benchmarks/results/jax_world.jsonl.
+may begin alike; the simulator's own wrapper computes one at every step. In games one player is
+the agent, and the other's moves are drawn at random, for both contenders. Rows of ours that only
+deliver a new episode's first observation are no steps; of several agents, each takes steps of its
+own. Contenders are processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
 
 A further simulator is a function of its task's name, in OWN. Continuous actions are left out.
 """
@@ -93,6 +93,8 @@ def jumanji(name: str) -> Own:
 
 def pgx(name: str) -> Own:
     """The wrapper `auto_reset`: again a branch of a condition."""
+    import jax
+    import jax.numpy as jnp
     import pgx
     from pgx.experimental.wrappers import auto_reset
 
@@ -100,6 +102,11 @@ def pgx(name: str) -> Own:
     own_step = auto_reset(env.step, env.init)
 
     def step(key, state, action):
+        if is_game(name):
+            key, move_key = jax.random.split(key)
+            others = jnp.where(state.legal_action_mask, 0.0, -jnp.inf)
+            others = jax.random.categorical(move_key, others)
+            action = jnp.where(state.current_player == 0, action, others)
         state = own_step(state, action, key)
         return state, (state.observation, state.rewards, state.terminated)
 

@@ -202,8 +202,8 @@ def _unlimit(name: str, env: Any, limit: int) -> int:
 class JaxMarlTask:
     """One world of JaxMARL, without its auto-reset: a `MultiTask`.
 
-    Observations are float32 arrays of their own shape. They have a part `action_mask` in SMAX and
-    Hanabi, where who waits for its turn has one allowed action.
+    Observations are float32 arrays of their own shape, of a kitchen int8. They have a part
+    `action_mask` in SMAX and Hanabi, where who waits for its turn has one allowed action.
     """
 
     def __init__(self, env: Any, name: str, max_episode_steps: int, weight: float) -> None:
@@ -230,7 +230,7 @@ class JaxMarlTask:
 
     def _space(self, obs: Any) -> Space:
         if self._masks is None:
-            return Box(obs.shape)
+            return Box(obs.shape, dtype=str(obs.dtype))
         parts: dict[str, Space] = {"obs": Box(obs["obs"].shape)}
         parts[MASK] = Box(obs[MASK].shape, 0.0, 1.0, "uint8")
         return Dict.of(parts)
@@ -246,8 +246,11 @@ class JaxMarlTask:
         )
 
     def _array(self, obs: Any) -> jax.Array:
-        """One agent's observation; of a kitchen [longer side, shorter side, planes]."""
-        array = jnp.asarray(obs).astype(jnp.float32)
+        """One agent's observation; of a kitchen [longer side, shorter side, planes].
+
+        A kitchen's are small counts, of which float32 would be four times as many bytes.
+        """
+        array = jnp.asarray(obs).astype(jnp.int8 if self.is_kitchen else jnp.float32)
         if self.is_kitchen and array.shape[0] < array.shape[1]:
             return jnp.swapaxes(array, 0, 1)  # else `network.channels: auto` takes a side for them
         return array
@@ -304,7 +307,8 @@ class JaxMarlTask:
         if self.is_smax:
             return jnp.asarray(self.env.get_world_state(state), jnp.float32)
         obs = self.env.get_obs(state)
-        return jnp.concatenate([self._array(obs[agent]).ravel() for agent in self.agents])
+        seen = [self._array(obs[agent]).ravel() for agent in self.agents]
+        return jnp.concatenate(seen).astype(jnp.float32)
 
     @property
     def frame_rate(self) -> float:

@@ -122,6 +122,11 @@ def _kind(env: Any) -> Any:
     return jax.eval_shape(env.init, jax.random.key(0))
 
 
+def unseen(state: Any) -> Any:
+    """A pgx state without its observation, which every step makes anew and nothing has to carry."""
+    return state.replace(observation=())
+
+
 def _board(env: Any) -> Box:
     """Space of what a player sees of the board."""
     seen = _kind(env).observation
@@ -152,15 +157,15 @@ class SinglePlayer:
         return {"obs": state.observation, MASK: state.legal_action_mask.astype(jnp.uint8)}
 
     def reset(self, key: Key):
-        """A key -> (pgx state, obs)."""
+        """A key -> (pgx state without its observation, obs)."""
         state = self.env.init(key)
-        return state, self._obs(state)
+        return unseen(state), self._obs(state)
 
     def step(self, key: Key, state, action):
         """One move; freeway's end is a time limit, and all others are the game's own."""
         state = self.env.step(state, action, key)
         timed = jnp.asarray(self.env.id == "minatar-freeway")
-        return state, TaskStep(
+        return unseen(state), TaskStep(
             self._obs(state), state.rewards[0], state.terminated & ~timed, state.terminated & timed
         )
 
@@ -168,7 +173,9 @@ class SinglePlayer:
         """Frames: the planes of the observation in colours."""
         from purejaxppo.pictures import charts
 
-        return charts.film([state.observation for state in states], height=height, width=width)
+        observe = jax.jit(lambda state: self.env._observe(state, state.current_player))
+        boards = [jax.device_get(observe(state)) for state in states]
+        return charts.film(boards, height=height, width=width)
 
 
 class Game:
@@ -209,13 +216,13 @@ class Game:
         }
 
     def reset(self, key: Key):
-        """A key -> (pgx state, A observations)."""
-        state = self.env.init(key)
+        """A key -> (pgx state without its observation, A observations)."""
+        state = unseen(self.env.init(key))
         return state, tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
 
     def move(self, key: Key, state, action):
         """The pgx state after the move of the player whose turn it is."""
-        return self.env.step(state, action, key)
+        return unseen(self.env.step(state, action, key))
 
     def step(self, key: Key, state, action: tuple) -> tuple[Any, MultiStep]:
         """One move, by the agent whose turn it is; the others' actions are not looked at."""
@@ -295,7 +302,7 @@ class Against:
         """A key -> (state, obs), in a seat drawn at random."""
         game_key, seat_key = jax.random.split(key)
         seat = jax.random.randint(seat_key, (), 0, self.game.size)
-        game = self.game.env.init(game_key)
+        game = unseen(self.game.env.init(game_key))
         return Seated(game, seat), self._row(game, seat)
 
     def step(self, key: Key, state: Seated, action) -> tuple[Seated, TaskStep]:

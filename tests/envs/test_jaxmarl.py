@@ -219,7 +219,7 @@ def test_the_shaped_reward_has_a_weight_that_a_curriculum_may_lower():
 
 def test_kitchens_have_their_longer_side_first():
     task = make("overcooked")
-    assert task.observation == (Box((5, 4, 26)),) * 2
+    assert task.observation == (Box((5, 4, 26), dtype="int8"),) * 2
     state, obs = jax.jit(task.reset)(jax.random.key(0))
     np.testing.assert_array_equal(obs[0][..., 10].nonzero(), [[2], [0]])  # the pot: x = 2, y = 0
     shared = jax.jit(task.global_state)(state)
