@@ -26,7 +26,7 @@ class Console:
         self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
         self._live = self._console.is_terminal and not quiet and not lines
         self._total, self._next_line = total, 0.0
-        self._return = math.nan
+        self._return = self._evaluated = math.nan
         self._bar = None
         if self._live:
             from rich import progress
@@ -52,10 +52,13 @@ class Console:
             self._bar.start()
 
     def progress(self, done: int, env_steps: int, sps: float, row: "Row") -> None:
-        """Shows progress: `done` of the total, and a row that may hold a newer return."""
+        """Shows progress: `done` of the total, and a row that may hold newer returns."""
         self._return = row.get("charts/episodic_return", self._return)
+        self._evaluated = row.get("eval/return_mean", self._evaluated)
         value = "-" if math.isnan(self._return) else number(self._return)
         text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
+        if not math.isnan(self._evaluated):
+            text += f"  eval {number(self._evaluated)}"
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif done >= self._next_line:

@@ -171,7 +171,6 @@ class TrainingLoop:
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
-        self.console.progress(done, p.env_steps, speed, mean_row(rows))
         for row, idle in zip(rows, self._idle, strict=True):
             row["charts/finite"] *= idle < MOST_IDLE
         lost = self._lost(rows)
@@ -180,6 +179,7 @@ class TrainingLoop:
         if evaluate:
             scores = self._evaluate(state)
             rows = [row | score for row, score in zip(rows, scores, strict=True)]
+        self.console.progress(done, p.env_steps, speed, mean_row(rows))
         if lost or evaluate or every.due(every.log, p.update):
             common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
             self._write([row | common for row in rows], state, evaluated=evaluate)
