@@ -60,6 +60,7 @@ PUBLISHED = {
     "cartpole_swingup.yaml": suite("693", "729"),
     "ball_in_cup.yaml": suite("565", "942"),
     "reacher_easy.yaml": suite("982", "955"),
+    "pendulum_swingup.yaml": suite("63", "637"),
     "craftax.yaml": {
         "5.0": "Craftax's README: PPO, 1 M steps; 2.2 % of the largest return, over how many seeds "
         "is not said",
