@@ -204,29 +204,23 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""What `make test` records, and why; `make test-all` records all, but for `AT_LENGTH`."""
-AT_LENGTH = {
-    "brax": ("fast", "hopper", "inverted_pendulum", "reacher"),
-    "craftax": ("Craftax-Classic-Symbolic-v1",),
+"""What `make test` records, and why; `make test-all` records all, but for `DEAREST`."""
+DEAREST = {
+    "brax": (
+        *("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum"),
+        *("pusher", "walker2d"),
+    ),
+    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"),
     "jaxmarl": (
-        *("MPE_simple_tag_v3", "MPE_simple_facmac_v1", "SMAX-2s3z", "coin_game", "hanabi"),
-        *("overcooked_v2", "switch_riddle"),
+        *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
+        *(f"SMAX-{name}" for name in ("10m_vs_11m", "27m_vs_30m", "3s5z_vs_3s6z")),
+        *(f"SMAX-smacv2_{count}_units" for count in (10, 20)),
     ),
-    "jumanji": (
-        *("BinPack-v2", "Game2048-v1", "JobShop-v0", "LevelBasedForaging-v0", "Maze-v0"),
-        *("Minesweeper-v0", "RubiksCube-v0", "Sudoku-v0", "Tetris-v0"),
-    ),
-    "pgx": ("2048", "backgammon", "connect_four", "go_9x9", "minatar-freeway", "sparrow_mahjong"),
-    "playground": ("BallInCup", "CartpoleBalance", "PendulumSwingup", "ReacherEasy"),
-    "xminigrid": (
-        *("MiniGrid-DoorKey-8x8", "MiniGrid-FourRooms", "MiniGrid-MemoryS8"),
-        *("MiniGrid-Playground", "XLand-MiniGrid-R4-9x9"),
-    ),
+    "jumanji": ("MMST-v0",),
+    "pgx": ("shogi",),
+    "playground": ("AcrobotSwingup", "CartpoleSwingup", "PointMass"),
 }
-"""Of large families what `make test-all` records, one of each form; `-m slow` records the rest.
-
-Of Brax's bodies one of those that differ in size alone.
-"""
+"""What takes longest to compile, and differs from others in size alone: `-m slow` records it."""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}
@@ -275,9 +269,15 @@ ONE_START = {
     *(f"xminigrid/MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8", "16x16")),
     "jaxmarl/overcooked_v2",
     "jumanji/Minesweeper-v0",
+    "jumanji/PacMan-v1",
+    "pgx/minatar-asterix",
+    "pgx/minatar-seaquest",
+    "pgx/minatar-space_invaders",
     "playground/BallInCup",
 }
 """Tasks whose first observation is always the same."""
+MOSTLY_ONE_START = {f"xminigrid/MiniGrid-Memory{size}" for size in ("S16", "S32", "S64", "S128")}
+"""Corridors, of which an agent mostly sees the middle when an episode begins."""
 
 
 def parameter(name, backend):
@@ -287,8 +287,8 @@ def parameter(name, backend):
     if name in ONE_OF_EACH_KIND and not backend:
         return pytest.param((name, backend), id=task, marks=group)
     family, _, own = name.partition("/")
-    rare = own not in AT_LENGTH.get(family, (own,))
-    return pytest.param((name, backend), id=task, marks=[group, SLOW if rare else FULL])
+    length = SLOW if own in DEAREST.get(family, ()) else FULL
+    return pytest.param((name, backend), id=task, marks=[group, length])
 
 
 def allowed_action(space, key, obs, num_envs):
@@ -549,6 +549,11 @@ def test_starts_differ_between_episodes_and_environments(recording):
     elif recording.name.startswith("brax/") or recording.name.startswith("playground/"):
         # Fresh starts are drawn once per environment and rollout, besides the very first.
         assert different >= 2 * NUM_ENVS
+    elif recording.name in MOSTLY_ONE_START:
+        keys = jax.random.split(jax.random.key(0), 256)
+        seen = jax.tree.leaves(jax.jit(jax.vmap(recording.env.task.reset))(keys)[1])
+        more = np.concatenate([np.asarray(x).reshape(256, -1) for x in seen], axis=1)
+        assert len(np.unique(more, axis=0)) > 1
     else:
         assert different > 1
 
