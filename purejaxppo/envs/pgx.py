@@ -59,6 +59,8 @@ DEAR_RESETS = frozenset(
 )
 """Games whose start costs a good part of a move. All others' boards are set up alike, or their
 games last for a few moves."""
+SHORT = frozenset({"kuhn_poker", "leduc_holdem"})
+"""Games of a few moves, of which a rollout has many: each has a deal of its own."""
 MINATAR_OPTIONS = {"use_minimal_action_set": True, "sticky_action_prob": 0.1}
 
 
@@ -269,7 +271,7 @@ class Against:
             ValueError: the opponent is no such function.
         """
         self.game = game
-        self.cheap_reset = game.cheap_reset
+        self.cheap_reset = game.env.id in SHORT  # a seat is drawn for each start
         self.opponent = opponent
         self.max_episode_steps = game.max_episode_steps
         team = Team(
