@@ -32,10 +32,14 @@ BLINES = "gymnax-blines: {}; the last agent of one seed, stochastic"
 PGX = "Pgx: 20 M steps; read off its plots, stochastic"
 
 
-def suite(brax: str, slm: str) -> dict[str, str]:
-    """Published numbers of a task of Playground's control suite."""
+def suite(brax: str, slm: str, repeats: int = 1) -> dict[str, str]:
+    """Published numbers of a task of Playground's control suite.
+
+    `repeats`: the simulator's steps of an action in our config, which are 1 in Brax's run.
+    """
+    here = "" if repeats == 1 else f"; of the simulator, of which an action is {repeats} here"
     return {
-        brax: "Brax's PPO in REPPO's published curves: 60 M steps or more; mean of seeds",
+        brax: f"Brax's PPO in REPPO's published curves: 60 M steps or more{here}; mean of seeds",
         slm: "SLM-Lab 5.3: 100 M steps; training average of seeds",
     }
 
@@ -58,9 +62,9 @@ PUBLISHED = {
     "cheetah_run.yaml": suite("825", "883"),
     "cartpole_balance.yaml": suite("1000", "968"),
     "cartpole_swingup.yaml": suite("693", "729"),
-    "ball_in_cup.yaml": suite("565", "942"),
+    "ball_in_cup.yaml": suite("565", "942", repeats=4),
     "reacher_easy.yaml": suite("982", "955"),
-    "pendulum_swingup.yaml": suite("63", "637"),
+    "pendulum_swingup.yaml": suite("63", "637", repeats=4),
     "craftax.yaml": {
         "5.0": "Craftax's README: PPO, 1 M steps; 2.2 % of the largest return, over how many seeds "
         "is not said",
@@ -533,9 +537,9 @@ def jax_world(rows: Rows) -> list[str]:
         "computes a reset at every step. Where that is cheaper, ours draws starts once per 64 "
         "steps, one for each environment or, of the dearest (Craftax, Maze), a quarter of them, so "
         "that several episodes may begin alike. Of several agents, each takes steps of its own, "
-        "and the number is that of worlds. Connect Four is played against a random player, whose "
-        "moves ours draws besides. Ours counts no row that only delivers an episode's first "
-        "observation. For some rows another program trained on the other core meanwhile.",
+        "and the number is that of worlds. Connect Four is played against a player who moves at "
+        "random, by both. Ours counts no row that only delivers an episode's first observation. "
+        "For some rows another program trained on the other core meanwhile.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
         "| --- " * 7 + "|",
@@ -954,9 +958,9 @@ def document() -> str:
         "python -m purejaxppo.evaluate --run RUN --episodes 100",
         "```",
         "",
-        "and keeps mean returns over 100 whole episodes of the deterministic policy (where the "
-        "config has `eval.stochastic`: of samples of it): of the last checkpoint, which is what "
-        "the algorithm arrives at and what comparisons should rest on, and of the best one, which "
+        "and keeps mean returns over at least 100 whole episodes of the deterministic policy "
+        "(where the config has `eval.stochastic`: of samples of it): of the last checkpoint, which "
+        "is what the algorithm arrives at and what comparisons should rest on, and of the best one, which "
         "evaluations during training chose, on other starts. ± is the standard deviation over "
         "seeds. Training seconds leave out compiling, evaluating and saving; the whole command "
         "counts everything from process start to end. Both are upper bounds: the machine did other "

@@ -26,7 +26,8 @@ class Console:
         self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
         self._live = self._console.is_terminal and not quiet and not lines
         self._total, self._next_line = total, 0.0
-        self._return = self._evaluated = math.nan
+        self._return = math.nan
+        self._evaluated: float | None = None
         self._bar = None
         if self._live:
             from rich import progress
@@ -55,10 +56,9 @@ class Console:
         """Shows progress: `done` of the total, and a row that may hold newer returns."""
         self._return = row.get("charts/episodic_return", self._return)
         self._evaluated = row.get("eval/return_mean", self._evaluated)
-        value = "-" if math.isnan(self._return) else number(self._return)
-        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {value}"
-        if not math.isnan(self._evaluated):
-            text += f"  eval {number(self._evaluated)}"
+        text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {shown(self._return)}"
+        if self._evaluated is not None:
+            text += f"  eval {shown(self._evaluated)}"
         if self._bar:
             self._bar.update(self._task, completed=done, text=text)
         elif done >= self._next_line:
@@ -70,6 +70,11 @@ class Console:
         """Stops the bar, leaving its last state on the terminal."""
         if self._bar:
             self._bar.stop()
+
+
+def shown(x: float) -> str:
+    """Formats a return; - for NaN."""
+    return "-" if math.isnan(x) else number(x)
 
 
 def short(x: float) -> str:

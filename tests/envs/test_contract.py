@@ -220,7 +220,7 @@ DEAREST = {
     "pgx": ("shogi",),
     "playground": ("AcrobotSwingup", "CartpoleSwingup", "PointMass"),
 }
-"""What takes longest to compile, and differs from others in size alone: `-m slow` records it."""
+"""What takes longest to compile, of families with others that are like it: `-m slow` records it."""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}
@@ -550,10 +550,17 @@ def test_starts_differ_between_episodes_and_environments(recording):
         # Fresh starts are drawn once per environment and rollout, besides the very first.
         assert different >= 2 * NUM_ENVS
     elif recording.name in MOSTLY_ONE_START:
-        keys = jax.random.split(jax.random.key(0), 256)
-        seen = jax.tree.leaves(jax.jit(jax.vmap(recording.env.task.reset))(keys)[1])
-        more = np.concatenate([np.asarray(x).reshape(256, -1) for x in seen], axis=1)
-        assert len(np.unique(more, axis=0)) > 1
+        many = registry.make(EnvConfig(recording.name, num_envs=256), 256)
+
+        def seen(key):
+            state, obs = many.reset(key)
+            return obs, many.starts(many.refresh(state)).obs
+
+        first, later = (
+            np.concatenate([np.asarray(x).reshape(256, -1) for x in jax.tree.leaves(obs)], axis=1)
+            for obs in jax.jit(seen)(jax.random.key(0))
+        )
+        assert len(np.unique(first, axis=0)) > 1 and (first != later).any()
     else:
         assert different > 1
 
@@ -608,6 +615,7 @@ def test_the_lists_above_are_complete():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
+    assert {f"{family}/{x}" for family in DEAREST for x in DEAREST[family]} < {x for x, _ in ALL}
     recorded = {name.partition("/")[0] for name, _ in ALL}
     assert recorded == set(registry.FAMILIES) - GAMES
     assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
