@@ -961,9 +961,10 @@ def document() -> str:
         "and keeps mean returns over at least 100 whole episodes of the deterministic policy "
         "(where the config has `eval.stochastic`: of samples of it): of the last checkpoint, which "
         "is what the algorithm arrives at and what comparisons should rest on, and of the best "
-        "one, which evaluations during training chose, on other starts. ± is the standard deviation over "
-        "seeds. Training seconds leave out compiling, evaluating and saving; the whole command "
-        "counts everything from process start to end. Both are upper bounds: the machine did other "
+        "one, which evaluations during training chose, on other starts. ± is the standard "
+        "deviation over seeds. Training seconds leave out compiling, evaluating and saving; the "
+        "whole command counts everything from process start to end. Both are upper bounds: the "
+        "machine did other "
         "work beside most of these runs. Speed is measured [further down](#speed).",
         "",
         "The published column is what others report for PPO on the task, each with who, which "

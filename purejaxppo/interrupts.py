@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
 PARTIAL: set[Path] = set()
@@ -93,7 +94,8 @@ def _hear(read: int) -> None:
         if _TAKERS and not taken:
             taken = True
             if number[0] == signal.SIGINT:  # Ctrl-C
-                _say("stopping after this chunk, with a save; Ctrl-C once more ends at once")
+                after_the_bar = "\n" if sys.stderr.isatty() else ""
+                _say(f"{after_the_bar}{TAKEN}")
         else:
             _end(number[0])
 

@@ -74,6 +74,21 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "words"
 
 
+def test_a_run_goes_on_beside_films_and_ratings_and_clobber_leaves_what_is_not_its_own(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--config", "cartpole", "--run_dir", "run", "--eval.num_episodes", "0"]
+    assert train_command.main([*flags, "--total_timesteps", "1000"]) == 0
+    for name in ("mine.mp4", "elo.csv", "elo.png"):
+        (tmp_path / "run" / name).write_text("mine")
+    assert train_command.main([*flags, "--total_timesteps", "20000"]) == 0
+    assert "resuming at" in capsys.readouterr().out
+    assert train_command.main([*flags, "--total_timesteps", "1000", "--clobber"]) == 0
+    assert (tmp_path / "run" / "mine.mp4").read_text() == "mine"
+    assert not (tmp_path / "run" / "elo.csv").exists()  # of the run that is no more
+
+
 @toy
 def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
     from purejaxppo.envs import registry

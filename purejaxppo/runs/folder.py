@@ -28,7 +28,9 @@ log = logging.getLogger("purejaxppo")
 LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
+VERSIONS = "versions.json"
 FILM = "film.mp4"
+RATINGS = ("elo.csv", "elo.png")
 OURS = (
     "checkpoints",
     "best",
@@ -41,7 +43,8 @@ OURS = (
     "report.png",
     ".learning_curve.png",
     FILM,
-    "versions.json",
+    *RATINGS,
+    VERSIONS,
     ".config.yaml",
     copies.CODE,
     MEMBERS,
@@ -55,6 +58,8 @@ OURS = (
 def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> Iterator[None]:
     """Creates the run's folder if needed, and locks it against a second process.
 
+    A folder that a run has been made in may hold other files, too, such as films.
+
     Args:
         run_dir: the folder.
         clobber: delete the files of an earlier run, and nothing else.
@@ -67,9 +72,9 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
         if run_dir.exists() and not run_dir.is_dir():
             raise ValueError(f"{run_dir} is a file; --run_dir names a folder")
         known = {*ours, LOCK}
-        foreign = [p.name for p in run_dir.iterdir()] if run_dir.is_dir() else []
-        foreign = [name for name in foreign if name not in known and not name.endswith(".log")]
-        if foreign:
+        names = {p.name for p in run_dir.iterdir()} if run_dir.is_dir() else set()
+        foreign = sorted(name for name in names - known if not name.endswith(".log"))
+        if foreign and not {CONFIG, VERSIONS} <= names & known:
             raise ValueError(
                 f"{run_dir} holds something else than a run ({foreign[0]}); name another --run_dir"
             )
@@ -160,7 +165,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never began
     keep_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
-    if (run_dir / "versions.json").is_file():
+    if (run_dir / VERSIONS).is_file():
         return
     versions = {
         "command": sys.argv,
@@ -170,7 +175,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         "git": git_revision(),
         "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
     }
-    (run_dir / "versions.json").write_text(json.dumps(versions, indent=1), encoding="utf-8")
+    (run_dir / VERSIONS).write_text(json.dumps(versions, indent=1), encoding="utf-8")
 
 
 def git_revision() -> str:

@@ -20,6 +20,7 @@ from purejaxppo.envs.pgx import OPPONENT
 from purejaxppo.episodes import run_episodes
 from purejaxppo.runs import elo
 from purejaxppo.runs.checkpoint import restore, saved_steps
+from purejaxppo.runs.folder import RATINGS
 from purejaxppo.spaces import MASK
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
@@ -163,8 +164,9 @@ def rate(
     found = elo.ratings(score)
     steps = [agent.env_steps for agent in agents]
     rows = elo.table([RANDOM, *map(str, steps)], found, score)
-    elo.write_csv(rows, folder / "elo.csv")
-    elo.plot(steps, found, folder / "elo.png", f"{config.env.name}: {games} games of each pair")
+    table, picture = (folder / name for name in RATINGS)
+    elo.write_csv(rows, table)
+    elo.plot(steps, found, picture, f"{config.env.name}: {games} games of each pair")
     return "\n".join([elo.aligned(rows), *_notes(found, len(agents), run)])
 
 
