@@ -150,6 +150,23 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
     assert command.main(["list", "envs", "dummy"]) == 0
     pixels = capsys.readouterr().out.splitlines()[1]
     assert "uint8 [84, 84, 4] -> " in pixels and pixels.endswith(" steps")
+    assert command.main(["list", "envs", "dummy/p*"]) == 0
+    assert capsys.readouterr().out.splitlines() == [pixels]
+
+
+@toy
+def test_a_reason_of_several_tasks_is_said_once(capsys, monkeypatch):
+    from purejaxppo.envs import registry
+
+    def refuse(config, *args, **kwargs):
+        needs = "a map" if config.name.endswith("c") else "models"
+        raise ValueError(f"{config.name} needs {needs}")
+
+    monkeypatch.setattr(registry, "task_names", lambda family: ["dummy/a", "dummy/b", "dummy/c"])
+    monkeypatch.setattr(registry, "make", refuse)
+    assert command.main(["list", "envs", "dummy"]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said == {"dummy/a": "needs models", "dummy/b": "as dummy/a", "dummy/c": "needs a map"}
 
 
 @toy

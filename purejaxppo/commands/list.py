@@ -53,8 +53,9 @@ def list_envs(pattern: str = "*") -> int:
     """Prints families, or one environment per line; a family that is not installed has one line.
 
     Args:
-        pattern: "*": of all families, nothing more; the name of a family: its tasks with their
-            spaces, limits and configs; else a pattern of names, family/task, or a part of names.
+        pattern: "*": of all families, nothing more; the name of a family, or of some of its tasks
+            (family/pattern): tasks with their spaces, limits and configs; else a pattern of names
+            of several families, or a part of names.
 
     Raises:
         ValueError: no name fits.
@@ -63,9 +64,9 @@ def list_envs(pattern: str = "*") -> int:
 
     if pattern == "*":
         return list_families()
-    if pattern in registry.FAMILIES:
-        return list_tasks(pattern)
-    families, wanted = list(registry.FAMILIES), pattern.partition("/")[0]
+    families, (wanted, _, tasks) = list(registry.FAMILIES), pattern.partition("/")
+    if wanted.lower() in families and list_tasks(wanted.lower(), tasks or "*"):
+        return 0
     named = [family for family in families if _fits(family, wanted)]
     whole = pattern
     if "/" not in pattern:
@@ -98,32 +99,42 @@ def list_families() -> int:
     return 0
 
 
-def list_tasks(family: str) -> int:
-    """Prints the tasks of a family: spaces, time limit, agents, configs.
+def list_tasks(family: str, pattern: str = "*") -> int:
+    """Prints the tasks of a family that fit: spaces, time limit, agents, configs; counts them.
+
+    Why tasks cannot be made is said in full for the first of those of one reason.
 
     Raises:
         ValueError: its package is not installed.
     """
     from purejaxppo.envs import registry
 
-    configs = configs_by_task()
-    for name in registry.task_names(family):
-        said = "" if registry.FAMILIES[family].host else facts(name)
+    configs, reasons = configs_by_task(), dict[str, str]()
+    names = [n for n in registry.task_names(family) if _fits(n, f"{family}/{pattern}")]
+    for name in names:
+        try:
+            said = "" if registry.FAMILIES[family].host else facts(name)
+        except ValueError as error:
+            reason = str(error).removeprefix(f"{name} ")
+            first = reasons.setdefault(reason, name)
+            print(f"{name:42} {reason if first == name else f'as {first}'}", flush=True)
+            continue
         derived_one = [f"--config {name}"] if family in derived.SOURCES else []
         found = ", ".join(filter(None, (said, *configs.get(name, ()), *derived_one)))
         print(f"{name:42} {found}".rstrip(), flush=True)
-    return 0
+    return len(names)
 
 
 def facts(name: str) -> str:
-    """A task's spaces, time limit and number of agents; or why it cannot be made."""
+    """A task's spaces, time limit and number of agents.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
     from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
 
-    try:
-        spec = registry.make(EnvConfig(name=name), 1, evaluation=True).spec
-    except ValueError as error:
-        return str(error)
+    spec = registry.make(EnvConfig(name=name), 1, evaluation=True).spec
     limit = f"{spec.max_episode_steps} steps" if spec.max_episode_steps else "no limit"
     agents = f", {spec.num_agents} agents" if spec.num_agents > 1 else ""
     return f"{words(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
