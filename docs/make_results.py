@@ -964,8 +964,8 @@ def document() -> str:
         "one, which evaluations during training chose, on other starts. ± is the standard "
         "deviation over seeds. Training seconds leave out compiling, evaluating and saving; the "
         "whole command counts everything from process start to end. Both are upper bounds: the "
-        "machine did other "
-        "work beside most of these runs. Speed is measured [further down](#speed).",
+        "machine did other work beside most of these runs. Speed is measured "
+        "[further down](#speed).",
         "",
         "The published column is what others report for PPO on the task, each with who, which "
         "version of the task, how many steps, and what kind of number it is: as a rule the "

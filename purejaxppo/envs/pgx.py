@@ -8,7 +8,7 @@ at random or as a user's function says, such as a saved agent.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -136,6 +136,15 @@ def _board(env: Any) -> Box:
     return Box(tuple(seen.shape), *bounds, str(seen.dtype))
 
 
+def _film(env: Any, states: Iterable[Any], height: int, width: int) -> Iterator[np.ndarray]:
+    """Frames of pgx states, which do not hold what their first player observes."""
+    from purejaxppo.pictures import charts
+
+    observe = jax.jit(lambda state: env._observe(state, jnp.int32(0)))
+    boards = [jax.device_get(observe(state)) for state in states]
+    return charts.film(boards, height=height, width=width)
+
+
 class SinglePlayer:
     """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
 
@@ -173,11 +182,7 @@ class SinglePlayer:
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
         """Frames: the planes of the observation in colours."""
-        from purejaxppo.pictures import charts
-
-        observe = jax.jit(lambda state: self.env._observe(state, state.current_player))
-        boards = [jax.device_get(observe(state)) for state in states]
-        return charts.film(boards, height=height, width=width)
+        return _film(self.env, states, height, width)
 
 
 class Game:
@@ -235,11 +240,7 @@ class Game:
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
         """Frames: the board's planes as the first player sees them, in colours."""
-        from purejaxppo.pictures import charts
-
-        observe = jax.jit(lambda state: self.env._observe(state, jnp.int32(0)))
-        boards = [jax.device_get(observe(state)) for state in states]
-        return charts.film(boards, height=height, width=width)
+        return _film(self.env, states, height, width)
 
 
 class Seated(NamedTuple):
