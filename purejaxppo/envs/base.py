@@ -149,7 +149,11 @@ class Env(Protocol):
 
 
 class TaskStep(NamedTuple):
-    """Result of one step of one environment."""
+    """Result of one step of one environment.
+
+    Integers may stay integers where the space of observations has floats or bools, and in rewards:
+    they become those after the check for floats that have diverged.
+    """
 
     obs: Obs
     reward: jax.Array

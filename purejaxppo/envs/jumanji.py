@@ -51,6 +51,8 @@ TIME_LIMITS = {
 """Of tasks that have none themselves, longer than their episodes last; 0: the simulator's own."""
 CHEAP_RESETS = frozenset({"PacMan-v1"})
 """Tasks whose resets are nearly constant, so that one costs less than to fetch a start."""
+WHOLE_REWARDS = frozenset({"PacMan-v1"})
+"""Tasks whose rewards are integers and, their observations being so too, cannot diverge."""
 DEAR_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
@@ -97,6 +99,7 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
         env = _made(name, {**config.options, "time_limit": limit + 1})
     task = JumanjiTask(env, limit)
     task.cheap_reset = name in CHEAP_RESETS
+    task.whole_rewards = name in WHOLE_REWARDS
     task.fresh_fraction = 0.25 if name in DEAR_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
 
@@ -154,7 +157,7 @@ def _part(spec: Any, path: tuple[str, ...]) -> Part:
     if jnp.issubdtype(spec.dtype, jnp.floating):
         return Part(Box(shape, low, high), path, lambda x: x.reshape(shape).astype(jnp.float32))
     if not np.isfinite(high):
-        return Part(Box(shape), path, lambda x: x.reshape(shape).astype(jnp.float32))
+        return Part(Box(shape), path, lambda x: x.reshape(shape))
     count = int(high - low) + 1
     if count > MOST_KINDS:
         return Part(
@@ -163,7 +166,9 @@ def _part(spec: Any, path: tuple[str, ...]) -> Part:
             lambda x: ((x - low) / (high - low)).reshape(shape).astype(jnp.float32),
         )
     if count == 2:
-        return Part(Box(shape, 0.0, 1.0, "bool"), path, lambda x: x.reshape(shape) > low)
+        whole = spec.dtype != bool and low == 0
+        read = (lambda x: x.reshape(shape)) if whole else (lambda x: x.reshape(shape) > low)
+        return Part(Box(shape, 0.0, 1.0, "bool"), path, read)
     if picture:
         planes = (*shape[:2], count)
         kinds = jnp.arange(count) + int(low)
@@ -216,6 +221,7 @@ class JumanjiTask:
 
     frame_rate = 8.0
     cheap_reset = False
+    whole_rewards = False
     fresh_fraction = 1.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
@@ -267,7 +273,7 @@ class JumanjiTask:
         with _quietly():
             state, out = self.env.step(copy, self._to_jumanji(action))
         over = jnp.all(out.discount == 0)
-        reward = jnp.sum(out.reward).astype(jnp.float32)
+        reward = jnp.sum(out.reward).astype(jnp.int32 if self.whole_rewards else jnp.float32)
         return state, TaskStep(
             self._obs(out.observation), reward, out.last() & over, out.last() & ~over
         )

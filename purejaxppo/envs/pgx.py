@@ -176,8 +176,9 @@ class SinglePlayer:
         """One move; freeway's end is a time limit, and all others are the game's own."""
         state = self.env.step(state, action, key)
         timed = jnp.asarray(self.env.id == "minatar-freeway")
+        reward = state.rewards[0].astype(jnp.int32)  # whole in all of them: nothing can diverge
         return unseen(state), TaskStep(
-            self._obs(state), state.rewards[0], state.terminated & ~timed, state.terminated & timed
+            self._obs(state), reward, state.terminated & ~timed, state.terminated & timed
         )
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:

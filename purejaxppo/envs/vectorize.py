@@ -9,7 +9,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvState, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
-from purejaxppo.spaces import LARGEST
+from purejaxppo.spaces import LARGEST, example
 from purejaxppo.streams import STAGGER, stream
 
 
@@ -64,6 +64,14 @@ class VectorEnv:
             success_above=getattr(task, "success_above", None),
         )
 
+    def _as_declared(self, obs):
+        """Observations [N, ...], integers in the dtypes of their space."""
+
+        def cast(x, declared):
+            return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(declared.dtype)
+
+        return jax.tree.map(cast, obs, example(self.task.observation))
+
     def _starts(self, key, count: int):
         keys = jax.random.split(key, count)
         return strong_types(jax.vmap(self.task.reset)(keys))
@@ -71,7 +79,7 @@ class VectorEnv:
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
         key, start_key = jax.random.split(key)
-        task, obs = self._starts(start_key, self.spec.num_envs)
+        task, obs = starts = self._starts(start_key, self.spec.num_envs)
         in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.spec.num_envs
         begun = task
         if self.stagger:
@@ -79,13 +87,13 @@ class VectorEnv:
             begun = strong_types(jax.vmap(self.task.staggered)(keys, task))
         state = VectorState(
             task=begun,
-            fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, (task, obs)),
+            fresh=() if self.fresh_every_step else jax.tree.map(jnp.copy, starts),
             place=() if self.fresh_every_step else jnp.arange(self.spec.num_envs, dtype=jnp.int32),
             turn=jnp.zeros((), jnp.int32) if in_turn else (),
             done=jnp.zeros(self.spec.num_envs, bool),
             key=key,
         )
-        return state, obs
+        return state, self._as_declared(obs)
 
     def at(self, state: VectorState, progress: Scalar) -> VectorState:
         """Does nothing: no parameter changes; see `curriculum.CurriculumEnv`."""
@@ -117,7 +125,7 @@ class VectorEnv:
 
     def starts(self, state: VectorState) -> Starts:
         """The observations that episodes begin with until the next `refresh`."""
-        return Starts(state.fresh[1], state.place)
+        return Starts(self._as_declared(state.fresh[1]), state.place)
 
     def _next(self, state: VectorState, key):
         """(state, obs, place) [N, ...] of the episodes that would begin now."""
@@ -137,14 +145,13 @@ class VectorEnv:
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         keys = jax.random.split(step_key, self.spec.num_envs)
         task, out = jax.vmap(self.task.step)(keys, state.task, action)
-        reward = out.reward.astype(jnp.float32)
-        diverged = ~state.done & ~(bounded(reward) & bounded(out.obs))
+        diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
-            obs=select(valid, out.obs, fresh_obs),
-            reward=jnp.where(valid, reward, 0.0),
+            obs=self._as_declared(select(valid, out.obs, fresh_obs)),
+            reward=jnp.where(valid, out.reward.astype(jnp.float32), 0.0),
             terminated=terminated,
             truncated=truncated,
             valid=valid,

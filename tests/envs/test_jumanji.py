@@ -123,6 +123,29 @@ def test_rewards_of_several_agents_are_summed():
     assert out.reward == 3 and not out.terminated and not out.truncated
 
 
+def test_rewards_and_observations_of_pac_man_are_the_simulators():
+    task = make("PacMan-v1")
+    raw = task.env
+
+    @jax.jit
+    def both(state, action):
+        own = raw.step(jax.tree.map(lambda x: x, state), action)[1]
+        state, out = task.step(jax.random.key(0), state, action)
+        return state, out, own
+
+    state, _ = jax.jit(task.reset)(jax.random.key(0))
+    paid = 0
+    for action in np.random.default_rng(0).integers(4, size=40):
+        state, out, own = both(state, action)
+        assert out.reward == own.reward and out.reward.dtype == np.int32
+        for name in ("pellet_locations", "ghost_locations", "grid"):
+            np.testing.assert_array_equal(
+                out.obs[name].ravel(), getattr(own.observation, name).ravel()
+            )
+        paid += out.reward
+    assert paid >= 10
+
+
 @pytest.mark.parametrize("name", ["Minesweeper-v0", "Cleaner-v0"])
 def test_sampled_actions_are_allowed_ones(name, make_config):
     config = make_config(

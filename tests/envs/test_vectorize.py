@@ -14,7 +14,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv, bounded, stride
 from purejaxppo.envs.wrappers import TimeLimit
 from purejaxppo.rollout import collect, init_rollout
-from purejaxppo.spaces import LARGEST, Box, Discrete
+from purejaxppo.spaces import LARGEST, Box, Dict, Discrete
 from purejaxppo.types import PolicyStep
 
 STAY, END, NAN_OBS, NAN_REWARD, INF_OBS, HUGE_OBS, HUGE_REWARD = range(7)
@@ -128,6 +128,49 @@ def test_the_starts_of_an_environment_are_where_it_says():
             state, out = env.step(state, jnp.full(5, action))
         known, place = env.starts(state)
         np.testing.assert_array_equal(out.obs, known[place])
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Counts and pays in integers, beside a number that is NaN from the third step on."""
+
+    observation = Dict.of({"count": Box((1,)), "even": Box((1,), 0.0, 1.0, "bool"), "x": Box((1,))})
+    action = Discrete(2)
+    max_episode_steps: int = 50
+    cheap_reset = False
+
+    def reset(self, key):
+        """From -1."""
+        return jnp.int32(-1), self.see(jnp.int32(-1))
+
+    def see(self, count):
+        """The count, an integer that is a flag, and a float."""
+        x = jnp.where(count < 2, 0.5, jnp.nan)
+        return {"count": count[None], "even": 1 - abs(count[None]) % 2, "x": x[None]}
+
+    def step(self, key, state, action):
+        """One more; pays the count."""
+        return state + 1, TaskStep(self.see(state + 1), state + 1, jnp.array(False), False)
+
+
+@pytest.mark.parametrize("fresh_every_step", [True, False])
+def test_integers_arrive_as_their_space_says_and_floats_beside_them_are_checked(fresh_every_step):
+    env = VectorEnv(Counting(), 2, fresh_every_step=fresh_every_step)
+    state, obs = env.reset(jax.random.key(0))
+    state = env.refresh(state)
+    rows = [obs]
+    for valid, reward in ((True, 0), (True, 1), (False, 0), (True, 0)):
+        state, out = jax.jit(env.step)(state, jnp.zeros(2, jnp.int32))
+        rows.append(out.obs)
+        assert np.all(out.valid == valid) and np.all(out.reward == reward)
+        assert out.reward.dtype == np.float32 and np.all(out.diverged != valid)
+    for row, count in zip(rows, (-1, 0, 1, -1, 0), strict=True):
+        assert {name: x.dtype for name, x in row.items()} == {
+            name: np.dtype(part.dtype) for name, part in Counting.observation.spaces
+        }
+        assert np.all(row["count"] == count) and np.all(row["even"] == (count == 0))
+    if not fresh_every_step:
+        assert env.starts(state).obs["count"].dtype == np.float32
 
 
 @dataclass(frozen=True)
