@@ -57,19 +57,23 @@ class Evaluation(NamedTuple):
         r = self.returns
         if np.isnan(r).any():
             count, of = np.isnan(r).sum(), f" of {len(r)} agents" * (r.ndim > 1)
-            return f"{r.size} episodes{of}: {count} diverged, so that there is no mean return"
+            return f"{_episodes(r.size)}{of}: {count} diverged, so that there is no mean return"
         x = r.mean(axis=1) if r.ndim > 1 else r
         most = np.abs(x).max()
         mean, std, low, high = (number(y, most) for y in (x.mean(), x.std(), x.min(), x.max()))
         if r.ndim > 1:
             return (
-                f"{len(r)} agents, {r.shape[1]} episodes each: mean return {mean} ± {std} over "
+                f"{len(r)} agents, {_episodes(r.shape[1])} each: mean return {mean} ± {std} over "
                 f"agents (min {low}, max {high})"
             )
         return (
-            f"{len(r)} episodes: return {mean} ± {std} (min {low}, max {high}), length "
+            f"{_episodes(len(r))}: return {mean} ± {std} (min {low}, max {high}), length "
             f"{self.lengths.mean():.1f}"
         )
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode{'s' * (count != 1)}"
 
 
 def evaluated(config: Config) -> EnvConfig:

@@ -2,6 +2,8 @@
 
 import fnmatch
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Sequence
 
 from purejaxppo.config import derived, files
@@ -24,7 +26,12 @@ List the environments that can be trained, or the configs that come with the lib
 def main(args: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
     try:
-        return run(args)
+        code = run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has enough, as in `list envs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
+        return 0
     except (ValueError, OSError) as error:
         return fail(error)
 

@@ -143,6 +143,7 @@ def train(command: Command, place: processes.Place = processes.ALONE) -> int:
     run_dir = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
     code = session.train(config, run_dir, clobber=command.clobber, place=place)
     if command.film and not code and processes.is_main():
+        print("drawing a film of one episode ...", flush=True)
         print(film(run_dir), flush=True)
     return code
 
