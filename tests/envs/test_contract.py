@@ -204,23 +204,15 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""What `make test` records, and why; `make test-all` records all, but for `DEAREST`."""
-DEAREST = {
-    "brax": (
+"""What `make test` records, and why; `make test-all` records all, but for `BODIES`."""
+BODIES = {
+    f"brax/{name}"
+    for name in (
         *("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum"),
         *("pusher", "walker2d"),
-    ),
-    "craftax": ("Craftax-Classic-Pixels-v1", "Craftax-Pixels-v1", "Craftax-Symbolic-v1"),
-    "jaxmarl": (
-        *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
-        *(f"SMAX-{name}" for name in ("10m_vs_11m", "27m_vs_30m", "3s5z_vs_3s6z")),
-        *(f"SMAX-smacv2_{count}_units" for count in (10, 20)),
-    ),
-    "jumanji": ("MMST-v0",),
-    "pgx": ("shogi",),
-    "playground": ("AcrobotSwingup", "CartpoleSwingup", "PointMass"),
+    )
 }
-"""What takes longest to compile, of families with others that are like it: `-m slow` records it."""
+"""Of Brax, stepped as its others are, which take long to compile: `-m slow` records them."""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}
@@ -286,9 +278,7 @@ def parameter(name, backend):
     group = pytest.mark.xdist_group(f"contract-{task}")
     if name in ONE_OF_EACH_KIND and not backend:
         return pytest.param((name, backend), id=task, marks=group)
-    family, _, own = name.partition("/")
-    length = SLOW if own in DEAREST.get(family, ()) else FULL
-    return pytest.param((name, backend), id=task, marks=[group, length])
+    return pytest.param((name, backend), id=task, marks=[group, SLOW if name in BODIES else FULL])
 
 
 def allowed_action(space, key, obs, num_envs):
@@ -615,7 +605,7 @@ def test_the_lists_above_are_complete():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
-    assert {f"{family}/{x}" for family in DEAREST for x in DEAREST[family]} < {x for x, _ in ALL}
+    assert {(body, "") for body in BODIES} < set(ALL)
     recorded = {name.partition("/")[0] for name, _ in ALL}
     assert recorded == set(registry.FAMILIES) - GAMES
     assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
