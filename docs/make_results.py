@@ -6,6 +6,7 @@ In docs/scaling.md, policies.md, own_code.md and gpu.md it writes what stands be
 python docs/make_results.py
 """
 
+import functools
 import json
 import re
 import statistics
@@ -13,6 +14,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -169,7 +172,8 @@ def group(rows: Rows, *keys: str) -> dict[tuple[Any, ...], Rows]:
 
 def learning(rows: Rows) -> list[str]:
     """Configs of several seeds, then those of one: one line each, the last checkpoint first."""
-    runs = list(group(rows, "config", "flags", "device", "cores").values())
+    found = group(rows, "config", "flags", "device", "cores").values()
+    runs = sorted(found, key=lambda own: (task(own[0]["config"]), own[0]["flags"]))
     several = [own for own in runs if len(own) > 1]
     single = [own for own in runs if len(own) == 1]
     lines = [
@@ -209,6 +213,12 @@ def learning(rows: Rows) -> list[str]:
         if own[0]["config"] in WORDS
     ]
     return [*lines, "", *(f"* {word}" for word in words)]
+
+
+@functools.cache
+def task(config: str) -> str:
+    """The environment of a config."""
+    return yaml.safe_load((CONFIGS / config).read_text())["env"]["name"]
 
 
 def lasts(runs: Rows) -> list[float]:
@@ -544,7 +554,7 @@ def jax_world(rows: Rows) -> list[str]:
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
         "| --- " * 7 + "|",
     ]
-    for (env, count, _), runs in group(rows, "env", "num_envs", "device").items():
+    for (env, count, _), runs in sorted(group(rows, "env", "num_envs", "device").items()):
         speed = {run["contender"]: run["steps_per_second"] for run in runs}
         ranges = {
             run["contender"]: f"{min(run['rounds']):,} to {max(run['rounds']):,}" for run in runs
