@@ -136,11 +136,13 @@ def _board(env: Any) -> Box:
     return Box(tuple(seen.shape), *bounds, str(seen.dtype))
 
 
-def _film(env: Any, states: Iterable[Any], height: int, width: int) -> Iterator[np.ndarray]:
-    """Frames of pgx states, which do not hold what their first player observes."""
+def _film(
+    env: Any, states: Iterable[Any], height: int, width: int, player: int = 0
+) -> Iterator[np.ndarray]:
+    """Frames of pgx states, which do not hold what a player observes of them."""
     from purejaxppo.pictures import charts
 
-    observe = jax.jit(lambda state: env._observe(state, jnp.int32(0)))
+    observe = jax.jit(lambda state: env._observe(state, jnp.int32(player)))
     boards = [jax.device_get(observe(state)) for state in states]
     return charts.film(boards, height=height, width=width)
 
@@ -322,5 +324,7 @@ class Against:
         )
 
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
-        """Frames of the game."""
-        return self.game.draw([state.game for state in states], height=height, width=width)
+        """Frames of an episode: the board's planes as the agent sees them, in colours."""
+        states = list(states)
+        games, seat = [state.game for state in states], int(states[0].seat)
+        return _film(self.game.env, games, height, width, seat)

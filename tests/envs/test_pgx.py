@@ -9,6 +9,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Evaluator, evaluated
 from purejaxppo.parts import make_parts
+from purejaxppo.pictures import canvas
 from purejaxppo.rollout import collect, init_rollout
 
 pgx = pytest.importorskip("pgx")
@@ -317,11 +318,14 @@ def test_no_game_is_cut_by_its_most_moves(name):
     assert np.all(over) and not np.any(cut)
 
 
-def test_films_show_the_board(tic_tac_toe):
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
+def test_films_show_the_agents_stones_in_blue_from_either_seat(seed):
     task = registry.make_task(EnvConfig("pgx/connect_four", options={"opponent": "random"}))
-    state, _ = jax.jit(task.reset)(jax.random.key(0))
+    state, obs = jax.jit(task.reset)(jax.random.key(seed))
     after, _ = jax.jit(task.step)(jax.random.key(0), state, 3)
     states = [task.unwrap(jax.device_get(x)) for x in (state, after)]
-    frames = list(task.draw(states, height=120, width=160))
-    assert frames[0].shape == (120, 160, 3) and frames[0].dtype == np.uint8
-    assert np.any(frames[0] != frames[1])
+    before, now = task.draw(states, height=120, width=160)
+    assert now.shape == (120, 160, 3) and now.dtype == np.uint8
+    own, others = canvas.SERIES[:2] if obs["obs"]["turn"] else canvas.SERIES[1::-1]
+    assert np.any(np.all(now == own, axis=-1)) and not np.any(np.all(now == others, axis=-1))
+    assert not np.any(np.all(before == own, axis=-1))
