@@ -137,7 +137,6 @@ def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
     assert "cartpole.yaml" in found and "hopper.yaml" not in found
 
 
-@toy
 def test_a_list_ends_quietly_when_its_reader_has_enough():
     words = [sys.executable, "-m", "purejaxppo", "list", "configs"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -147,6 +146,7 @@ def test_a_list_ends_quietly_when_its_reader_has_enough():
     assert process.returncode == 0
 
 
+@toy
 def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(capsys):
     for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
         assert command.main(words) == 0

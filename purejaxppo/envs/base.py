@@ -151,8 +151,9 @@ class Env(Protocol):
 class TaskStep(NamedTuple):
     """Result of one step of one environment.
 
-    Integers may stay integers where the space of observations has floats or bools, and in rewards:
-    they become those after the check for floats that have diverged.
+    Adapters may leave integers, in `reset` and `step` alike, where a space has floats or bools, and
+    in rewards: they become those after the check for floats that have diverged, and before a user's
+    own wrapper sees them. A user's own tasks and wrappers give the dtypes of their spaces.
     """
 
     obs: Obs

@@ -18,6 +18,7 @@ from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -51,8 +52,8 @@ TIME_LIMITS = {
 """Of tasks that have none themselves, longer than their episodes last; 0: the simulator's own."""
 CHEAP_RESETS = frozenset({"PacMan-v1"})
 """Tasks whose resets are nearly constant, so that one costs less than to fetch a start."""
-WHOLE_REWARDS = frozenset({"PacMan-v1"})
-"""Tasks whose rewards are integers and, their observations being so too, cannot diverge."""
+WHOLE = frozenset({"PacMan-v1"})
+"""Tasks whose observations and rewards are integers until they have been checked (`TaskStep`)."""
 DEAR_RESETS = frozenset(
     {"Cleaner-v0", "Connector-v3", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0"}
 )
@@ -99,7 +100,7 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
         env = _made(name, {**config.options, "time_limit": limit + 1})
     task = JumanjiTask(env, limit)
     task.cheap_reset = name in CHEAP_RESETS
-    task.whole_rewards = name in WHOLE_REWARDS
+    task.whole = name in WHOLE
     task.fresh_fraction = 0.25 if name in DEAR_RESETS else 1.0
     return FlatActions(task) if isinstance(task.action, Box) else task
 
@@ -130,6 +131,7 @@ class Part(NamedTuple):
     path: tuple[str, ...]
     """Fields of the simulator's observation that lead to it."""
     read: Callable[[jax.Array], jax.Array]
+    """Integers may stay integers."""
 
 
 def parts(spec: Any, path: tuple[str, ...] = ()) -> dict[str, Part]:
@@ -221,7 +223,7 @@ class JumanjiTask:
 
     frame_rate = 8.0
     cheap_reset = False
-    whole_rewards = False
+    whole = False
     fresh_fraction = 1.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
@@ -250,6 +252,8 @@ class JumanjiTask:
             for field in part.path:
                 value = getattr(value, field)
             out[name] = part.read(jnp.asarray(value))
+            if not self.whole:
+                out[name] = as_declared(out[name], part.space)
         if self.masked:
             out[MASK] = self._mask(seen.action_mask)
         return out
@@ -273,7 +277,7 @@ class JumanjiTask:
         with _quietly():
             state, out = self.env.step(copy, self._to_jumanji(action))
         over = jnp.all(out.discount == 0)
-        reward = jnp.sum(out.reward).astype(jnp.int32 if self.whole_rewards else jnp.float32)
+        reward = jnp.sum(out.reward).astype(jnp.int32 if self.whole else jnp.float32)
         return state, TaskStep(
             self._obs(out.observation), reward, out.last() & over, out.last() & ~over
         )

@@ -34,7 +34,7 @@ Draw = Callable[[jax.Array], dict[str, jax.Array]]
 
 SETTLING = {"CheetahRun": 1 / 16}
 """Tasks that take 200 steps in a reset, and the part of all starts that is drawn before a rollout:
-of a rollout of 32 steps all starts would be six times the work."""
+of a rollout of 32 steps (of one simulator step each) all starts would be six times the work."""
 
 
 def _registry():

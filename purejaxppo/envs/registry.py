@@ -15,7 +15,7 @@ from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
-from purejaxppo.envs.wrappers import PartialObservation, TimeLimit, UnitActions
+from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions
 
 
 class Family(NamedTuple):
@@ -184,7 +184,10 @@ def _adapted(config: EnvConfig) -> Any:
 
 def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
     """An adapter's task with its parameters set, in its wrappers."""
-    task = own.wrapped(domain_randomization.vary(task, config.randomize, values), config)
+    task = domain_randomization.vary(task, config.randomize, values)
+    if config.wrappers and not hasattr(task, "agents"):
+        task = Declared(task)
+    task = own.wrapped(task, config)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or task.max_episode_steps

@@ -9,7 +9,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvState, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
-from purejaxppo.spaces import LARGEST, example
+from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
 
@@ -64,14 +64,6 @@ class VectorEnv:
             success_above=getattr(task, "success_above", None),
         )
 
-    def _as_declared(self, obs):
-        """Observations [N, ...], integers in the dtypes of their space."""
-
-        def cast(x, declared):
-            return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(declared.dtype)
-
-        return jax.tree.map(cast, obs, example(self.task.observation))
-
     def _starts(self, key, count: int):
         keys = jax.random.split(key, count)
         return strong_types(jax.vmap(self.task.reset)(keys))
@@ -93,7 +85,7 @@ class VectorEnv:
             done=jnp.zeros(self.spec.num_envs, bool),
             key=key,
         )
-        return state, self._as_declared(obs)
+        return state, as_declared(obs, self.spec.observation)
 
     def at(self, state: VectorState, progress: Scalar) -> VectorState:
         """Does nothing: no parameter changes; see `curriculum.CurriculumEnv`."""
@@ -125,7 +117,7 @@ class VectorEnv:
 
     def starts(self, state: VectorState) -> Starts:
         """The observations that episodes begin with until the next `refresh`."""
-        return Starts(self._as_declared(state.fresh[1]), state.place)
+        return Starts(as_declared(state.fresh[1], self.spec.observation), state.place)
 
     def _next(self, state: VectorState, key):
         """(state, obs, place) [N, ...] of the episodes that would begin now."""
@@ -150,7 +142,7 @@ class VectorEnv:
         terminated = valid & out.terminated.astype(bool)
         truncated = valid & out.truncated.astype(bool) & ~terminated
         step = EnvStep(
-            obs=self._as_declared(select(valid, out.obs, fresh_obs)),
+            obs=as_declared(select(valid, out.obs, fresh_obs), self.spec.observation),
             reward=jnp.where(valid, out.reward.astype(jnp.float32), 0.0),
             terminated=terminated,
             truncated=truncated,
@@ -195,11 +187,22 @@ def select(mask, on_true, on_false):
     return jax.tree.map(pick, on_true, on_false)
 
 
+def as_declared(obs, space: Space):
+    """Observations in which integers are the floats or bools that their space has."""
+
+    def cast(x, declared):
+        whole = not jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(declared.dtype) if whole and declared.dtype.kind in "fb" else x
+
+    return jax.tree.map(cast, obs, example(space))
+
+
 def bounded(tree):
     """True if no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
     leaves = jax.tree.leaves(tree)
     ok = jnp.ones(len(leaves[0]), bool)
     for x in leaves:
         if jnp.issubdtype(x.dtype, jnp.floating):
-            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1)) <= LARGEST, axis=1)
+            wide = jnp.promote_types(x.dtype, jnp.float32)  # LARGEST is infinite in float16
+            ok &= jnp.all(jnp.abs(x.reshape(len(x), -1).astype(wide)) <= LARGEST, axis=1)
     return ok

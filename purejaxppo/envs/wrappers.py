@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.envs.base import Task
-from purejaxppo.envs.vectorize import select
+from purejaxppo.envs.vectorize import as_declared, select
 from purejaxppo.spaces import Box, Dict, Space
 
 
@@ -74,6 +74,21 @@ class TimeLimit(Wrapper):
         elapsed = elapsed + 1
         truncated = jnp.logical_or(out.truncated, elapsed >= self.max_episode_steps)
         return (state, elapsed), out._replace(truncated=truncated)
+
+
+class Declared(Wrapper):
+    """Gives what a user's own wrapper may count on: the dtypes of the space, and float rewards."""
+
+    def reset(self, key):
+        """(key) -> (state, obs)."""
+        state, obs = self.task.reset(key)
+        return state, as_declared(obs, self.observation)
+
+    def step(self, key, state, action):
+        """Steps the task."""
+        state, out = self.task.step(key, state, action)
+        obs, reward = as_declared(out.obs, self.observation), jnp.asarray(out.reward, jnp.float32)
+        return state, out._replace(obs=obs, reward=reward)
 
 
 class ActionRepeat(Wrapper):

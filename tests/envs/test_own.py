@@ -10,7 +10,8 @@ from support.paths import ROOT
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.spaces import Box, Discrete
+from purejaxppo.envs.wrappers import Wrapper
+from purejaxppo.spaces import Box, Dict, Discrete, example
 
 FILE = ROOT / "tests/support/own_code.py"
 
@@ -61,6 +62,39 @@ def test_own_wrappers_are_applied_inside_out():
     assert outs[0, 0] == pytest.approx(4 * (start + 0.5))
     start, outs = steps(make("gymnax/CartPole-v1", wrappers=wraps), [1])
     assert outs[0, 0] == 4
+
+
+class SeesReward(Wrapper):
+    """Observes half of the last reward beside the observation, and keeps it."""
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.observation = Dict.of({"seen": task.observation, "paid": Box((1,))})
+
+    def reset(self, key):
+        state, obs = self.task.reset(key)
+        return (state, jnp.zeros(())), {"seen": obs, "paid": jnp.zeros(1)}
+
+    def step(self, key, state, action):
+        state, out = self.task.step(key, state[0], action)
+        obs = {"seen": out.obs, "paid": 0.5 * out.reward[None]}
+        return (state, out.reward), out._replace(obs=obs, reward=out.reward / 10)
+
+
+@pytest.mark.parametrize("name", ["pgx/minatar-breakout", "jumanji/PacMan-v1", "jumanji/Tetris-v0"])
+def test_own_wrappers_see_floats_where_a_simulator_has_integers(name):
+    pytest.importorskip(name.partition("/")[0])
+    env = make(name, wrappers=(SeesReward,))
+    state, _ = env.reset(jax.random.key(0))
+    spaces = {"seen": registry.make_task(EnvConfig(name=name)).observation, "paid": Box((1,))}
+    dtypes = jax.tree.map(lambda x: x.dtype, example(Dict.of(spaces)))
+    step, most = jax.jit(env.step), 0
+    for action in range(40):
+        state, out = step(state, jnp.full(2, action % 3))
+        np.testing.assert_allclose(out.obs["paid"][:, 0], 5 * out.reward, rtol=1e-6)
+        assert jax.tree.map(lambda x: x.dtype, out.obs) == dtypes
+        most = max(most, float(out.reward.max()))
+    assert most > 0 or name != "jumanji/PacMan-v1"
 
 
 @pytest.mark.toy

@@ -261,6 +261,8 @@ def test_large_numbers_within_the_limit_are_numbers():
     ok = bounded({"a": jnp.array([[0.0, -1e10], [0.0, 1.001e10], [jnp.nan, 0.0]])})
     np.testing.assert_array_equal(ok, [True, False, False])
     assert bounded(jnp.full((1, 2), 2**31 - 1)).all()
+    half = jnp.array([60_000.0, jnp.inf, jnp.nan], jnp.float16)
+    np.testing.assert_array_equal(bounded(half), [True, False, False])
 
 
 def test_breaking_on_a_reset_row_is_not_counted():
