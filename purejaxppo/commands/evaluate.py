@@ -94,7 +94,7 @@ def run(command: Command) -> int:
     print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
     film = None
     if command.render:
-        print(f"drawing an episode into {command.render} ...", flush=True)
+        print(f"drawing an episode of its own into {command.render} ...", flush=True)
         film = begin(agent, command.render, seed=command.seed, stochastic=how.stochastic)
     try:
         result = evaluate(

@@ -420,8 +420,8 @@ class Config(Section):
     logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
     total_timesteps: int = setting(1_000_000, low=1, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
-    ppo.rollout_length rows; rows that reset an environment are no steps, so that the count may end
-    a little below."""
+    ppo.rollout_length rows; rows that reset an environment are no steps, so that the count ends
+    below: by one for each episode, an eighth in games of seven moves."""
     seed: int = setting(0, low=0, swept=False)
     """Seed of everything random."""
     num_seeds: int = setting(1, low=1, swept=False)

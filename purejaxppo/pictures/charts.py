@@ -35,7 +35,8 @@ def _leaves(observations: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def _is_image(values: np.ndarray) -> bool:
-    return values.ndim in (3, 4) and min(values.shape[1:3]) >= 4
+    smallest = {3: 4, 4: 3}  # a board of planes may be 3 x 3
+    return min(values.shape[1:3], default=0) >= smallest.get(values.ndim, np.inf)
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:

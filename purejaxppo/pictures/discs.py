@@ -10,7 +10,8 @@ from purejaxppo.pictures.canvas import BLUE, FAINT, MUTED, ORANGE, SERIES, Canva
 ADVERSARIES = ("adversary", "leadadversary", "eve")
 """Prefixes of the names of MPE's adversaries."""
 REACH = 1.4
-"""MPE's agents start within [-1, 1]^2, and are shown up to here."""
+"""MPE's agents start within [-1, 1]^2, and are shown up to here, or as far as they go, to:"""
+FURTHEST = 3.0
 
 
 class Scene(NamedTuple):
@@ -61,15 +62,18 @@ def film(
         width: of a frame, in pixels.
     """
     scene = {"smax": smax, "mpe": mpe, "jaxnav": jaxnav}[name]
-    low, high = np.zeros(2), np.full(2, REACH)
+    scenes = [scene(env, state) for state in states]
+    low, high = np.zeros(2), np.zeros(2)
     if name == "smax":
         high = np.array([env.map_width, env.map_height], float)
     elif name == "jaxnav":
         high = np.array(env.map_obj.map_size, float)
     else:
+        edges = [(np.abs(x.centres) + x.radii[:, None]).max() for x in scenes]
+        high += np.clip(max(edges), REACH, FURTHEST)
         low = -high
-    for state in states:
-        yield _frame(scene(env, state), low, high, height, width)
+    for x in scenes:
+        yield _frame(x, low, high, height, width)
 
 
 def _frame(scene: Scene, low: np.ndarray, high: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -27,12 +27,14 @@ SMOOTHING = 12
 """Frames before and after the current one over which the camera's place is averaged."""
 STILL = 1.8
 """Largest ratio of the whole video's box to a pose's for which the camera does not move."""
+SMALLEST = 0.25
+"""What a fixed camera shows at least, of the model's extent."""
 MARGIN = 1.05
 CHILDREN = 2
 """Processes that render: without a GPU, one leaves half of two cores idle."""
 PIPE_BYTES = 2**20
 """The most that Linux grants a pipe; a frame of a video is smaller."""
-FREE, HINGE = 0, 3  # mjtJoint
+FREE, SLIDE, HINGE = 0, 2, 3  # mjtJoint
 
 
 class Poses(NamedTuple):
@@ -226,13 +228,13 @@ def place(model: Any, data: Any, pose: tuple) -> None:
 
 
 def follow(model: Any, motion: Poses) -> Camera:
-    """A camera that is fixed if the whole motion fits, and else follows it smoothly."""
+    """A camera, fixed if the whole motion fits or has limits, that else follows it smoothly."""
     low, high = _boxes(model, motion)
     half = np.median(high - low, axis=0) / 2
     whole_low, whole_high = low.min(axis=0), high.max(axis=0)
     whole = (whole_high - whole_low) / 2
-    if np.linalg.norm(whole) <= STILL * np.linalg.norm(half):
-        half = whole
+    if _stays(model) or np.linalg.norm(whole) <= STILL * np.linalg.norm(half):
+        half = whole * max(1.0, SMALLEST * model.stat.extent / max(np.linalg.norm(whole), 1e-9))
         lookat = np.tile((whole_low + whole_high) / 2, (len(low), 1))
     else:
         lookat = _smooth((low + high) / 2, SMOOTHING)
@@ -241,6 +243,12 @@ def follow(model: Any, motion: Poses) -> Camera:
     slope = np.tan(np.radians(model.vis.global_.fovy) / 2)
     distance = MARGIN * max(up, 0.75 * right) / slope + 0.5 * forward
     return Camera(lookat, distance, azimuth, elevation)
+
+
+def _stays(model: Any) -> bool:
+    """True if no joint lets a body go further than its limits, as on a table."""
+    slides = model.jnt_type == SLIDE
+    return FREE not in model.jnt_type and slides.any() and bool(model.jnt_limited[slides].all())
 
 
 def _smooth(path: np.ndarray, half: int) -> np.ndarray:

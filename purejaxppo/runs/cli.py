@@ -238,7 +238,9 @@ def _check_flag(key: str, words: list[str], hint: Any) -> Any:
     kind = typing.get_origin(hint)
     if hint is bool:
         if words:
-            raise ValueError(f"--{key} takes no value, but {words[0]!r} follows it")
+            section, dot, name = key.rpartition(".")
+            off = f"; --{section}.no_{name} switches it off" if dot else ""
+            raise ValueError(f"--{key} takes no value, but {words[0]!r} follows it{off}")
         return True
     if kind is dict:
         if len(words) % 2:

@@ -318,9 +318,10 @@ def test_no_game_is_cut_by_its_most_moves(name):
     assert np.all(over) and not np.any(cut)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
-def test_films_show_the_agents_stones_in_blue_from_either_seat(seed):
-    task = registry.make_task(EnvConfig("pgx/connect_four", options={"opponent": "random"}))
+@pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_films_show_the_agents_stones_in_blue_from_either_seat(name, seed):
+    task = registry.make_task(EnvConfig(f"pgx/{name}", options={"opponent": "random"}))
     state, obs = jax.jit(task.reset)(jax.random.key(seed))
     after, _ = jax.jit(task.step)(jax.random.key(0), state, 3)
     states = [task.unwrap(jax.device_get(x)) for x in (state, after)]

@@ -201,6 +201,19 @@ def test_smoothing_blends_sharp_edges_and_nothing_else():
     np.testing.assert_array_equal(gl.smooth(faint), faint)
 
 
+@pytest.mark.parametrize(("limits", "fixed"), [('range="-1 1"', True), ("", False)])
+def test_what_cannot_leave_is_filmed_from_a_place_that_shows_all_of_its_way(limits, fixed):
+    mujoco = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_string(f"""<mujoco><worldbody><body>
+      <joint type="slide" axis="1 0 0" {limits}/><geom size="0.02"/>
+    </body></worldbody></mujoco>""")
+    camera = mujoco_scene.follow(
+        model, mujoco_scene.poses(model, np.linspace(-0.5, 0.5, 50)[:, None])
+    )
+    assert np.allclose(camera.lookat, camera.lookat[0]) == fixed
+    assert (camera.distance > 0.5) == fixed
+
+
 def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
     motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2]])
     camera = mujoco_scene.follow(model, motion)

@@ -28,6 +28,7 @@ WRONG = [
     (["--ppo.shuffle", "rows"], "--ppo.shuffle = 'rows' is none of transitions"),
     (["--env.options", "length"], "--env.options needs pairs"),
     (["--ppo.normalize_obs", "1"], "--ppo.normalize_obs takes no value"),
+    (["--env.stagger", "false"], "--env.no_stagger switches it off"),
 ]
 
 
