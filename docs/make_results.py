@@ -549,7 +549,8 @@ def jax_world(rows: Rows) -> list[str]:
         "steps, one for each environment or, of the dearest (Craftax, Maze), a quarter of them, so "
         "that several episodes may begin alike. Of several agents, each takes steps of its own, "
         "and the number is that of worlds. Connect Four is played against a player who moves at "
-        "random, by both. Ours counts no row that only delivers an episode's first observation. "
+        "random, by both. Ours counts no row that only delivers an episode's first observation, one per "
+        "episode, which is most where random episodes are short (PacMan, Asterix). "
         "For some rows another program trained on the other core meanwhile.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
