@@ -63,6 +63,7 @@ PUBLISHED = {
     "minatar_freeway.yaml": {"58": BLINES.format("10 M steps")},
     "minatar_space_invaders.yaml": {"131": BLINES.format("10 M steps")},
     "cheetah_run.yaml": suite("825", "883", repeats=4),
+    "finger_spin.yaml": suite("570", "713", repeats=2),
     "point_mass.yaml": suite("897", "868", repeats=4),
     "cartpole_balance.yaml": suite("1000", "968"),
     "cartpole_swingup.yaml": suite("693", "729"),
@@ -549,8 +550,8 @@ def jax_world(rows: Rows) -> list[str]:
         "steps, one for each environment or, of the dearest (Craftax, Maze), a quarter of them, so "
         "that several episodes may begin alike. Of several agents, each takes steps of its own, "
         "and the number is that of worlds. Connect Four is played against a player who moves at "
-        "random, by both. Ours counts no row that only delivers an episode's first observation, one per "
-        "episode, which is most where random episodes are short (PacMan, Asterix). "
+        "random, by both. Ours counts no row that only delivers an episode's first observation, "
+        "one per episode, which is most where random episodes are short (PacMan, Asterix). "
         "For some rows another program trained on the other core meanwhile.",
         "",
         "| environment | number | ours, steps/s | range | its own, steps/s | range | ratio |",
