@@ -15,6 +15,7 @@ A further simulator is a function of its task's name, in OWN. Continuous actions
 """
 
 import argparse
+import functools
 import statistics
 import sys
 from collections.abc import Callable
@@ -65,20 +66,21 @@ def craftax(name: str) -> Own:
     return Own(lambda key: env.reset(key, params)[1], step)
 
 
-def jumanji(name: str) -> Own:
-    """AutoResetWrapper: as XLand-MiniGrid's, one branch of a condition."""
+def jumanji(name: str, *, last: bool = False) -> Own:
+    """AutoResetWrapper: as XLand-MiniGrid's, one branch of a condition; `last`: see `LAST`."""
     import jumanji
     from jumanji.wrappers import AutoResetWrapper
 
     from purejaxppo.envs.jumanji import actions
 
-    env = AutoResetWrapper(jumanji.make(name))
+    env = AutoResetWrapper(jumanji.make(name), next_obs_in_extras=last)
     masks = getattr(env.observation_spec, "action_mask", None)
     to_jumanji = actions(env.action_spec, masks and tuple(masks.shape))[1]
 
     def step(key, carried, action):
         state, timestep = env.step(carried[0], to_jumanji(action))
         said = timestep.observation, timestep.reward, timestep.last()
+        said += (timestep.extras["next_obs"],) if last else ()
         return (state, mask_of(timestep)), said
 
     def reset(key):
@@ -147,6 +149,9 @@ OWN: dict[str, Callable[[str], Own]] = {
     "pgx": pgx,
     "xminigrid": xminigrid,
 }
+LAST = {"jumanji": functools.partial(jumanji, last=True)}
+"""Simulators whose own auto-reset can also give the observation in which an episode has ended, as
+ours does: without it, what a time limit has cut cannot be bootstrapped."""
 SHORT = {"craftax": 2}
 """Steps of a call of the simulator's own loop, where one takes seconds."""
 TASKS = (
@@ -170,7 +175,11 @@ TASKS = (
     "jaxmarl/overcooked",
     "jaxmarl/hanabi",
 )
-CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
+CONTENDERS = {
+    "ours": "purejaxppo's protocol",
+    "own": "the simulator's own auto-reset",
+    "own, last": "the same with last observations",
+}
 
 
 def main() -> None:
@@ -194,7 +203,8 @@ def main() -> None:
     sizes = ["--envs", str(args.envs), "--seconds", str(args.seconds)]
     for task in args.tasks:
         worker = [sys.executable, __file__, *sizes, "--worker", task]
-        results = turns.measure({name: [*worker, name] for name in CONTENDERS}, args.repeats)
+        names = [x for x in CONTENDERS if x != "own, last" or task.partition("/")[0] in LAST]
+        results = turns.measure({name: [*worker, name] for name in names}, args.repeats)
         show(task, results)
         rows = [
             result.row(env=task, num_envs=args.envs, contender=name, about=CONTENDERS[name])
@@ -209,7 +219,9 @@ def show(task: str, results: dict[str, turns.Result]) -> None:
     for contender, (speeds, _) in results.items():
         median = statistics.median(speeds)
         print(f"{contender:36} {median:11,.0f} {min(speeds):11,.0f} {max(speeds):11,.0f}")
-    print(f"ours / own: {results['ours'].median() / results['own'].median():.2f}", flush=True)
+    for name in [name for name in results if name != "ours"]:
+        ratio = results["ours"].median() / results[name].median()
+        print(f"ours / {name}: {ratio:.2f}", flush=True)
 
 
 def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
@@ -249,7 +261,8 @@ def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
         reset, step, mask = our_reset, our_step, lambda carried: carried[1]
         refresh = lambda carried: (env.refresh(carried[0]), carried[1])  # noqa: E731
     else:
-        own, length = OWN[family](name), SHORT.get(family, LENGTH)
+        kinds = LAST if contender == "own, last" else OWN
+        own, length = kinds[family](name), SHORT.get(family, LENGTH)
 
         def step(key, state, action):
             if len(agents) > 1:

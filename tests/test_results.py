@@ -75,7 +75,9 @@ def test_jax_table_divides_our_speed_by_that_of_the_simulators_own_reset():
         {**common, "contender": "own", "steps_per_second": 200.0, "rounds": [200]},
     ]
     row = "| craftax/C | 256 | 300 | 290 to 310 | 200 | 200 to 200 | 1.50 |"
-    assert row in load_script().jax_world(rows)
+    assert f"{row}  |" in load_script().jax_world(rows)
+    last = {**common, "contender": "own, last", "steps_per_second": 100.0, "rounds": [100]}
+    assert f"{row} 3.00 |" in load_script().jax_world([*rows, last])
 
 
 def learning_row(config, seed, last, best, **more):
