@@ -6,8 +6,9 @@ Both take uniform actions, allowed ones where there are masks, for all environme
 in one compiled loop in which every observation, reward and end is read. Ours draws starts once per
 rollout of LENGTH steps where a reset costs more than to fetch a start (a start for each
 environment, or a quarter of them where starts are dearest), so that several episodes of a rollout
-may begin alike; the simulator's own wrapper computes one at every step. In games one player is
-the agent, and the other's moves are drawn at random, for both contenders. Rows of ours that only
+may begin alike; the simulator's own wrapper computes one at every step. Jumanji's is also timed
+with the observation in which an episode ends, which ours always gives. In games one player is the
+agent, and the other's moves are drawn at random, for all contenders. Rows of ours that only
 deliver a new episode's first observation are no steps; of several agents, each takes steps of its
 own. Contenders are processes that take turns; rows go to benchmarks/results/jax_world.jsonl.
 
@@ -152,6 +153,7 @@ OWN: dict[str, Callable[[str], Own]] = {
 LAST = {"jumanji": functools.partial(jumanji, last=True)}
 """Simulators whose own auto-reset can also give the observation in which an episode has ended, as
 ours does: without it, what a time limit has cut cannot be bootstrapped."""
+KINDS = {"own": OWN, "own, last": LAST}
 SHORT = {"craftax": 2}
 """Steps of a call of the simulator's own loop, where one takes seconds."""
 TASKS = (
@@ -203,7 +205,8 @@ def main() -> None:
     sizes = ["--envs", str(args.envs), "--seconds", str(args.seconds)]
     for task in args.tasks:
         worker = [sys.executable, __file__, *sizes, "--worker", task]
-        names = [x for x in CONTENDERS if x != "own, last" or task.partition("/")[0] in LAST]
+        family = task.partition("/")[0]
+        names = ["ours", *(name for name, kind in KINDS.items() if family in kind)]
         results = turns.measure({name: [*worker, name] for name in names}, args.repeats)
         show(task, results)
         rows = [
@@ -261,8 +264,7 @@ def work(task: str, contender: str, num_envs: int, seconds: float) -> None:
         reset, step, mask = our_reset, our_step, lambda carried: carried[1]
         refresh = lambda carried: (env.refresh(carried[0]), carried[1])  # noqa: E731
     else:
-        kinds = LAST if contender == "own, last" else OWN
-        own, length = kinds[family](name), SHORT.get(family, LENGTH)
+        own, length = KINDS[contender][family](name), SHORT.get(family, LENGTH)
 
         def step(key, state, action):
             if len(agents) > 1:

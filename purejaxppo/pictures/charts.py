@@ -35,8 +35,8 @@ def _leaves(observations: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def _is_image(values: np.ndarray) -> bool:
-    smallest = {3: 4, 4: 3}  # a board of planes may be 3 x 3
-    return min(values.shape[1:3], default=0) >= smallest.get(values.ndim, np.inf)
+    smallest = 3 if values.ndim == 4 else 4  # a board of planes may be 3 x 3
+    return values.ndim in (3, 4) and min(values.shape[1:3]) >= smallest
 
 
 def grids(images: np.ndarray, *, height: int, width: int) -> Iterator[np.ndarray]:

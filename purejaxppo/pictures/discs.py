@@ -9,9 +9,8 @@ from purejaxppo.pictures.canvas import BLUE, FAINT, MUTED, ORANGE, SERIES, Canva
 
 ADVERSARIES = ("adversary", "leadadversary", "eve")
 """Prefixes of the names of MPE's adversaries."""
-REACH = 1.4
-"""MPE's agents start within [-1, 1]^2, and are shown up to here, or as far as they go, to:"""
-FURTHEST = 3.0
+REACH = 1.4, 3.0
+"""MPE's agents start within [-1, 1]^2: how far is shown at least, and at most if they go there."""
 
 
 class Scene(NamedTuple):
@@ -70,7 +69,7 @@ def film(
         high = np.array(env.map_obj.map_size, float)
     else:
         edges = [(np.abs(x.centres) + x.radii[:, None]).max() for x in scenes]
-        high += np.clip(max(edges), REACH, FURTHEST)
+        high += np.clip(max(edges), *REACH)
         low = -high
     for x in scenes:
         yield _frame(x, low, high, height, width)

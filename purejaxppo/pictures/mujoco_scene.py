@@ -28,7 +28,7 @@ SMOOTHING = 12
 STILL = 1.8
 """Largest ratio of the whole video's box to a pose's for which the camera does not move."""
 SMALLEST = 0.25
-"""What a fixed camera shows at least, of the model's extent."""
+"""Part of a model's extent that is shown at least, where no body can leave (`_stays`)."""
 MARGIN = 1.05
 CHILDREN = 2
 """Processes that render: without a GPU, one leaves half of two cores idle."""
@@ -233,8 +233,9 @@ def follow(model: Any, motion: Poses) -> Camera:
     half = np.median(high - low, axis=0) / 2
     whole_low, whole_high = low.min(axis=0), high.max(axis=0)
     whole = (whole_high - whole_low) / 2
-    if _stays(model) or np.linalg.norm(whole) <= STILL * np.linalg.norm(half):
-        half = whole * max(1.0, SMALLEST * model.stat.extent / max(np.linalg.norm(whole), 1e-9))
+    stays, size = _stays(model), np.linalg.norm(whole)
+    if stays or size <= STILL * np.linalg.norm(half):
+        half = whole * max(1.0, stays * SMALLEST * model.stat.extent / max(size, 1e-9))
         lookat = np.tile((whole_low + whole_high) / 2, (len(low), 1))
     else:
         lookat = _smooth((low + high) / 2, SMOOTHING)

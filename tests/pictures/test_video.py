@@ -214,6 +214,17 @@ def test_what_cannot_leave_is_filmed_from_a_place_that_shows_all_of_its_way(limi
     assert (camera.distance > 0.5) == fixed
 
 
+def test_a_large_place_around_a_robot_is_not_shown_whole():
+    mujoco = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
+      <geom size="0.1" pos="50 0 0"/><geom size="0.1" pos="-50 0 0"/>
+      <body><freejoint/><geom size="0.1"/></body>
+    </worldbody></mujoco>""")
+    pose = [0.0, 0, 0, 1, 0, 0, 0]
+    camera = mujoco_scene.follow(model, mujoco_scene.poses(model, [pose] * 50))
+    assert camera.distance < 1
+
+
 def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
     motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2]])
     camera = mujoco_scene.follow(model, motion)
