@@ -100,10 +100,29 @@ def _hear(read: int) -> None:
             _end(number[0])
 
 
+def end_children() -> None:
+    """Sends SIGTERM to all processes that this one started, and to those that these started.
+
+    Environments that step in threads of this process may leave some behind. Reads /proc of Linux.
+    """
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(stat.parent.name))
+    pending = [os.getpid()]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            pending.append(child)
+            with contextlib.suppress(OSError):
+                os.kill(child, signal.SIGTERM)
+
+
 def _end(number: int) -> None:
     """Ends the process without waiting for anything that it is doing."""
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)
+    end_children()
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
     flush.join(FLUSH_SECONDS)

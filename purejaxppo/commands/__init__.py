@@ -1,14 +1,18 @@
 """The commands, a module each."""
 
+import atexit
 import gc
 import importlib
 import os
 from types import ModuleType
 
+from purejaxppo import interrupts
+
 
 def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
     keep_programs()
+    atexit.register(interrupts.end_children)
     gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays
 
 

@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -183,6 +184,16 @@ class Report(gymnasium.Env):
             time.sleep(60)
         print("chatter")
         return self.obs(), 0.0, False, False, {}
+
+
+class Parent(Faulty):
+    """Starts a process that ignores SIGHUP and writes its id into `folder`."""
+
+    def __init__(self, folder, fault="", stubborn=False):
+        super().__init__(fault)
+        trap = "trap '' HUP TERM" if stubborn else "trap '' HUP"
+        script = f"{trap}; touch $0/$$; while true; do sleep 0.5; done"
+        subprocess.Popen(["sh", "-c", script, str(folder)])
 
 
 class Compound(gymnasium.Env):

@@ -255,10 +255,9 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Waits a moment, then ends the process group."""
+    """Waits a moment, then kills the processes of the group that are left."""
     _release(process)
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(keeper.GRACE_SECONDS + 1.0)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-        process.wait()
+    _kill(process)
+    process.wait()

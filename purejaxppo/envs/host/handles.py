@@ -14,6 +14,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+from purejaxppo.envs.host import keeper
 from purejaxppo.envs.host.worker import GRACE_SECONDS, Fault, serve
 
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -119,17 +120,19 @@ class ProcessHandle(Handle):
         self.connection, theirs = Pipe()
         with theirs:
             fds = (theirs.fileno(), memory, self._trace.fileno())
-            parental = threading.current_thread() is threading.main_thread()
-            arguments = [*fds, os.getpid(), int(parental)]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, json.dumps([*map(str, sys.path)])]
-                + [str(argument) for argument in arguments],
+                [sys.executable, "-c", BOOT, json.dumps([*map(str, sys.path)]), *map(str, fds)],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # prints of environments are no output of this program
                 pass_fds=fds,
                 start_new_session=True,  # so that it can be ended with its own children
                 env={**ONE_THREAD, **os.environ},
             )
+
+    @property
+    def group(self) -> int:
+        """The id of the process group of the worker and its children."""
+        return self._process.pid
 
     def alive(self) -> bool:
         """True if the process runs."""
@@ -180,13 +183,13 @@ class ProcessHandle(Handle):
         self._signal(signal.SIGKILL)
 
     def release(self) -> None:
-        """Closes the trace file."""
+        """Closes the trace file and kills children that the worker left behind."""
         self._trace.close()
+        self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.group, number)
 
 
 class ThreadHandle(Handle):
@@ -224,7 +227,33 @@ class ThreadHandle(Handle):
         self._lost = True
 
 
-def stop_all(workers: list[Handle]) -> None:
+class Guard:
+    """A process that kills worker processes and their children when this process ends."""
+
+    def __init__(self) -> None:
+        """Starts the process."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, keeper.GROUPS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, worker: ProcessHandle) -> None:
+        """Guards one more worker."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % worker.group)
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Ends the process, after the workers have ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def stop_all(workers: list[Handle], guard: Guard | None) -> None:
     """Closes the pipes, upon which workers exit, and ends those that do not."""
     for worker in workers:
         worker.connection.close()
@@ -237,3 +266,5 @@ def stop_all(workers: list[Handle]) -> None:
             worker.join(max(0.0, deadline - time.monotonic()))
     for worker in workers:
         worker.release()
+    if guard:
+        guard.close()

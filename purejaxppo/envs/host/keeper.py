@@ -1,13 +1,19 @@
-"""Keeper of a game: a process that starts it, writes its output to a log, and ends with it.
+"""Processes that end other processes when the trainer ends, even if it is killed.
 
     python keeper.py LOG LARGEST_LOG COMMAND...
 
-It imports the standard library alone, so that it starts within milliseconds. Its standard input is
-a pipe that the trainer holds open: when the trainer ends, however it ends, the pipe closes, and the
-game and all processes that it started are ended. The exit code is the game's; 128 + n says that
-signal n ended the game, and 127 that there was nothing to start.
+starts a game, writes its output to a log, and ends with it. The exit code is the game's; 128 + n
+says that signal n ended the game, and 127 that the command was not found.
+
+    python keeper.py --groups
+
+reads the ids of process groups, one per line, and kills those that are left when the trainer ends.
+
+Both import the standard library alone, so that they start within milliseconds. Standard input is a
+pipe that the trainer holds open: it closes when the trainer ends, however it ends.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,12 +21,34 @@ import sys
 import threading
 import time
 
-GRACE_SECONDS = 2.0  # for a game to end by itself after the trainer has
+GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer has
+PATROL_SECONDS = 0.05  # between checks that they have ended
+GROUPS = "--groups"
+
+
+def end_groups() -> None:
+    """Reads ids of process groups until standard input closes, then kills those that are left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    groups = [int(line) for line in sys.stdin]
+    end = time.monotonic() + GRACE_SECONDS
+    while any([signalled(group, 0) for group in groups]) and time.monotonic() < end:
+        time.sleep(PATROL_SECONDS)
+    for group in groups:
+        signalled(group, signal.SIGKILL)
+
+
+def signalled(group: int, number: int) -> bool:
+    """Sends a signal to a process group; False if it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        return True
+    return False
 
 
 def keep(log: str, largest: int, command: list[str]) -> int:
     """Runs the game until it ends, or the trainer does: -> exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle
+    signal.signal(signal.SIGTERM, lambda *_: None)  # a handler, which the game does not inherit
     try:
         game = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -31,11 +59,13 @@ def keep(log: str, largest: int, command: list[str]) -> int:
         return 127
     copying = threading.Thread(target=copy, args=(game.stdout, log, largest), daemon=True)
     copying.start()
-    threading.Thread(target=end_with_trainer, args=(game,), daemon=True).start()
+    alone = threading.Event()
+    threading.Thread(target=end_with_trainer, args=(game, alone), daemon=True).start()
     code = game.wait()
     copying.join(1.0)  # what it said last
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.killpg(0, signal.SIGTERM)  # its own children
+    if alone.is_set():
+        os.killpg(0, signal.SIGKILL)
+    os.killpg(0, signal.SIGTERM)  # its children; the trainer kills those that ignore it
     return code if code >= 0 else 128 - code
 
 
@@ -50,15 +80,19 @@ def copy(source, log: str, largest: int) -> None:
         file.write(line)
 
 
-def end_with_trainer(game: subprocess.Popen) -> None:
-    """Ends the whole group of processes once standard input closes."""
+def end_with_trainer(game: subprocess.Popen, alone: threading.Event) -> None:
+    """Ends the whole group of processes once standard input closes, and sets `alone`."""
     while os.read(0, 4096):
         pass
+    alone.set()
     end = time.monotonic() + GRACE_SECONDS
     while game.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
+        time.sleep(PATROL_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    sys.exit(keep(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    if sys.argv[1] == GROUPS:
+        end_groups()
+    else:
+        sys.exit(keep(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -5,15 +5,11 @@ environment, and not the script that started it.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import mmap
-import os
 import random
 import signal
 import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -133,33 +129,10 @@ def _close(envs: list[Any]) -> None:
             traceback.print_exc()  # the owner has ended, and the others are to be closed
 
 
-def main(connection: int, memory: int, trace: int, parent: int, parental: int) -> None:
-    """Runs a worker process, given its open files and its parent."""
+def main(connection: int, memory: int, trace: int) -> None:
+    """Runs a worker process, given its open files; `handles.Guard` ends it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
-    _die_with(parent, bool(parental))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     serve(Connection(connection), memory)
-
-
-def _die_with(parent: int, parental: bool) -> None:
-    """Ends this process when its parent ends, even if the environment hangs.
-
-    Linux does so itself, but when the thread that started the process ends: hence it is used only
-    where that was the main thread. Elsewhere a thread polls the parent.
-    """
-    if parental and sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # the parent ended before
-        os._exit(1)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(PATROL_SECONDS)
-    time.sleep(GRACE_SECONDS)  # an idle worker finds the pipe closed, and closes its environments
-    os._exit(1)

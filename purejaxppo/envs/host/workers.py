@@ -17,7 +17,14 @@ from typing import Any, Literal
 import numpy as np
 
 from purejaxppo.envs.host.factory import Maker, make_one, make_spec
-from purejaxppo.envs.host.handles import Handle, ProcessHandle, ThreadHandle, WorkerError, stop_all
+from purejaxppo.envs.host.handles import (
+    Guard,
+    Handle,
+    ProcessHandle,
+    ThreadHandle,
+    WorkerError,
+    stop_all,
+)
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.worker import PATROL_SECONDS, EnvInfo, Job
@@ -64,14 +71,20 @@ class WorkerPool:
         self.timeout = timeout
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
-        self._stop = weakref.finalize(self, stop_all, self._workers)
+        guard = Guard() if kind == "process" else None
+        self._stop = weakref.finalize(self, stop_all, self._workers, guard)
         count = min(num_workers or cpu_cores(), num_envs)
         bounds = [num_envs * i // count for i in range(count + 1)]
         memory = _shared_file()
         try:
             for index in range(count):
-                worker = ProcessHandle if kind == "process" else ThreadHandle
-                self._workers.append(worker(index, bounds[index], bounds[index + 1], memory))
+                envs = bounds[index], bounds[index + 1]
+                if guard:
+                    process = ProcessHandle(index, *envs, memory)
+                    self._workers.append(process)
+                    guard.add(process)
+                else:
+                    self._workers.append(ThreadHandle(index, *envs, memory))
             self._gather("start", START_SECONDS)
             self._begin(make, seed if kind == "process" else None, memory)
         except BaseException:

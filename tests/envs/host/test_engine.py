@@ -158,6 +158,20 @@ time.sleep(60)
     assert gone(number)
 
 
+def test_a_child_that_ignores_sigterm_ends_with_a_game_that_quits(tmp_path):
+    script = "trap '' TERM HUP; echo there; while true; do sleep 0.5; done"
+    code = f"""
+import subprocess, sys
+child = subprocess.Popen(["sh", "-c", {script!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+"""
+    engine = start(tmp_path, code)
+    engine._process.wait(10.0)
+    assert group(engine.pid)
+    engine.close()
+    assert gone(engine.pid)
+
+
 def test_free_ports_are_free_and_a_taken_one_is_named():
     port = free_port()
     with listen(port), pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):

@@ -527,3 +527,93 @@ def test_a_script_without_a_guard_may_leave_its_pool_open():
     assert parent.returncode == 0
     assert err == ""
     assert wait_until_gone([int(pid) for pid in out.split()]) == []
+
+
+# Children of environments
+
+
+def children(folder, count, seconds=20.0):
+    """The ids of processes that environments have started, once there are `count`."""
+    deadline = time.monotonic() + seconds
+    while len(list(folder.iterdir())) < count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    pids = [int(file.name) for file in folder.iterdir()]
+    assert len(pids) == count
+    return pids
+
+
+@linux
+@pytest.mark.parametrize(
+    "fault", ["", "exit", *(pytest.param(x, marks=pytest.mark.full) for x in ("step", "hang"))]
+)
+def test_children_of_environments_end_with_their_worker(fault, tmp_path):
+    maker = example("Parent", folder=str(tmp_path), fault=fault, stubborn=True)
+    with WorkerPool(maker, 2, num_workers=2, timeout=3.0 if fault == "hang" else 30.0) as pool:
+        pids = children(tmp_path, 2)
+        assert all(map(lives, pids))
+        if fault:
+            with pytest.raises(WorkerError):
+                run(pool)
+        else:
+            run(pool)
+            pool.close()
+        assert wait_until_gone(pids, 2.0) == []
+
+
+ENDING = """
+import os, signal, sys, threading
+from pathlib import Path
+from purejaxppo import commands, interrupts
+from purejaxppo.envs.host.workers import WorkerPool, make_spec
+
+commands.begin_process()
+interrupts.listen()
+maker = make_spec({env!r}, (), {{"folder": {folder!r}, "stubborn": {stubborn}}}, 9)
+pool = WorkerPool(maker, 2, num_workers=2, kind={kind!r})
+pool.reset(0)
+print("ready", flush=True)
+if sys.stdin.readline() == "raise":
+    raise ValueError("a failure")
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("thread", "return"),
+        ("thread", "raise"),
+        ("thread", signal.SIGTERM),
+        pytest.param("process", "raise", marks=pytest.mark.full),
+        pytest.param("process", signal.SIGTERM, marks=pytest.mark.full),
+        ("process", signal.SIGKILL),
+    ],
+)
+def test_children_of_environments_end_with_the_command(kind, end, tmp_path):
+    script = ENDING.format(
+        env=f"{EXAMPLE_ENVS}:Parent",
+        folder=str(tmp_path),
+        stubborn=kind == "process",
+        kind=kind,
+    )
+    pipe = subprocess.PIPE
+    command = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert command.stdout.readline() == "ready\n"
+    pids = children(tmp_path, 2)
+    assert all(map(lives, pids))
+    if isinstance(end, str):
+        command.stdin.write(end)
+        command.stdin.close()
+    else:
+        command.send_signal(end)
+    command.wait(20.0)
+    command.stdout.close()
+    command.stdin.close()
+    assert command.returncode == {"return": 0, "raise": 1, 15: 143, 9: -9}[end]
+    assert wait_until_gone(pids, 8.0) == []
