@@ -2,8 +2,8 @@
 
     python official_trainer.py FOLDER_OF_THE_PACKAGE PLAYER SEED STEPS PORT [ARGUMENT ...]
 
-For every agent by id: its decisions (observation, mask, reward) and its end. Actions are those of
-`policy`, which a test takes, too.
+For every agent by id a list of its episodes: their decisions (observation, mask, reward) and their
+end. Actions are those of `policy`, which a test takes, too.
 """
 
 import json
@@ -19,7 +19,7 @@ def policy(obs: np.ndarray, branches: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: list[str]) -> dict:
-    """The agents by id."""
+    """The agents' episodes by id."""
     sys.path.insert(0, folder)
     from mlagents_envs.base_env import ActionTuple
     from mlagents_envs.environment import UnityEnvironment
@@ -29,7 +29,7 @@ def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: 
     env = UnityEnvironment(
         player, seed=seed, no_graphics=True, base_port=port, additional_args=arguments
     )
-    seen: dict[int, dict] = {}
+    seen: dict[int, list[dict]] = {}
     try:
         env.reset()
         for _ in range(steps):
@@ -48,18 +48,26 @@ def main(folder: str, player: str, seed: int, steps: int, port: int, arguments: 
     return seen
 
 
-def record(seen: dict[int, dict], name: str, asking, over) -> None:
-    """Adds a behaviour's steps."""
+def record(seen: dict[int, list[dict]], name: str, asking, over) -> None:
+    """Adds a behaviour's steps: ends come before the decisions of the same message."""
+    for i, number in enumerate(over.agent_id):
+        reward = float(over.reward[i] + over.group_reward[i])
+        end = [over.obs[0][i].tolist(), reward, bool(over.interrupted[i])]
+        episode(seen, int(number), name)["end"] = end
     for i, number in enumerate(asking.agent_id):
-        agent = seen.setdefault(int(number), {"behaviour": name, "decisions": [], "end": None})
         masks = asking.action_mask
         allowed = [] if masks is None else [int(not x) for mask in masks for x in mask[i]]
         reward = float(asking.reward[i] + asking.group_reward[i])
-        agent["decisions"].append([asking.obs[0][i].tolist(), allowed, reward])
-    for i, number in enumerate(over.agent_id):
-        agent = seen.setdefault(int(number), {"behaviour": name, "decisions": [], "end": None})
-        reward = float(over.reward[i] + over.group_reward[i])
-        agent["end"] = [over.obs[0][i].tolist(), reward, bool(over.interrupted[i])]
+        decision = [asking.obs[0][i].tolist(), allowed, reward]
+        episode(seen, int(number), name)["decisions"].append(decision)
+
+
+def episode(seen: dict[int, list[dict]], number: int, name: str) -> dict:
+    """An agent's present episode."""
+    episodes = seen.setdefault(number, [])
+    if not episodes or episodes[-1]["end"]:
+        episodes.append({"behaviour": name, "decisions": [], "end": None})
+    return episodes[-1]
 
 
 if __name__ == "__main__":

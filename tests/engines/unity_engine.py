@@ -2,9 +2,11 @@
 
     python unity_engine.py --mlagents-port PORT --scenario NAME [--agents N] [--period N] ...
 
-It is the gRPC client, asks for decisions every `period` ticks, ends episodes between them, gives
-agents that come back new ids, matches actions with agents by their position, and ends with an error
-where Unity would crash: when there are fewer or more actions than agents that asked.
+It is the gRPC client, asks for decisions every `period` ticks and ends episodes between them. An
+agent keeps its id over episodes, so that its end and its next decision may be in one message; only
+one that pauses, as if it were disabled and enabled again, has a new id. Actions are matched with
+agents by their position, and it ends with an error where Unity would crash: when there are fewer or
+more actions than agents that asked.
 """
 
 import argparse
@@ -36,7 +38,8 @@ class Agent:
     game: "Game"
     behaviour: str
     number: int
-    id: int = 0
+    id: int = 0  # 0 while it is disabled
+    episode: int = 0
     age: int = 0
     reward: float = 0.0
     action: np.ndarray = field(default_factory=lambda: np.zeros(3))
@@ -44,8 +47,10 @@ class Agent:
     back: int = 0  # the tick at which it begins anew
 
     def begin(self) -> None:
-        """An episode under a new id."""
-        self.id, self.age, self.reward = next(self.game.ids), 0, 0.0
+        """Begins an episode, under a new id if the agent was disabled."""
+        self.id = self.id or next(self.game.ids)
+        self.episode += 1
+        self.age, self.reward = 0, 0.0
         self.goal = self.game.random.uniform(-0.8, 0.8)
         if self.game.options.parameter:
             self.goal = self.game.parameters[self.game.options.parameter]()
@@ -79,15 +84,16 @@ class Agent:
             paid += 1.0 - abs(value - self.goal)
         if options.actions in ("discrete", "hybrid", "branches"):
             paid += float(choice == self.best())
-        if options.nan and self.id % 5 == 3 and self.age == 2:
+        if options.nan and (self.number + self.episode) % 5 == 3 and self.age == 2:
             paid = math.nan
         self.reward += paid / options.period
         self.age += 1
         if self.age >= options.length * options.period - (self.number % options.stagger):
             self.game.outbox.append((self, self.info(done=True, cut=options.cut)))
-            self.back = self.game.tick + options.pause
-            self.id = 0
-            if not options.pause:
+            if options.pause:
+                self.back = self.game.tick + options.pause
+                self.id = 0
+            else:
                 self.begin()
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from support.runs import train
 from support.unity import ENGINE, make_player
 
 import purejaxppo as ppo
+from purejaxppo.agents.decisions import begins
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import SimulatorError
@@ -133,6 +136,54 @@ def test_an_agents_pause_leaves_its_slot_empty_and_max_step_truncates(path):
     # Agent 1 asks twice, pauses and takes the slot that agent 0 has left; agent 0 asks three times.
     assert ends == [[1, 1], [2, 0], [5, 0], [7, 1]]
     assert [out.absent[0] for out in rows] == [False, False, True, False, False, True, True, False]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
+    """Episodes of 3 decisions: rows 0, 1 and 2 decide, row 3 brings the next first observation."""
+    options = {"arguments": f"--agents 1 --length 3{' --cut' * cut}", "timeout": 20.0}
+    env = registry.make(EnvConfig(name=f"unity/{path}", num_envs=1, options=options), 1, seed=3)
+    valid, ended, age, start = [], [], [], []
+    try:
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
+        step, absent = jax.jit(env.step), jnp.zeros(1, bool)
+        for _ in range(9):
+            state, out = step(state, jnp.zeros((1, 2)))
+            start += begins(out.valid, out.diverged, absent, out.at_once).tolist()
+            valid += out.valid.tolist()
+            ended += (out.truncated if cut else out.terminated).tolist()
+            age += [round(10 * float(out.obs[0, 1]))]
+            absent = out.absent
+    finally:
+        env.close()
+    no, yes = False, True
+    assert valid == [yes, yes, yes, no, yes, yes, yes, no, yes]
+    assert ended == [no, no, yes, no, no, no, yes, no, no]
+    assert age == [1, 2, 3, 0, 1, 2, 3, 0, 1]  # the terminal rows have the true last observation
+    assert start == [no, no, no, yes, no, no, no, yes, no]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("arguments", "capacities"),
+    [
+        ("--agents 1", (1,)),
+        ("--agents 5 --period 5 --offset 1", (5,)),  # one agent a tick
+        ("--agents 3 --period 4 --offset 3 --behaviours A,B", (3, 3)),
+        ("--agents 2 --period 3 --offset 1 --length 1 --stagger 2", (2,)),  # ends before agent 1
+        ("--agents 2 --length 1 --pause 1", (2,)),  # new ids after each decision
+    ],
+)
+def test_slots_are_counted_over_a_whole_decision_period(arguments, capacities, path):
+    players = play(path, arguments)
+    try:
+        assert players.layout.capacities == capacities
+        players.reset(0)
+        for _ in range(12):
+            players.step(still(players))
+    finally:
+        players.close()
 
 
 @pytest.mark.toy
@@ -300,7 +351,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
     (tmp_path / "echo.py").write_text(OWN)
     record = tmp_path / "heard"
     name = f"{tmp_path / 'echo.py'}:Echo"
-    players = play(path, f"--record {record}", own_channels=name)
+    players = play(path, f"--record {record}", asked={"": 1}, own_channels=name)
     try:
         players.reset(0)
         players.step(still(players))

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ pytestmark = [
 
 
 def official(path, arguments):
-    """The agents that the package sees, by id."""
+    """The episodes that the package sees, by (id, number of the episode)."""
     command = [sys.executable, TRAINER, FOLDER, path, SEED, STEPS, free_port(), *arguments.split()]
     out = subprocess.run(
         [*map(str, command)],
@@ -54,7 +55,11 @@ def official(path, arguments):
         timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     ).stdout
-    return {int(number): agent for number, agent in json.loads(out).items()}
+    return {
+        (int(number), k): episode
+        for number, episodes in json.loads(out).items()
+        for k, episode in enumerate(episodes)
+    }
 
 
 def actions(layout, obs):
@@ -70,13 +75,13 @@ def actions(layout, obs):
 
 
 def ours(path, arguments):
-    """The agents that our rows show, by id."""
+    """The episodes that our rows show, by (id, number of the episode)."""
     spec = PlayerSpec(path, arguments=arguments)
     player = Player(spec, SEED)
     player.connect()
     players = Players(spec, probe(player, {"": 6}), 1, ready=[player])
     (world,) = players._worlds
-    seen = {}
+    seen, begun = {}, Counter()
 
     def note(obs, reward):
         vectors = obs["obs"] if isinstance(obs, dict) else obs
@@ -84,7 +89,8 @@ def ours(path, arguments):
         mask = mask["discrete"] if isinstance(mask, dict) else mask
         for number, slot in world.slot_of.items():
             if world.asked[slot]:
-                agent = seen.setdefault(number, {"decisions": [], "end": None, "slot": slot})
+                key = number, begun[number]
+                agent = seen.setdefault(key, {"decisions": [], "end": None})
                 allowed = [] if mask is None else mask[slot].tolist()
                 agent["decisions"].append([vectors[slot].tolist(), allowed, float(reward[slot])])
 
@@ -99,7 +105,8 @@ def ours(path, arguments):
             for number, slot in before.items():
                 if out.terminated[slot] or out.truncated[slot]:
                     last = vectors[slot].tolist(), float(out.reward[slot])
-                    seen[number]["end"] = [*last, bool(out.truncated[slot])]
+                    seen[number, begun[number]]["end"] = [*last, bool(out.truncated[slot])]
+                    begun[number] += 1
             note(obs, out.reward)
     finally:
         players.close()

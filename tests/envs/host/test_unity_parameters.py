@@ -143,7 +143,8 @@ def test_each_episode_draws_anew(value, mean, spread, least, largest, path):
 def test_the_range_of_a_randomized_value_is_a_share_of_it_and_seeds_differ(path, tmp_path):
     record = tmp_path / "heard"
     arguments = f"{GOAL} --record {record}"
-    settings = {"options": {"parameters.goal": 0.4}, "randomize": {"goal": 0.5}}
+    options = {"parameters.goal": 0.4, "max_agents": 1}
+    settings = {"options": options, "randomize": {"goal": 0.5}}
     drawn = []
     for seed in (3, 4, 3):
         env = make(path, arguments, 2, seed=seed, **settings)
@@ -212,7 +213,7 @@ def test_a_player_that_is_started_again_has_the_values_of_now(path, tmp_path):
         path,
         f"{GOAL} --fault die --record {record}",
         curriculum={"goal": "0.5 to 0"},
-        options={"restarts": 1},
+        options={"restarts": 1, "max_agents": 1},
     )
     try:
         step = jax.jit(env.step)
@@ -276,7 +277,7 @@ def test_parameters_that_change_before_the_first_step_begin_the_episodes_anew(pa
     player = Player(spec, 0)
     try:
         player.connect()
-        probe(player, {"": 0})
+        probe(player, {"": 1})
         begun = player.first
         player.tell({"goal": Parameter("constant", (0.5,))})
         assert player.first is begun is not None

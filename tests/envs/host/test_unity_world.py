@@ -166,8 +166,9 @@ def test_an_agent_that_ends_before_it_asked_has_made_no_decision():
 def test_max_step_truncates_and_shows_the_true_last_observation():
     world = make_world(slots=1)
     begin(world, agent(1))
-    out = row(world, [0], agent(1, 9.0, done=True, max_step_reached=True), agent(2, 0.5))
+    out = row(world, [0], agent(1, 9.0, done=True, max_step_reached=True), agent(1, 0.5))
     assert (out["terminated"], out["truncated"], out["obs"]) == ([False], [True], [9.0])
+    assert row(world, [0])["obs"] == [0.5]
 
 
 def test_rewards_of_the_group_are_added():
@@ -221,11 +222,119 @@ def test_the_agents_of_a_lost_player_diverge():
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_an_agent_that_is_named_twice_is_refused(done):
+def test_two_ends_or_two_requests_of_an_agent_in_one_message_are_an_error(done):
     world = make_world()
     begin(world, agent(1))
-    with pytest.raises(ProtocolError, match="named an agent twice"):
-        world.read(output(agent(1, done=done), agent(1, done=True)))
+    with pytest.raises(ProtocolError, match="end or its request twice in one message"):
+        world.read(output(agent(1, done=done), agent(1, done=done)))
+
+
+def test_an_end_and_the_next_decision_of_the_same_id_share_a_message():
+    """Decision period 1: agent 1's episodes pay 1 + 2 = 3 and 4 + 8 = 12."""
+    world = make_world(slots=1)
+    begin(world, agent(1, 10.0))
+    out = row(world, [0.1], agent(1, 11.0, reward=1.0))
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.1]}, [1.0])
+    out = row(world, [0.2], agent(1, 12.0, reward=2.0, done=True), agent(1, 20.0))
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.2]}, [2.0])
+    assert (out["obs"], out["terminated"], out["asked"]) == ([12.0], [True], [False])
+    out = row(world, [0.3])  # the player waits: 0.3 is not sent
+    assert (out["sent"], out["obs"], out["reward"]) == (None, [20.0], [0.0])
+    assert (out["terminated"], out["asked"]) == ([False], [True])
+    out = row(world, [0.4], agent(1, 21.0, reward=4.0))
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.4]}, [4.0])
+    out = row(world, [0.5], agent(1, 22.0, reward=8.0, done=True), agent(1, 30.0))
+    assert (out["obs"], out["reward"], out["terminated"]) == ([22.0], [8.0], [True])
+
+
+def test_an_agent_that_ends_between_its_decisions_keeps_its_slot():
+    """Decision period 5: agents 1 and 2 end at ticks 3 and 4, and ask again at tick 5."""
+    world = make_world()
+    begin(world, agent(1, 1.0), agent(2, 2.0))
+    out = row(world, [0.1, 0.2], agent(2, 2.5, reward=3.0, done=True))
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.1, 0.2]}, [0.0, 3.0])
+    assert (out["terminated"], out["asked"]) == ([False, True], [False, False])
+    out = row(world, [0.3, 0.4], agent(1, 1.5, reward=4.0, done=True))
+    assert (out["sent"], out["reward"], out["terminated"]) == ({}, [4.0, 0.0], [True, False])
+    # What was paid before the first decision belongs to none.
+    out = row(world, [0.5, 0.6], agent(2, 20.0, reward=0.5), agent(1, 10.0, reward=0.25))
+    assert (out["sent"], out["reward"]) == ({}, [0.0, 0.0])
+    assert (out["obs"], out["asked"]) == ([10.0, 20.0], [True, True])
+    out = row(world, [0.7, 0.8], agent(1, 11.0, reward=1.0), agent(2, 21.0, reward=2.0))
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.8, 0.7]}, [1.0, 2.0])
+
+
+def test_an_agent_with_another_decision_step_is_absent_while_the_player_waits():
+    """Decision period 5, steps 0 and 2: agent 1 ends at tick 4 and asks again at tick 5."""
+    world = make_world()
+    begin(world, agent(1, 1.0))
+    out = row(world, [0.1, 0.9], agent(2, 2.0))  # tick 2
+    assert out["asked"] == [False, True]
+    last = agent(1, 1.5, reward=4.0, done=True)
+    out = row(world, [0.8, 0.2], last, agent(1, 10.0))  # tick 5, when agent 2 is absent
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.2]}, [4.0, 0.0])
+    assert (out["terminated"], out["asked"]) == ([True, False], [False, False])
+    out = row(world, [0.3, 0.4])
+    assert (out["sent"], out["obs"], out["asked"]) == (None, [10.0, 2.0], [True, False])
+    out = row(world, [0.5, 0.6], agent(2, 2.5, reward=5.0))  # tick 7
+    assert (out["sent"], out["reward"]) == ({WALKER.name: [0.5]}, [0.0, 5.0])
+    assert out["asked"] == [False, True]
+
+
+def test_a_group_that_ends_together_keeps_its_slots():
+    world = make_world(slots=3)
+    group = {"group_id": 1, "group_reward": 0.5}
+    begin(world, *(agent(i, i, group_id=1) for i in (1, 2, 3)))
+    ends = [agent(i, i + 0.5, reward=i, done=True, **group) for i in (3, 1, 2)]
+    out = row(world, [0.1, 0.2, 0.3], *ends, *(agent(i, 10 * i, group_id=1) for i in (2, 3, 1)))
+    assert (out["obs"], out["reward"]) == ([1.5, 2.5, 3.5], [1.5, 2.5, 3.5])
+    assert out["terminated"] == [True, True, True]
+    out = row(world, [0, 0, 0])
+    assert (out["obs"], out["asked"]) == ([10.0, 20.0, 30.0], [True, True, True])
+    out = row(world, [0.1, 0.2, 0.3], *(agent(i, reward=i, **group) for i in (1, 2, 3)))
+    assert out["sent"] == {WALKER.name: [0.2, 0.3, 0.1]}
+    assert out["reward"] == [1.5, 2.5, 3.5]
+
+
+def test_an_agent_that_is_enabled_again_has_a_new_id_and_the_slot_that_is_empty():
+    world = make_world()
+    begin(world, agent(1, 1.0), agent(2, 2.0))
+    # Agent 1 ends, and is disabled later, when it has nothing more to report.
+    out = row(world, [0, 0], agent(1, 1.5, done=True), agent(2, 2.5))
+    assert out["terminated"] == [True, False]
+    out = row(world, [0, 0], agent(2, 2.6), agent(3, 3.0))  # agent 1, enabled again
+    assert (out["obs"], out["asked"]) == ([3.0, pytest.approx(2.6)], [True, True])
+    # Agent 3 is disabled within its episode, and enabled again in the same step.
+    out = row(world, [0, 0], agent(3, 3.5, reward=1.0, done=True), agent(4, 4.0), agent(2, 2.7))
+    assert (out["reward"], out["terminated"]) == ([1.0, 0.0], [True, False])
+    assert row(world, [0, 0])["obs"] == [4.0, pytest.approx(2.7)]
+
+
+def test_an_agent_takes_its_last_slot_if_several_are_empty():
+    world = make_world()
+    begin(world, agent(1, 1.0), agent(2, 2.0))
+    row(world, [0, 0], agent(1, done=True), agent(2, done=True))
+    assert row(world, [0, 0], agent(2, 20.0))["asked"] == [False, True]
+    assert row(world, [0, 0], agent(2, 21.0), agent(1, 10.0))["obs"] == [10.0, 21.0]
+
+
+def test_an_end_without_an_open_decision_changes_nothing():
+    world = make_world(slots=1)
+    begin(world, agent(1, 1.0))
+    row(world, [0.1], agent(1, 2.0, reward=1.0, done=True))
+    assert world.act(np.zeros((1, 1))) is not None
+    assert not world.read(output(agent(1, 3.0, reward=5.0, done=True)))  # no row
+    out = row(world, [0.2], agent(1, 4.0, done=True), agent(1, 5.0))
+    assert (out["terminated"], out["obs"], out["asked"]) == ([False], [5.0], [True])
+
+
+def test_an_agent_that_changes_its_behaviour_ends_in_one_and_begins_in_the_other():
+    """Agent.SetModel with another behaviour's name: the end comes under the old one."""
+    world = make_world(WALKER, Behaviour("A", WALKER.sensors, 1, ()), slots=1)
+    begin(world, agent(1, 1.0))
+    out = row(world, [0, 0], agent(1, 10.0, name="A"), agent(1, 2.0, reward=3.0, done=True))
+    assert (out["reward"], out["terminated"]) == ([3.0, 0.0], [True, False])
+    assert (out["obs"], out["asked"]) == ([2.0, 10.0], [False, True])
 
 
 def test_a_behaviour_that_comes_later_is_refused():

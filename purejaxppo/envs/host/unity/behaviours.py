@@ -1,7 +1,7 @@
 """Behaviours of a player: their sensors and actions, and the rows that their agents have.
 
 A row of the batch is a slot. Every behaviour has a fixed number of them, one after the other, and
-an agent keeps its slot for as long as it lives. Nothing here imports JAX.
+an agent keeps its slot until its episode ends. Nothing here imports JAX.
 """
 
 import functools

@@ -4,10 +4,12 @@ Row = player x slots of a player + slot. Nothing here imports JAX.
 """
 
 import contextlib
+import itertools
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,9 @@ from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, Sl
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
+
+MOST_MESSAGES = 100
+"""Messages after which `probe` stops waiting for an agent that asks twice."""
 
 
 class Players:
@@ -204,26 +209,34 @@ class Players:
 def probe(player: Player, asked: Mapping[str, int]) -> Layout:
     """The slots that a player needs, from its first messages.
 
+    Agents with different decision steps are not all in the first message: the player is stepped
+    until an agent of each behaviour has asked twice, which is a whole decision period.
+
     Args:
         player: connected.
         asked: slots of behaviours by name, with or without its team; "" is for all others. The
             player is stepped until those that are named here have agents. 0 or no entry: as many
-            as the behaviour's first agents.
+            as the behaviour has agents.
 
     Raises:
         EngineError: no agent asked for a decision in time, or there is no such behaviour.
         ValueError: the behaviours' spaces cannot be padded to one.
     """
     deadline = time.monotonic() + player.spec.timeout
-    found: dict[str, tuple[Behaviour, int]] = {}
+    found: dict[str, Census] = {}
     output = player.first = player.reset()
-    while True:
+    for count in itertools.count(1):
         with player.named():
             _find(player, output, found)
         missing = [name for name in asked if name and not any(fits(name, f) for f in found)]
-        if found and not missing and _requests(output):
-            break
-        if time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        if any(agents.asks for agents in found.values()) and not missing:
+            pending = [
+                name for name in found if not _capacity(name, asked) and not found[name].complete
+            ]
+            if late or not pending or count >= MOST_MESSAGES:
+                break
+        elif late:
             what = f"agents of behaviour {missing[0]!r}" if missing else "agents that asked"
             there = f"; it has {', '.join(found)}" if found else ""
             raise player.error(f"had no {what} within {player.spec.timeout:g} s{there}")
@@ -231,8 +244,42 @@ def probe(player: Player, asked: Mapping[str, int]) -> Layout:
         player.first = None  # the next episode begins with a reset
         output = player.receive()
     names = sorted(found)
-    counts = [_capacity(name, asked) or max(found[name][1], 1) for name in names]
-    return Layout(tuple(found[name][0] for name in names), tuple(counts))
+    return Layout(
+        tuple(found[name].behaviour for name in names),
+        tuple(_capacity(name, asked) or found[name].slots for name in names),
+    )
+
+
+class Census:
+    """The agents of a behaviour in a player's first messages."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        """No agents yet."""
+        self.behaviour = behaviour
+        self.asks: Counter[int] = Counter()
+        """How often each agent has asked, by id."""
+        self._playing: set[int] = set()
+        self._most = 0
+
+    def add(self, infos: Iterable[Message]) -> None:
+        """Adds the agents of a message."""
+        for info in infos:
+            if info.done:
+                self._playing.discard(info.id)
+            else:
+                self._playing.add(info.id)
+                self.asks[info.id] += 1
+        self._most = max(self._most, len(self._playing))
+
+    @property
+    def complete(self) -> bool:
+        """True after a whole decision period: an agent has asked twice."""
+        return max(self.asks.values(), default=0) > 1
+
+    @property
+    def slots(self) -> int:
+        """The number of agents; the most at once if each is disabled after one decision."""
+        return max(len(self.asks) if self.complete else self._most, 1)
 
 
 def fits(wanted: str, name: str) -> bool:
@@ -253,27 +300,23 @@ def _capacity(name: str, asked: Mapping[str, int]) -> int:
     return own[0] if own else asked.get("", 0)
 
 
-def _find(player: Player, output: Message, found: dict[str, tuple[Behaviour, int]]) -> None:
-    """Adds the behaviours that a message has agents of, with their number."""
+def _find(player: Player, output: Message, found: dict[str, Census]) -> None:
+    """Adds the agents of a message to their behaviours."""
     for name in output.agentInfos:
         infos = output.agentInfos[name].value
-        if name in found or not infos:
-            continue
-        if name not in player.brains:
-            raise ProtocolError(f"has agents of behaviour {name!r}, which it did not describe")
-        behaviour = Behaviour.of(player.brains[name], infos[0])
-        found[name] = behaviour, sum(not info.done for info in infos)
+        if name not in found and infos:
+            if name not in player.brains:
+                raise ProtocolError(f"has agents of behaviour {name!r}, which it did not describe")
+            found[name] = Census(Behaviour.of(player.brains[name], infos[0]))
+        if infos:
+            found[name].add(infos)
 
 
-def _requests(output: Message) -> bool:
-    return any(not x.done for agents in output.agentInfos.values() for x in agents.value)
-
-
-def _idle(output: Message, found: Mapping[str, tuple[Behaviour, int]]) -> Message:
+def _idle(output: Message, found: Mapping[str, Census]) -> Message:
     """The answer to a message with an action of zeros for every agent that asks."""
     message = command(STEP)
     for name, agents in output.agentInfos.items():
-        idle = [found[name][0].idle() for info in agents.value if not info.done]
+        idle = [found[name].behaviour.idle() for info in agents.value if not info.done]
         if idle:
             message.unity_input.rl_input.agent_actions[name].value.extend(idle)
     return message

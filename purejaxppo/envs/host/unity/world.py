@@ -2,9 +2,11 @@
 
 Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
 the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
-its last one. After an agent's end its slot is empty, until a row brings the first observation of
-the next agent. If that one comes in the same message as the end, the player waits for a row, which
-brings it: the other agents, who have acted on that row, are absent on the one after it.
+its last one. An agent keeps its id over episodes, and has a new one only after it was disabled.
+After an episode's end the slot is empty, until a row brings the first observation of the next
+episode. If the end and that observation are in one message, the terminal row has the true last
+observation and the player waits for a row, which brings the first one: the other agents, who have
+acted on the terminal row, are absent on the one after it.
 
 Nothing here imports JAX.
 """
@@ -67,7 +69,9 @@ class World:
         """Forgets all agents, as after a reset."""
         size = self.layout.size
         self.slot_of: dict[int, int] = {}
-        """The slot of each agent, by id."""
+        """The slot of each agent that is in an episode, by id."""
+        self.owner = np.full(size, -1)
+        """The id of the last agent in each slot, -1 before the first one."""
         self.status = np.full(size, EMPTY)
         self.asked = np.zeros(size, bool)
         """True where the agent acts on the next row."""
@@ -76,7 +80,7 @@ class World:
         self.asking: list[Asking] = []
         self.chosen: dict[int, Message] = {}
         self.waiting: list[tuple[int, str, Message]] = []
-        """Agents that came in the message in which those before them ended, with their slots."""
+        """Agents to enter on the next row, since an episode ended in their slot on this one."""
         for slot in range(size):
             self.rows.clear(slot)
 
@@ -122,17 +126,19 @@ class World:
         infos = [
             (name, info) for name in sorted(output.agentInfos) for info in self._of(output, name)
         ]
-        self.asking = [Asking(name, info.id) for name, info in infos if not info.done]
-        if len(infos) != len({info.id for _, info in infos}):
-            raise ProtocolError("named an agent twice in one message")
-        known = [(name, info) for name, info in infos if info.id in self.slot_of]
-        new = [(name, info) for name, info in infos if info.id not in self.slot_of]
-        for name, info in known:
+        ends = [(name, info) for name, info in infos if info.done and info.id in self.slot_of]
+        asks = [(name, info) for name, info in infos if not info.done]
+        self.asking = [Asking(name, info.id) for name, info in asks]
+        if len(infos) != len({(info.id, info.done) for _, info in infos}):
+            raise ProtocolError("sent an agent's end or its request twice in one message")
+        for name, info in ends:
             self._continue(name, info)
-        for name, info in new:
-            if not info.done:  # one that ends before it has asked has made no decision
+        for name, info in asks:
+            if info.id in self.slot_of:
+                self._continue(name, info)
+            else:
                 self._arrive(name, info)
-        return bool(known) or bool(self.asking)
+        return bool(ends) or bool(asks)
 
     def _of(self, output: Message, name: str) -> Iterator[Message]:
         """A behaviour's agents in a message."""
@@ -175,17 +181,21 @@ class World:
             self.ended[slot] = True
 
     def _arrive(self, name: str, info: Message) -> None:
-        """A new agent takes an empty slot, at best one that it can begin in on this row."""
+        """Gives an agent an empty slot: if possible one without an end on this row, or its last."""
         slots = self.layout.slots(name)
         taken = set(self.slot_of.values())
-        free = sorted((bool(self.ended[slot]), slot) for slot in slots if slot not in taken)
+        free = sorted(
+            (bool(self.ended[slot]), bool(self.owner[slot] != info.id), slot)
+            for slot in slots
+            if slot not in taken
+        )
         if not free:
             raise SlotsError(
                 f"has more than {len(slots)} agents of behaviour {name!r} at once: set "
                 f"env.options.max_agents higher"
             )
-        ended, slot = free[0]
-        self.slot_of[info.id] = slot
+        ended, _, slot = free[0]
+        self.slot_of[info.id], self.owner[slot] = slot, info.id
         if ended:
             self.waiting.append((slot, name, info))
         else:
