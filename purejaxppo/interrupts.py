@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: the first one saves, the second one ends, whatever is computing.
+"""Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves and exits, the second exits at once.
+
+A second SIGHUP is ignored, because a shell that loses its terminal sends one as the system does.
+A process that ignores SIGHUP from its start, as under nohup, continues to ignore it.
 
 Python runs signal handlers between two bytecode instructions, of which there are none while XLA
 compiles or computes, or while a simulator hangs; and an exception of a handler in a callback of JAX
@@ -15,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+"""Signals to handle; Windows has no SIGHUP."""
 TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
@@ -39,32 +43,46 @@ def named_when_done(path: Path) -> Iterator[Path]:
 
 
 class Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a flag; the second ends the process."""
+    """Turns the first Ctrl-C, SIGTERM or SIGHUP into a flag; the second ends the process."""
 
     def __init__(self) -> None:
         """Installs its signal handlers, if this is the main thread."""
         self.signal: str | None = None
         self._old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in NUMBERS:
+            for number in _not_ignored():
                 self._old[number] = signal.signal(number, self._handle)
             _TAKERS.append(self)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.signal = signal.Signals(number).name
-        self._give_back()
+        self.take(number)
+        self._give_back(signal.SIGINT, signal.SIGTERM)
+
+    def take(self, number: int) -> None:
+        """Stores the first signal."""
+        self.signal = self.signal or signal.Signals(number).name
 
     def restore(self) -> None:
         """Restores the previous signal handlers."""
-        self._give_back()
+        self._give_back(*NUMBERS)
         if self in _TAKERS:
             _TAKERS.remove(self)
 
-    def _give_back(self) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
+    def _give_back(self, *numbers: signal.Signals) -> None:
+        for number in numbers:
+            if number in self._old:
+                signal.signal(number, self._old.pop(number))
+
+
+def _not_ignored() -> list[signal.Signals]:
+    """The signals to handle."""
+    return [x for x in NUMBERS if not (_is_hangup(x) and signal.getsignal(x) == signal.SIG_IGN)]
+
+
+def _is_hangup(number: int) -> bool:
+    """True for the signal of a closed terminal."""
+    return signal.Signals(number).name == "SIGHUP"
 
 
 def listen() -> None:
@@ -75,7 +93,7 @@ def listen() -> None:
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
-    for number in NUMBERS:
+    for number in _not_ignored():
         signal.signal(number, _leave_to_thread)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_hear, args=(read,), daemon=True).start()
@@ -93,10 +111,11 @@ def _hear(read: int) -> None:
             continue
         if _TAKERS and not taken:
             taken = True
+            _TAKERS[-1].take(number[0])  # its own handler may be newer than the signal
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _say(f"{after_the_bar}{TAKEN}")
-        else:
+        elif not (taken and _is_hangup(number[0])):
             _end(number[0])
 
 
@@ -123,12 +142,17 @@ def _end(number: int) -> None:
     for partial in list(PARTIAL):
         partial.unlink(missing_ok=True)
     end_children()
-    flush = threading.Thread(target=sys.stdout.flush, daemon=True)
+    flush = threading.Thread(target=_flush, daemon=True)
     flush.start()
     flush.join(FLUSH_SECONDS)
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
     _say(f"error: interrupted; {NOTHING_LOST}{show_cursor}")
     os._exit(128 + number)
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
 
 
 def _say(text: str) -> None:

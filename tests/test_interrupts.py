@@ -1,4 +1,4 @@
-"""Ctrl-C where Python's own handlers do not run: in a computation, a compiler, a hang."""
+"""Signals where Python's own handlers do not run: in a computation, a compiler, a hang."""
 
 import os
 import signal
@@ -37,9 +37,9 @@ def busy(tmp_path):
     """A function that starts a process which computes for ever."""
     started = []
 
-    def start(*words):
+    def start(*words, prefix=()):
         process = subprocess.Popen(
-            [sys.executable, "-c", BUSY, *words],
+            [*prefix, sys.executable, "-c", BUSY, *words],
             cwd=tmp_path,
             env=os.environ | {"PYTHONUNBUFFERED": ""},
             stdout=subprocess.PIPE,
@@ -56,7 +56,7 @@ def busy(tmp_path):
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_what_never_comes_back_to_python(number, busy, tmp_path):
     process = busy()
     assert (tmp_path / ".film.gif").exists()
@@ -78,3 +78,77 @@ def test_the_first_signal_is_left_to_who_asked_for_it_and_the_second_ends(busy):
     _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert err == "error: interrupted; what was saved before is as it was\n"
+
+
+def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
+    """A shell that loses its terminal sends one SIGHUP, and the system another."""
+    process = busy("take")
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err == "error: interrupted; what was saved before is as it was\n"
+
+
+@pytest.mark.parametrize("words", [(), ("take",)])
+def test_sighup_is_ignored_under_nohup(words, busy):
+    process = busy(*words, prefix=["nohup"])
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    if words:  # the first signal that is not ignored saves
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+
+
+LIBRARY = """
+import signal, time
+from purejaxppo import interrupts
+
+before = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)
+interrupt = interrupts.Interrupt()
+signal.raise_signal(signal.SIGHUP)
+signal.raise_signal(signal.SIGHUP)
+print(interrupt.signal, signal.getsignal(signal.SIGTERM) is before[1])
+interrupt.restore()
+print((signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == before, flush=True)
+signal.raise_signal(signal.SIGHUP)
+"""
+
+
+def test_training_from_python_takes_sighup_and_gives_the_handlers_back():
+    process = subprocess.run(
+        [sys.executable, "-c", LIBRARY], check=False, capture_output=True, text=True
+    )
+    assert process.stdout == "SIGHUP True\nTrue\n"
+    assert process.returncode == -signal.SIGHUP
+
+
+def test_a_signal_just_before_the_run_takes_signals_is_not_lost():
+    """The thread may read it when the run's own handler is installed, which never saw it."""
+    code = """
+import os, signal
+from purejaxppo import interrupts
+
+class Taker:
+    signal = None
+    take = interrupts.Interrupt.take
+
+read, write = os.pipe()
+os.write(write, bytes([signal.SIGTERM]))
+os.close(write)
+interrupts._TAKERS.append(Taker())
+interrupts._hear(read)
+print(interrupts._TAKERS[0].signal)
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert process.stdout == "SIGTERM\n"

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import tyro
 
 from purejaxppo.commands import list as listing
@@ -134,6 +135,8 @@ def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
     def prepare() -> Command:
         return dataclasses.replace(parse(words), process_id=-1)
 
+    # JAX's service would replace this process's handler of SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
     return meeting.start(places.launched(os.environ), find, prepare, seconds=flags.wait_seconds)
 
 

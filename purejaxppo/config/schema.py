@@ -384,7 +384,7 @@ class CheckpointConfig:
 
     interval: int = setting(0, low=0)
     """Steps of training between saves; 0: a tenth of total_timesteps, and where `keep` is 2 or
-    less at least ten seconds. A save is also made at the end, on Ctrl-C and on SIGTERM."""
+    less at least ten seconds. A save is also made at the end, on Ctrl-C, SIGTERM and SIGHUP."""
     max_seconds: float = setting(300.0, above=0)
     """A save is made at the latest after this many seconds."""
     keep: int = setting(2, low=1)

@@ -281,6 +281,17 @@ def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     assert updates == list(range(1, len(updates) + 1))
 
 
+def test_sigterm_before_the_first_update_ends_the_processes_at_once():
+    """JAX's own runtime would replace the handler."""
+    processes = both("--run_dir", "two", *LONG)
+    wait_for(Path("two/config.yaml").exists, processes)
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for code, out, err in ends(processes, seconds=20):
+        assert code == 128 + signal.SIGTERM, (out, err)
+        assert err == "error: interrupted; what was saved before is as it was\n"
+
+
 WRONG = [
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
     (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),

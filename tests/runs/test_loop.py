@@ -127,7 +127,7 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
     "number",
     [
         pytest.param(signal.SIGINT, id="SIGINT", marks=pytest.mark.full),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, id="SIGHUP", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file):
@@ -145,6 +145,16 @@ def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file
     flags[1] = "whole"
     assert train(config_file, *flags) == 0
     assert_same_bits(final_state("stopped")[0], final_state("whole")[0])
+
+
+@pytest.mark.xdist_group("processes")
+def test_sigterm_before_the_first_update_ends_the_process_at_once(config_file):
+    process = start(config_file, "--run_dir", "early", "--total_timesteps", "1e8")
+    wait_for(Path("early/config.yaml").exists, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err == "error: interrupted; what was saved before is as it was\n"
 
 
 def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_file, caplog):
