@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purejaxppo.agents import decisions
 from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs
@@ -15,6 +16,12 @@ from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Act
 
+MOST_DIVERGED = 0.1
+"""Share of an agent's episodes that may diverge; above it, it has no score.
+
+Mean returns leave diverged episodes out. Without this limit, an agent that breaks its simulator
+whenever it is about to lose would be the best.
+"""
 STEPS_AT_ONCE = 16
 """Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
 
@@ -24,6 +31,21 @@ class Outcome(NamedTuple):
 
     returns: Array  # [episodes] NaN where the episode diverged
     lengths: Array  # [episodes] int32
+
+
+def whole_returns(returns: np.ndarray) -> np.ndarray:
+    """The returns of the episodes that did not diverge.
+
+    Args:
+        returns: float [episodes]; NaN where the episode diverged.
+
+    Returns:
+        Float [episodes that did not]; one NaN if more than `MOST_DIVERGED` of all did.
+    """
+    diverged = np.isnan(returns)
+    if diverged.mean() > MOST_DIVERGED:
+        return np.full(1, np.nan)
+    return returns[~diverged]
 
 
 class Running(NamedTuple):

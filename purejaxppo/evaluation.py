@@ -18,7 +18,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
-from purejaxppo.episodes import Outcome, run_episodes
+from purejaxppo.episodes import MOST_DIVERGED, Outcome, run_episodes, whole_returns
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.trained_agent import Agent, how_to_act
@@ -42,6 +42,16 @@ class Evaluation(NamedTuple):
         return self._replace(returns=self.returns[index], lengths=self.lengths[index])
 
     @property
+    def score(self) -> float | np.ndarray:
+        """The mean return of the episodes that did not diverge; of many agents, of each.
+
+        NaN where more than `episodes.MOST_DIVERGED` of an agent's episodes did.
+        """
+        if self.returns.ndim > 1:
+            return np.array([whole_returns(agent).mean() for agent in self.returns])
+        return float(whole_returns(self.returns).mean())
+
+    @property
     def success_rate(self) -> float | None:
         """Share of the episodes that were a success, of all agents; None where none could be."""
         if self.success_above is None:
@@ -55,19 +65,24 @@ class Evaluation(NamedTuple):
 
     def _statistics(self) -> str:
         r = self.returns
-        if np.isnan(r).any():
-            count, of = np.isnan(r).sum(), f" of {len(r)} agents" * (r.ndim > 1)
-            return f"{_episodes(r.size)}{of}: {count} diverged, so that there is no mean return"
-        x = r.mean(axis=1) if r.ndim > 1 else r
+        diverged = int(np.isnan(r).sum())
+        x = np.asarray(self.score) if r.ndim > 1 else whole_returns(r)
+        if np.isnan(x).any():
+            of = f" of {len(r)} agents" if r.ndim > 1 else ""
+            return (
+                f"{_episodes(r.size)}{of}: {diverged} diverged, too many for a mean return "
+                f"(above {MOST_DIVERGED:.0%})"
+            )
+        cut = f" ({diverged} diverged)" if diverged else ""
         most = np.abs(x).max()
         mean, std, low, high = (number(y, most) for y in (x.mean(), x.std(), x.min(), x.max()))
         if r.ndim > 1:
             return (
-                f"{len(r)} agents, {_episodes(r.shape[1])} each: mean return {mean} ± {std} over "
-                f"agents (min {low}, max {high})"
+                f"{len(r)} agents, {_episodes(r.shape[1])} each{cut}: mean return {mean} ± {std} "
+                f"over agents (min {low}, max {high})"
             )
         return (
-            f"{_episodes(len(r))}: return {mean} ± {std} (min {low}, max {high}), length "
+            f"{_episodes(len(r))}{cut}: return {mean} ± {std} (min {low}, max {high}), length "
             f"{self.lengths.mean():.1f}"
         )
 

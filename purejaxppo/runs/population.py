@@ -20,12 +20,13 @@ import numpy as np
 from purejaxppo import streams
 from purejaxppo.agents import diagnostics
 from purejaxppo.config.schema import Config
+from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.parts import train_program
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.members import keep_better
 from purejaxppo.runs.programs import Programs
-from purejaxppo.runs.rows import MOST_DIVERGED, Row
+from purejaxppo.runs.rows import Row
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
 COMPLEMENTS = ("gamma", "gae_lambda")

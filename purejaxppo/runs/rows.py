@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from purejaxppo.episodes import whole_returns
 from purejaxppo.types import Metrics
 
 COLUMNS = (
@@ -48,10 +49,6 @@ MEMBER_COLUMNS = ("member", "seed")
 Row = dict[str, float]
 
 
-MOST_DIVERGED = 0.01
-"""Share of an agent's training episodes that may diverge; beyond it, it has no score."""
-
-
 def metrics_row(metrics: Metrics) -> Row:
     """Means over the updates of a chunk; `metrics` holds sums, as numpy or device scalars."""
     updates = max(int(metrics.updates), 1)
@@ -81,20 +78,22 @@ def is_finite(metrics: Metrics) -> bool:
 
 
 def eval_row(returns: np.ndarray, lengths: np.ndarray, success_above: float | None = None) -> Row:
-    """Statistics of evaluation episodes, NaN where one diverged: its return is not known.
+    """Statistics of evaluation episodes.
 
     Args:
-        returns: float [episodes].
-        lengths: int [episodes].
-        success_above: see `EnvSpec`; an episode that diverged is no success.
+        returns: float [episodes]; NaN where the episode diverged. Statistics are over the others,
+            and NaN once too many diverged; see `whole_returns`.
+        lengths: int [episodes], of all.
+        success_above: see `EnvSpec`; an episode that diverged is not a success.
     """
+    whole = whole_returns(returns)
     success = {} if success_above is None else {SUCCESS: float(np.mean(returns > success_above))}
     return success | {
         "eval/diverged": int(np.isnan(returns).sum()),
-        "eval/return_mean": float(returns.mean()),
-        "eval/return_std": float(returns.std()),
-        "eval/return_min": float(returns.min()),
-        "eval/return_max": float(returns.max()),
+        "eval/return_mean": float(whole.mean()),
+        "eval/return_std": float(whole.std()),
+        "eval/return_min": float(whole.min()),
+        "eval/return_max": float(whole.max()),
         "eval/length_mean": float(lengths.mean()),
     }
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.config.schema import Config
-from purejaxppo.runs.rows import MOST_DIVERGED, Row, read_csv
+from purejaxppo.episodes import MOST_DIVERGED
+from purejaxppo.runs.rows import Row, read_csv
 from purejaxppo.sweep.packing import PLAN, Group
 from purejaxppo.sweep.search_space import Setting, structure
 
@@ -72,7 +73,7 @@ def read_members(folder: str) -> dict[int, list[Row]]:
 def value(rows: Sequence[Row], objective: str) -> float:
     """Scores an agent by the evaluations in its rows or, without these, by its training returns.
 
-    The score is NaN for an agent that is not finite at its end or whose evaluation diverged; the
+    The score is NaN for an agent that is not finite at its end or whose evaluation has no mean; the
     best of its evaluations still counts. A row of training returns is
     NaN, too, if more than `MOST_DIVERGED` of its episodes diverged and have no return.
     """

@@ -439,7 +439,8 @@ def test_scores_are_the_last_the_best_and_the_mean_evaluation():
     assert np.isnan(value([], "last"))
     lost = {"charts/episodic_return": -5.0, "charts/episodes": 10, "charts/diverged": 90}
     assert np.isnan(value([lost], "last"))
-    assert value([lost | {"charts/episodes": 8910}], "last") == -5.0
+    assert value([lost | {"charts/episodes": 810}], "last") == -5.0  # a tenth diverged
+    assert np.isnan(value([lost | {"charts/episodes": 809}], "last"))
     assert value([lost | {"eval/return_mean": -59.0}], "last") == -59.0
 
 
