@@ -129,6 +129,39 @@ def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
         yield np.asarray(tree)
 
 
+Part = tuple[tuple[str, ...], np.ndarray]
+"""An array of an observation of one environment, and its path in the space."""
+
+
+def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
+    """The first value of a step that diverged, as in observation[2] = 1.9e12; "" if none did.
+
+    Args:
+        reward: of one environment, [].
+        obs: the parts of its observation.
+    """
+    for path, array in [(("reward",), reward), *obs]:
+        if array.dtype.kind in "biu":
+            continue
+        wide = np.asarray(array, np.float64)
+        bad = np.argwhere(~(np.abs(wide) <= LARGEST))
+        if len(bad):
+            index = ", ".join(map(str, bad[0]))
+            where = f"[{index}]" if index else ""
+            return f"{_called(path)}{where} = {plain(wide[tuple(bad[0])])}"
+    return ""
+
+
+def plain(number: float) -> str:
+    """A number in three digits, as 1.9e12."""
+    return f"{number:.3g}".replace("e+", "e")
+
+
+def _called(path: tuple[str, ...]) -> str:
+    """The name of an array; a world's observation has its agents' rewards."""
+    return "reward" if path == ("reward",) else ".".join(("observation", *path))
+
+
 def _hashable(bound: np.ndarray) -> float | tuple:
     """One float if all are equal, else nested tuples."""
     if bound.size and np.all(bound == bound.flat[0]):

@@ -111,6 +111,11 @@ class Env(Protocol):
         """The error on the host, if there was one."""
         ...
 
+    @property
+    def diverged_value(self) -> str:
+        """The last value that diverged on the host, as in reward = nan; "" if it is unknown."""
+        ...
+
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs [N, ...]), every environment at an episode's start."""
         ...

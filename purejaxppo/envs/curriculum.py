@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from purejaxppo.aliases import EnvState, Obs, Scalar
 from purejaxppo.config.references import in_file, is_reference, load, located
-from purejaxppo.envs.base import EnvStep, Starts
+from purejaxppo.envs.base import EnvStep, Starts, TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -98,6 +98,7 @@ class CurriculumEnv:
     """
 
     failure = None  # nothing runs on the host
+    diverged_value = ""
 
     def __init__(
         self, values: Callable[[Scalar], Values], build: Callable[[Values], VectorEnv]
@@ -117,6 +118,10 @@ class CurriculumEnv:
         values = self.values(0.0)
         state, obs = self.build(values).reset(key)
         return CurriculumState(values, state), obs
+
+    def raw_step(self, state: CurriculumState, action) -> tuple[EnvState, TaskStep]:
+        """See `VectorEnv.raw_step`."""
+        return self.build(state.values).raw_step(state.env, action)
 
     def step(self, state: CurriculumState, action) -> tuple[CurriculumState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from purejaxppo.aliases import EnvState, Scalar, Tree
-from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task
+from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
@@ -42,6 +42,7 @@ class VectorEnv:
     """
 
     failure = None  # nothing runs on the host
+    diverged_value = ""
 
     task: Any
 
@@ -131,12 +132,17 @@ class VectorEnv:
         convert = getattr(self.task, "to_simulator", lambda action: action)
         return jax.vmap(convert)(action)
 
+    def raw_step(self, state: VectorState, action) -> tuple[EnvState, TaskStep]:
+        """(tasks' states, TaskStep) [N, ...] of the next step, before its values are checked."""
+        _, step_key, _ = jax.random.split(state.key, 3)
+        keys = jax.random.split(step_key, self.spec.num_envs)
+        return jax.vmap(self.task.step)(keys, state.task, action)
+
     def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        key, step_key, start_key = jax.random.split(state.key, 3)
+        key, _, start_key = jax.random.split(state.key, 3)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
-        keys = jax.random.split(step_key, self.spec.num_envs)
-        task, out = jax.vmap(self.task.step)(keys, state.task, action)
+        task, out = self.raw_step(state, action)
         diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
         terminated = valid & out.terminated.astype(bool)

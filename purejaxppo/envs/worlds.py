@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.aliases import Scalar
+from purejaxppo.aliases import EnvState, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import EnvStep, TaskStep
 from purejaxppo.envs.teams import (
@@ -205,6 +205,11 @@ class WorldsEnv:
         """The error on the host, if there was one."""
         return self.worlds.failure
 
+    @property
+    def diverged_value(self) -> str:
+        """See `Env.diverged_value`."""
+        return self.worlds.diverged_value
+
     def close(self) -> None:
         """Closes simulators on the host."""
         self.worlds.close()
@@ -240,8 +245,7 @@ class WorldsEnv:
 
     def step(self, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        joint = jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
-        worlds, out = self.worlds.step(state.worlds, joint)
+        worlds, out = self.worlds.step(state.worlds, self._joint(action))
         valid = out.valid[:, None] & state.alive
         diverged = out.diverged[:, None] & state.alive  # one agent's NaN ends its world
         end = out.obs["end"].reshape(self.shape)
@@ -259,6 +263,14 @@ class WorldsEnv:
         over = out.terminated | out.truncated | out.diverged
         alive = over[:, None] | (state.alive & ~(terminated | truncated))
         return WorldsState(worlds, alive), step
+
+    def raw_step(self, state: WorldsState, action) -> tuple[EnvState, TaskStep]:
+        """The same of the worlds, in JAX, before their values are checked: [W, ...]."""
+        return cast("VectorEnv", self.worlds).raw_step(state.worlds, self._joint(action))
+
+    def _joint(self, action):
+        """Actions [N, ...] of all rows as the worlds', [W, ...]."""
+        return jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
 
     def _rows(self, obs) -> dict[str, Any]:
         """Observations of W worlds as rows, one for each agent."""

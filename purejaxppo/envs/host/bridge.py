@@ -49,6 +49,11 @@ class Pool(Protocol):
         """The error on the host, of which the compiled program's own error has only the text."""
         ...
 
+    @property
+    def diverged_value(self) -> str:
+        """The last value that diverged, as in reward = nan; "" if it is unknown."""
+        ...
+
     def reset(self, key: Key) -> tuple[Token, Obs]:
         """A key -> (token, obs [N, ...]); with absent agents (token, (obs, bool [N]: no agent))."""
         ...
@@ -209,6 +214,11 @@ class HostEnv:
     def failure(self) -> Exception | None:
         """The error on the host, if there was one."""
         return next((p.failure for p in self._pools.values() if p.failure), None)
+
+    @property
+    def diverged_value(self) -> str:
+        """See `Env.diverged_value`."""
+        return next((p.diverged_value for p in self._pools.values() if p.diverged_value), "")
 
     def close(self) -> None:
         """Ends the pools; programs that were compiled with them must not run again."""

@@ -146,6 +146,12 @@ class CallbackPool:
             self.failure = error
             raise
 
+    @property
+    def diverged_value(self) -> str:
+        """The last value that diverged; see `bridge.Pool`."""
+        value: str = self.envs.diverged_value
+        return value
+
     def picture(self) -> np.ndarray | None:
         """A picture of environment 0 by its own `render`."""
         return self.envs.picture()

@@ -242,6 +242,7 @@ class EnvPool:
     """
 
     failure = None  # it ends the process if anything goes wrong
+    diverged_value = ""  # its results do not pass through Python
 
     def __init__(self, name: str, options: Options, observation: spaces.Space) -> None:
         """Starts the environments."""

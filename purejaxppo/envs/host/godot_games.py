@@ -21,7 +21,7 @@ from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneve
 from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.parallel.cores import cpu_cores
-from purejaxppo.spaces import LARGEST, MASK
+from purejaxppo.spaces import LARGEST, MASK, diverged_value
 
 EAGER_SECONDS = 1e-3
 """For so long an answer is waited for awake where there are more cores than games: a process that
@@ -72,6 +72,8 @@ class Games:
         self._skipped = np.zeros(count * self.size, bool)  # the row after `cut`
         self._broken: set[int] = set()
         self._first: list[list[Message]] = [[] for _ in range(count)]
+        self.diverged_value = ""
+        """See `bridge.Pool`."""
 
     def reset(self, seed: int) -> Any:
         """Starts all agents' episodes anew: -> obs [N, ...]; games are seeded when they start."""
@@ -286,6 +288,10 @@ class Games:
         if ok.all() and not self._broken:
             return
         assert out.at_once is not None
+        if not ok.all():
+            first, paths = ok.argmin(), [leaf.path for leaf in self.layout.leaves]
+            obs = zip(paths, (part[first] for part in parsed.obs), strict=True)
+            self.diverged_value = diverged_value(parsed.reward[first], obs)
         games = ok.reshape(-1, self.size)
         games[list(self._broken)] = False
         over = np.repeat(~games.all(axis=1), self.size)

@@ -226,6 +226,7 @@ class Solo:
         spaces = self.group.observation, self.group.action
         self.buffers = buffers(bytearray(size_of(*spaces, 1)), *spaces, 1)
         self.group.bind(self.buffers)
+        self.diverged_value = ""
 
     def reset(self, seed: int) -> Any:
         """See `WorkerPool.reset`."""
@@ -237,7 +238,7 @@ class Solo:
         parts = arrays_of(self.group.action, action)
         for there, part in zip(self.buffers.action, parts, strict=True):
             there[:] = part
-        self.group.step()
+        self.diverged_value = self.group.step() or self.diverged_value
         obs = tree_of(self.group.observation, self.buffers.obs)
         return PoolStep.copied(obs, self.buffers)
 

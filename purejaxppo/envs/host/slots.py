@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.host.gym_spaces import action_space, decoder, observation_space, read, sources
-from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, arrays_of, leaves, tree_of
+from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, arrays_of, diverged_value, leaves, tree_of
 
 __all__ = ["Buffers", "EnvGroup", "arrays_of", "buffers", "size_of", "tree_of"]
 
@@ -97,8 +97,12 @@ class EnvGroup:
             self._first(lane, seed + self.start + lane)
         self._over = np.zeros(len(self.envs), bool)
 
-    def step(self) -> None:
-        """Steps each environment by its action; one whose episode is over resets instead."""
+    def step(self) -> str:
+        """Steps each environment by its action; one whose episode is over resets instead.
+
+        Returns:
+            The first value that diverged, as `diverged_value` names it; "" if none did.
+        """
         out = self._buffers
         results = []
         for lane in range(len(self.envs)):
@@ -114,10 +118,10 @@ class EnvGroup:
         out.truncated[:] = truncated
         out.valid[:] = ~self._over
         out.diverged[:] = out.valid & ~self._bounded()
-        if out.diverged.any():
-            self._contain()
+        value = self._contain() if out.diverged.any() else ""
         out.truncated[out.terminated] = False
         self._over = out.terminated | out.truncated
+        return value
 
     def close(self) -> None:
         """Closes every environment."""
@@ -159,10 +163,14 @@ class EnvGroup:
                 ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
 
-    def _contain(self) -> None:
-        """Ends the episodes of environments that diverged."""
+    def _contain(self) -> str:
+        """Ends the episodes of environments that diverged; returns the first one's value."""
         bad = self._buffers.diverged
+        first, paths = bad.argmax(), [leaf.path for leaf in leaves(self.observation)]
+        obs = zip(paths, (part[first] for part in self._buffers.obs), strict=True)
+        value = diverged_value(self._buffers.reward[first], obs)
         for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
             part[bad] = MASK in leaf.path  # a mask must allow something
         self._buffers.reward[bad] = 0
         self._buffers.terminated[bad] = True
+        return value

@@ -43,6 +43,12 @@ class HalvedEnv:
             return RuntimeError(f"in the second half of the environments, {second}")
         return first
 
+    @property
+    def diverged_value(self) -> str:
+        """See `Env.diverged_value`."""
+        first, second = (half.diverged_value for half in self.halves)
+        return first or second
+
     def close(self) -> None:
         """Ends the pools; programs that were compiled with them must not run again."""
         for half in self.halves:

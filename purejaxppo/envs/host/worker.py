@@ -93,8 +93,9 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
     fault = None
     while fault is None:
         doing, *arguments = connection.recv()
-        fault = _attempt(doing, lambda: job.start + group.at, actions[doing], *arguments)
-        connection.send(fault)
+        answer = _attempt(doing, lambda: job.start + group.at, actions[doing], *arguments)
+        connection.send(answer)
+        fault = answer if isinstance(answer, Fault) else None
 
 
 def _attempt(doing: str, where: Callable[[], int], work: Callable, *arguments: Any) -> Any:

@@ -71,6 +71,8 @@ class WorkerPool:
         self.timeout = timeout
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
+        self.diverged_value = ""
+        """See `bridge.Pool`."""
         guard = Guard() if kind == "process" else None
         self._stop = weakref.finalize(self, stop_all, self._workers, guard)
         count = min(num_workers or cpu_cores(), num_envs)
@@ -147,7 +149,8 @@ class WorkerPool:
     def recv(self) -> PoolStep:
         """The second half of `step`: waits for the results of the actions that were sent."""
         self._check()
-        self._await("step")
+        values = self._await("step")
+        self.diverged_value = next(filter(None, values), self.diverged_value)
         return PoolStep.copied(self._obs(), self._buffers)
 
     def close(self) -> None:
@@ -182,10 +185,10 @@ class WorkerPool:
             for worker in self._workers:
                 worker.send(command)
 
-    def _await(self, doing: str) -> None:
-        """Waits until all workers are done."""
+    def _await(self, doing: str) -> list[Any]:
+        """Waits until all workers are done; returns their replies."""
         with self._closing():
-            self._gather(doing, self.timeout)
+            return self._gather(doing, self.timeout)
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:

@@ -138,6 +138,7 @@ def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
     step = games.step(right(step.obs))
     assert flags(step) == [[2], [3], [2], []]
     assert step.obs[2].tolist() == [0, 0, 0] and step.reward.tolist() == [1, 1, 0, 1]
+    assert games.diverged_value.endswith(f" = {fault}")
     step = games.step(right(step.obs))
     assert flags(step)[:3] == [[0], [], []]
     assert step.reward.tolist() == [1, 1, 0, 0]  # the row that only delivers first observations

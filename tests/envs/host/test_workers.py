@@ -207,6 +207,8 @@ def test_an_environment_that_returns_nan_ends_its_episode_and_no_other(fault):
         pool.reset(0)
         rows = [pool.step(np.zeros(3, int)) for _ in range(5)]
     assert [row.diverged.tolist() for row in rows] == [[False, i == 2, False] for i in range(5)]
+    values = {"nan": "observation[1] = nan", "infinite": "reward = inf", "huge": "reward = inf"}
+    assert pool.diverged_value == values[fault]
     assert rows[2].terminated.tolist() == [False, True, False]
     assert rows[2].reward.tolist() == [3, 0, 3]
     np.testing.assert_array_equal(rows[2].obs, [[0, 0, 3], [0, 0, 0], [2, 0, 3]])

@@ -15,7 +15,17 @@ import numpy as np
 from purejaxppo.envs.host.unity import images
 from purejaxppo.envs.host.unity.messages import PNG, Message, ProtocolError, agent_action
 from purejaxppo.envs.teams import common, mask_space
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, arrays_of, leaves
+from purejaxppo.spaces import (
+    MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    arrays_of,
+    diverged_value,
+    leaves,
+)
 
 
 @dataclass(frozen=True)
@@ -276,6 +286,11 @@ class Rows:
             target[slot] = 0
         for target in self._masks:
             target[slot] = 1
+
+    def diverged_value(self, slot: int, reward: float) -> str:
+        """The first value of a slot that diverged; see `divergence.diverged_value`."""
+        obs = [((), part[slot]) for part in self._obs]
+        return diverged_value(np.asarray(reward), obs)
 
     def bounded(self, slot: int, largest: float) -> bool:
         """True if a slot's floats are neither NaN nor beyond ±largest."""

@@ -133,6 +133,11 @@ class Players:
             there = player.parameters
             player.tell({name: there[name].moved(value) for name, value in values.items()})
 
+    @property
+    def diverged_value(self) -> str:
+        """See `bridge.Pool`."""
+        return next((w.diverged_value for w in self._worlds if w.diverged_value), "")
+
     def picture(self) -> None:
         """None: players draw in windows of their own."""
 

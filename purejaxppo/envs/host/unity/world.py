@@ -63,6 +63,7 @@ class World:
     def __init__(self, layout: Layout, rows: Rows, flags: Flags) -> None:
         """No agents yet."""
         self.layout, self.rows, self.flags = layout, rows, flags
+        self.diverged_value = ""
         self.clear()
 
     def clear(self) -> None:
@@ -167,6 +168,7 @@ class World:
             self.rows.write(slot, self.layout.by_name[name], info)
             reward = info.reward + info.group_reward
             if not (abs(reward) <= LARGEST and self.rows.bounded(slot, LARGEST)):
+                self.diverged_value = self.rows.diverged_value(slot, reward)
                 self._diverge(slot)
                 reward = 0.0
             elif info.done:
