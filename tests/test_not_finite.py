@@ -139,7 +139,10 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     assert not TrainingLoop._lost(run, [fine, broken]) and not TrainingLoop._lost(
         run, [fine, broken]
     )
-    assert said == ["after 480 steps not finite any more, and without a score: agent 1 (seed 6)"]
+    assert said == [
+        "no score from 480 steps on, since numbers are not finite or every step diverges: "
+        "agent 1 (seed 6)"
+    ]
     assert TrainingLoop._lost(run, [broken, broken])
 
 

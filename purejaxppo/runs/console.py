@@ -52,8 +52,8 @@ class Console:
         if self._bar:
             self._bar.start()
 
-    def progress(self, done: int, env_steps: int, sps: float, row: "Row") -> None:
-        """Shows progress: `done` of the total, and a row that may hold newer returns."""
+    def progress(self, done: int, env_steps: int, sps: float, row: "Row", left: float) -> None:
+        """Shows progress: `done` of the total, a row that may hold newer returns, seconds left."""
         self._return = row.get("charts/episodic_return", self._return)
         self._evaluated = row.get("eval/return_mean", self._evaluated)
         text = f"{short(env_steps)} steps  {short(sps)} steps/s  return {shown(self._return)}"
@@ -63,8 +63,7 @@ class Console:
             self._bar.update(self._task, completed=done, text=text)
         elif done >= self._next_line:
             self._next_line = done + self._total / self.LINES
-            left = duration((self._total - done) / max(sps, 1e-9))
-            self.say(f"{done / self._total:4.0%}  {text}  {left} left")
+            self.say(f"{done / self._total:4.0%}  {text}  {duration(left)} left")
 
     def stop(self) -> None:
         """Stops the bar, leaving its last state on the terminal."""

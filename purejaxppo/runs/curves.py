@@ -34,6 +34,12 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
     return np.array(steps), np.array(values).reshape(len(points), size).T
 
 
+def has_returns(rows: Iterable[Row]) -> bool:
+    """True if any row has a return to draw."""
+    keys = "charts/episodic_return", "eval/return_mean"
+    return any(math.isfinite(row.get(key, math.nan)) for row in rows for key in keys)
+
+
 def plot_returns(
     rows: Iterable[Row], path: Path, title: str, *, evaluated: str, band: bool = True
 ) -> None:

@@ -12,12 +12,14 @@ import numpy as np
 
 from purejaxppo.agents import optimizers, schedules
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
+from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.callbacks import Moment, call, make_callbacks
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.console import Console, Stopped
-from purejaxppo.runs.curves import plot_returns
+from purejaxppo.runs.curves import has_returns, plot_returns
+from purejaxppo.runs.divergence import MOST_UPDATES, all_diverged, warning
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.not_finite import NotFiniteError, what_was_lost
 from purejaxppo.runs.programs import Programs
@@ -74,8 +76,10 @@ class TrainingLoop:
         """The reason for which a callback ended the run, "" if none did."""
         self._pending: Metrics | None = None
         self._gone: set[int] = set()  # members that are not finite any more
-        # Updates in succession without a gradient step.
+        # Updates in succession without a gradient step, and those all of whose steps diverged.
         self._idle = np.zeros(len(self.members), int)
+        self._barren = np.zeros(len(self.members), int)
+        self._warned = False  # that many episodes diverge
         self._sound = True  # False once the state is not finite: it is not saved then
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -166,29 +170,32 @@ class TrainingLoop:
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
         self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
+        barren = self._barren + metrics.updates * (metrics.episodes.diverged > 0)
+        self._barren = np.where(metrics.env_steps > 0, 0, barren)
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
-        for row, idle in zip(rows, self._idle, strict=True):
-            row["charts/finite"] *= idle < MOST_IDLE
+        for row, idle, barren in zip(rows, self._idle, self._barren, strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE and barren < min(MOST_UPDATES, every.total)
         lost = self._lost(rows)
         self._sound = not lost
         evaluate = every.due(every.eval, p.update) and not lost
         if evaluate:
             scores = self._evaluate(state)
             rows = [row | score for row, score in zip(rows, scores, strict=True)]
-        self.console.progress(done, p.env_steps, speed, mean_row(rows))
+        left = p.train_seconds * (every.total / p.update - 1)
+        self.console.progress(done, p.env_steps, speed, mean_row(rows), left)
         if lost or evaluate or every.due(every.log, p.update):
+            if not lost:
+                self._warn(rows, state)
             common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
             self._write([row | common for row in rows], state, evaluated=evaluate)
             self._pending = None
         if lost:
             with processes.raise_together():
-                raise NotFiniteError(
-                    what_was_lost(self.config, self.progress.env_steps, self.checkpoints.latest())
-                )
+                raise NotFiniteError(self._reason(state))
         (age,) = processes.maximum(every.age())
         # While all agents skip their gradient steps, the last save is not replaced.
         if every.save_due(p.update, age) and not self._idle.all():
@@ -223,14 +230,33 @@ class TrainingLoop:
             self.stopped = moment.reason or "as the first process says"
         return added
 
+    def _reason(self, state: TrainState) -> str:
+        """The message about a run with no agent left to train."""
+        saved = self.checkpoints.latest()
+        if not self._barren.all():
+            return what_was_lost(self.config, self.progress.env_steps, saved)
+        value = self.programs.diverged_value(state, 0)
+        return all_diverged(value, int(self._barren.min()), saved)
+
+    def _warn(self, rows: list[Row], state: TrainState) -> None:
+        """Warns once of an agent of whose episodes too many diverge."""
+        for i, row in enumerate(rows):
+            diverged = row["charts/diverged"]
+            if self._warned or diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged):
+                continue
+            name = f"agent {i} (seed {self.members[i].seed}): " if len(rows) > 1 else ""
+            self.console.say(name + warning(row, self.programs.diverged_value(state, i)))
+            self._warned = True
+
     def _lost(self, rows: list[Row]) -> bool:
-        """True if no agent is left to train; reports agents that are no longer finite."""
+        """True if no agent is left to train; reports agents that have no score from now on."""
         gone = {i for i, row in enumerate(rows) if not row["charts/finite"]}
         if gone - self._gone and len(gone) < len(rows):
             names = ", ".join(f"{i} (seed {self.members[i].seed})" for i in sorted(gone))
             steps = f"{self.progress.env_steps:,} steps"
             self.console.say(
-                f"after {steps} not finite any more, and without a score: agent {names}"
+                f"no score from {steps} on, since numbers are not finite or every step diverges: "
+                f"agent {names}"
             )
         self._gone = gone
         return len(gone) == len(rows)
@@ -338,7 +364,7 @@ class TrainingLoop:
             closing.callback(self.programs.close)
             closing.callback(self.checkpoints.close)
         rows = read_csv(self.run_dir / "metrics.csv") if processes.is_main() else []
-        if rows:
+        if has_returns(rows):
             self._draw(rows)
 
     def _draw(self, rows: list[Row]) -> None:

@@ -1,10 +1,10 @@
-"""Agents whose numbers are not finite, and the message about them."""
+"""Agents that cannot be trained further, and the message about numbers that are not finite."""
 
 from purejaxppo.config.schema import Config
 
 
 class NotFiniteError(ValueError):
-    """Training has produced an agent whose numbers are not finite."""
+    """No agent is left to train: the numbers are not finite, or every step diverges."""
 
 
 def what_was_lost(config: Config, env_steps: int, saved: int | None) -> str:

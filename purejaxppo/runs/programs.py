@@ -1,5 +1,6 @@
 """The compiled functions of a run."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,9 +25,12 @@ from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards, largest_divisor
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
 from purejaxppo.runs import pretraining
+from purejaxppo.runs.divergence import replayed_value
 from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
 from purejaxppo.runs.rows import SUCCESS
 from purejaxppo.types import TrainState
+
+log = logging.getLogger("purejaxppo")
 
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
@@ -230,6 +234,24 @@ class Programs:
     def failure(self) -> Exception | None:
         """The first failure of a simulator on the host, None if there is none."""
         return next((env.failure for env in self._envs if env.failure), None)
+
+    def diverged_value(self, state: TrainState, member: int) -> str:
+        """Name a value that diverged in a member's environments; "" if it is unknown.
+
+        For simulators in JAX another rollout from the state is searched.
+        """
+        if not self.facts.spec.restorable:
+            return next((env.diverged_value for env in self._envs if env.diverged_value), "")
+        if processes.is_distributed():  # one process has a part of the state
+            return ""
+        try:
+            here = jax.device_get((state.agent, state.update, state.rollout, state.key))
+            agent, update, rollout, key = jax.tree.map(lambda x: x[member], here)
+            rollout, key = jax.tree.map(lambda x: x[0], (rollout, key))  # the first shard's
+            return replayed_value(self.parts, agent, update, rollout, key)
+        except Exception:  # training does not depend on it
+            log.debug("no value found that diverged", exc_info=True)
+            return ""
 
     def continue_at(self, update: int) -> None:
         """Prepares simulators that cannot be restored for a run that goes on."""

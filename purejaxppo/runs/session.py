@@ -26,6 +26,7 @@ from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import Console, duration, fail, short
+from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, run_folder
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
@@ -238,6 +239,8 @@ def prepare(run: TrainingLoop) -> TrainState:
     if resumes:
         run.programs.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
+    if value := first_obs_value(state):
+        raise ValueError(f"env.name = {config.env.name}: reset returned {value}. {REMEDY}")
     if resumes:
         with processes.raise_together():
             state = run.restore(state)
@@ -340,6 +343,7 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
             ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
         )
         console.say(f"best evaluation {number(p.best_return)}{where}")
-    console.say(f"curve: {run.run_dir / 'learning_curve.png'}")
+    curve = run.run_dir / "learning_curve.png"
+    console.say(f"curve: {curve}" if curve.is_file() else "no learning curve: no episode ended")
     console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
     return 0

@@ -1,0 +1,121 @@
+"""Simulators that diverge: the value to blame, and messages about it."""
+
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import Array, Key, Scalar
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.learner import Parts
+from purejaxppo.rollout import record
+from purejaxppo.runs.rows import Row
+from purejaxppo.spaces import LARGEST, diverged_value, plain
+from purejaxppo.streams import ENVIRONMENTS, split_keys, stream
+from purejaxppo.types import AgentState, RolloutState, TrainState
+
+REMEDY = (
+    f"Observations and rewards must be finite and within ±{plain(LARGEST)}: scale them, "
+    "or repair the simulator."
+)
+
+
+MOST_UPDATES = 5
+"""Updates in succession all of whose steps may diverge."""
+
+
+def first_obs_value(state: TrainState) -> str:
+    """Name the first value of the current observations that diverged; "" if none did."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state.rollout.obs):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        for shard in leaf.addressable_shards:
+            rows = np.asarray(shard.data, np.float32)  # [M, D, N, ...]
+            rows = rows.reshape(-1, *rows.shape[3:])
+            bad = ~(np.abs(rows.reshape(len(rows), -1)) <= LARGEST).all(axis=1)
+            if bad.any():
+                return diverged_value(np.zeros(()), [(_names(path), rows[bad.argmax()])])
+    return ""
+
+
+def replayed_value(
+    parts: Parts, agent: AgentState, update: Array, state: RolloutState, key: Key
+) -> str:
+    """Name the first value that diverges in another rollout from a state; "" if none does.
+
+    For environments in JAX. Healthy runs never trace this program.
+
+    Args:
+        parts: of the run.
+        agent: of one member.
+        update: number of updates so far, [].
+        state: of the environments of one shard.
+        key: of this shard.
+    """
+    progress = update / parts.config.num_updates
+    with jax.default_matmul_precision(parts.config.matmul_precision):
+        search = jax.jit(partial(_search, parts))
+        diverged, step = jax.device_get(search(agent, state, key, progress))
+    obs = jax.tree_util.tree_leaves_with_path(step.obs)
+    named = [(_names(path), x) for path, x in obs]
+    return diverged_value(step.reward, named) if diverged else ""
+
+
+def _search(
+    parts: Parts, agent: AgentState, state: RolloutState, key: Key, progress: Scalar
+) -> tuple[Array, TaskStep]:
+    """Steps as `rollout.collect`: (True if any step diverges, the first that does, of one row)."""
+    env = cast(VectorEnv, parts.env)
+    key = split_keys(key).act
+    state = parts.start(state, key, progress)
+    state = state.replace(env=env.refresh(state.env))
+
+    def step(state: RolloutState, key: Key) -> tuple[RolloutState, tuple[Array, TaskStep]]:
+        choice = parts.act(agent, key, state.carry, state.obs, state.start)
+        env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
+        _, raw = env.raw_step(env_state, choice.env_action)
+        env_state, out = env.step(env_state, choice.env_action)
+        bad = jnp.any(out.diverged.reshape(len(raw.reward), -1), axis=1)  # of worlds: any agent
+        state, _ = record(state, state.obs, choice, env_state, out)
+        return state, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))
+
+    keys = jax.random.split(key, parts.config.ppo.rollout_length)
+    _, (diverged, steps) = jax.lax.scan(step, state, keys)
+    first = jnp.argmax(diverged)
+    return diverged[first], jax.tree.map(lambda x: x[first], steps)
+
+
+def _names(path: Any) -> tuple[str, ...]:
+    """The names of a path of a pytree."""
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+
+
+def warning(row: Row, value: str) -> str:
+    """The warning about a row of metrics of whose episodes too many diverged.
+
+    Args:
+        row: of one agent.
+        value: one that diverged; "" if it is unknown.
+    """
+    diverged = int(row["charts/diverged"])
+    episodes = f"{diverged:,} of {diverged + int(row['charts/episodes']):,} episodes"
+    return f"{episodes} were cut: {_reason(value)}. {REMEDY}"
+
+
+def all_diverged(value: str, updates: int, saved: int | None) -> str:
+    """The error of a run all of whose steps diverge.
+
+    Args:
+        value: one that diverged; "" if it is unknown.
+        updates: number of updates in succession in which all steps diverged.
+        saved: environment steps of the last save, None if there is none.
+    """
+    kept = f"the save at {saved:,} steps is kept" if saved else "nothing was saved"
+    return f"every step of {updates} updates diverged: {_reason(value)}; {kept}. {REMEDY}"
+
+
+def _reason(value: str) -> str:
+    return value or f"NaN, infinity or numbers beyond ±{plain(LARGEST)}, or a simulator that failed"
