@@ -1,6 +1,7 @@
 """Configs from YAML and the command line; unknown keys and wrong types are errors."""
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -30,12 +31,29 @@ class Loader(yaml.SafeLoader):
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> float | str:
+        """Loads a float; digits beyond its range, such as the hash 695e0514, stay a text."""
+        value = self.construct_yaml_float(node)
+        return node.value if math.isinf(value) and "inf" not in node.value.lower() else value
+
+    def construct_date(self, node: yaml.ScalarNode) -> str:
+        """Loads a date as a text: no setting holds a date."""
+        return node.value
+
 
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
     list("-+0123456789."),
 )
+Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_number)
+Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_date)
+
+
+class Dumper(yaml.SafeDumper):
+    """Quotes every text that `Loader` reads as something else than this text."""
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
 
 def config_dirs() -> list[Path]:
@@ -277,6 +295,7 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
+SCALARS = (bool, int, float, str)
 _NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
 
 
@@ -305,16 +324,17 @@ def to_yaml(config: Config) -> str:
 
 
 def dump(data: Any) -> str:
-    """Plain data as YAML, tuples as lists."""
+    """Plain data as YAML that `Loader` reads back, tuples as lists."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, str):
-            return str(value)
-        return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+        if isinstance(value, tuple | list):
+            return [plain(item) for item in value]
+        # Without classes derived from these, such as NumPy's float64, which YAML cannot write.
+        return next((kind(value) for kind in SCALARS if isinstance(value, kind)), value)
 
-    return yaml.safe_dump(plain(data), sort_keys=False)
+    return yaml.dump(plain(data), Dumper=Dumper, sort_keys=False)
 
 
 def write_whole(path: Path, text: str) -> None:

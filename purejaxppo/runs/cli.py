@@ -245,10 +245,12 @@ def _check_flag(key: str, words: list[str], hint: Any) -> Any:
     if kind is dict:
         if len(words) % 2:
             raise ValueError(f"--{key} needs pairs of names and values; {words[-1]!r} has no pair")
-        given = {name: _scalar(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+        read = _text if typing.get_args(hint)[1] is str else _scalar
+        given = {name: read(value) for name, value in zip(words[::2], words[1::2], strict=True)}
         return convert(given, hint, f"--{key}")
     if kind is tuple:
-        return convert([_scalar(word) for word in words], hint, f"--{key}")
+        read = _text if typing.get_args(hint)[0] is str else _scalar
+        return convert([read(word) for word in words], hint, f"--{key}")
     if not words:
         raise ValueError(f"--{key} needs a value")
     if len(words) > 1:
@@ -258,10 +260,21 @@ def _check_flag(key: str, words: list[str], hint: Any) -> Any:
 
 
 def _scalar(word: str) -> Any:
+    """Reads a word as YAML does: a number, true or false, a quoted text, otherwise the word."""
     try:
-        return yaml.load(word, Loader)
-    except yaml.YAMLError:
+        node, value = yaml.compose(word, Loader), yaml.load(word, Loader)
+    except (yaml.YAMLError, ValueError):
         return word
+    if not isinstance(node, yaml.ScalarNode):
+        return word
+    is_plain = node.value == word.strip() and not isinstance(value, str)
+    return value if is_plain or node.style in ("'", '"') else word
+
+
+def _text(word: str) -> str:
+    """Reads a word of a field that holds texts: a quoted text, otherwise the word."""
+    value = _scalar(word)
+    return value if isinstance(value, str) else word
 
 
 def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:

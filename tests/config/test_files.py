@@ -1,12 +1,15 @@
 """Config files: each that is wrong gets one sentence: where, what was found, what would do."""
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.runs import refusal
 
 from purejaxppo import interrupts
-from purejaxppo.config.files import write_whole
+from purejaxppo.config.files import flatten, from_dict, load_config, to_yaml, write_whole
+from purejaxppo.config.run_files import load_members, save_members
 
 pytestmark = pytest.mark.toy
 
@@ -61,3 +64,94 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
     write_whole(path, "new")
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+WORDS = (
+    *("695e0514", "1e5", "2E3", "-2e-3", ".5e3", "1_0e1", "1e999", "1.e3", ".5", "+1", "1_000"),
+    *("0x1f", "0b11", "0x_", "010", "0o17", "1:30", "1:30.5", "-0.0", "5e-324", "inf", ".inf"),
+    *("-.INF", "nan", ".nan", "yes", "no", "on", "off", "True", "null", "~", "", "2024-01-01"),
+    *("2024-13-45", "2001-12-14t21:59:43.10-05:00", " x", "x ", "a\nb", "\n", "a\r\n", "\t", "é"),
+    *("\x85", "\u2028", "\ufeff", "\ud800", "\U0001f600" * 127, "\x00", "'", '"', "'x", "# x"),
+    *("a # x", "- a", "-", "{", "}", "[1]", "a: b", ":", "?", "&a x", "*a", "!x", "%x", "@x", "`"),
+    *("|", ">", "=", "<<", "---", "...", "x" * 5000, "x y " * 500, "file.py:Name", "a.b:Name"),
+)
+NUMBERS = (0, -1, 10**30, True, False, 0.0, -0.0, 1.0, 5e-324, 1e-7, 1e16, 1e300, 0.1 + 0.2)
+INFINITE = (float("inf"), -float("inf"), float("nan"))
+
+
+def with_values(values, words):
+    """A config that holds values in its mappings and words in its fields of text."""
+    options = {f"{index}": value for index, value in enumerate(values)}
+    return from_dict(
+        {
+            "env": {"name": "gymnax/CartPole-v1", "options": options, "backend": words[0]},
+            "eval": {"options": {word: 1 for word in words}},
+            "network": {"actor_keys": words, "policies": {words[0]: words[-1]}},
+            "pretrain": {"teacher": words[-1]},
+            "gpu": {"env.backend": words[0]},
+            "run_dir": words[-1],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "values",
+    [WORDS, NUMBERS, INFINITE, *[[word] for word in WORDS[:12]]],
+    ids=lambda values: str(values[0])[:12],
+)
+def test_config_yaml_restores_every_value_with_its_type(values, tmp_path):
+    check_restored(
+        with_values(values, [word for word in values if type(word) is str] or ["a"]), tmp_path
+    )
+
+
+def test_config_yaml_restores_random_words(tmp_path):
+    drawn = random.Random(0)
+    letters = "0189.eExX_+-:~#'\"{}[],&*!|>%@`?= \t\n\r\x85\u2028\x00\x7fé\ud800\U0001f600nNoOfFlL<"
+    for _ in range(20):
+        lengths = drawn.choices((1, 2, 3, 5, 90), k=50)
+        words = ["".join(drawn.choices(letters, k=length)) for length in lengths]
+        check_restored(with_values(words, words), tmp_path)
+
+
+def check_restored(config, folder):
+    """Checks that a run folder's files restore a config, each value with its type."""
+    path = folder / "config.yaml"
+    write_whole(path, to_yaml(config))
+    again = load_config(path, saved=True)
+    assert repr(flatten(again)) == repr(flatten(config))
+
+
+def test_numbers_and_words_of_numpy_are_written_as_plain_ones(tmp_path):
+    write_whole(tmp_path / "config.yaml", to_yaml(with_values([np.float64(0.1)], [np.str_("1e5")])))
+    again = load_config(tmp_path / "config.yaml", saved=True)
+    assert repr(again) == repr(with_values([0.1], ["1e5"]))
+
+
+def test_members_yaml_restores_words_and_numbers(tmp_path):
+    config = with_values(["a"], ["a"])
+    members = [config.replace(**{"env.options": {"x": value}}) for value in (*WORDS, *NUMBERS)]
+    save_members(tmp_path / "members.yaml", config, members)
+    again = load_members(tmp_path / "members.yaml", config)
+    assert [repr(x.env.options) for x in again] == [repr(x.env.options) for x in members]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("695e0514", "695e0514"), ("1e400", "1e400"), ("2024-01-01", "2024-01-01")],
+        *[
+            ("1e5", 1e5),
+            ("3e-4", 3e-4),
+            ("1_000", 1000),
+            ("0x1f", 31),
+            ("yes", True),
+            (".inf", float("inf")),
+        ],
+        *[("'1e5'", "1e5"), ('"1e5"', "1e5"), ("v1.0", "v1.0")],
+    ],
+)
+def test_values_that_yaml_reads_as_numbers_and_words(text, value, tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text(f"env: {{options: {{x: {text}}}}}", encoding="utf-8")
+    assert repr(load_config(path).env.options["x"]) == repr(value)

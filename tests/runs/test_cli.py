@@ -6,7 +6,7 @@ import pytest
 from support.runs import error_of, refusal
 
 import purejaxppo.commands.train as train_command
-from purejaxppo.config.files import flatten
+from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs import cli
@@ -45,6 +45,34 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
     assert command.total_timesteps == 1_000_000
     assert command.env.options == {"a": False, "b": 2, "c": "word"}
     assert command.ppo.normalize_obs is False
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *[("1e5", 1e5), ("0x1f", 31), ("yes", True), (".inf", float("inf")), ("-0.0", -0.0)],
+        *[("'1e5'", "1e5"), ('"yes"', "yes"), ("''", "")],
+        *[("695e0514", "695e0514"), ("2024-01-01", "2024-01-01"), ("2024-13-45", "2024-13-45")],
+        *[
+            (word, word)
+            for word in ("", " ", " x ", "# x", "a # b", "1 # b", "- a", "{", "{}", "[1]")
+        ],
+        *[
+            (word, word)
+            for word in ("a: b", "&a x", "*a", "!x", "|", "'x", "a\nb", "0x_", "\udce9")
+        ],
+    ],
+)
+def test_a_flags_word_is_a_number_a_quoted_text_or_itself(word, value, tmp_path):
+    options = ("--env.options", "x", word)
+    command = train_command.parse(["--config", "cartpole", *options, "--network.actor_keys", word])
+    assert repr(command.env.options) == repr({"x": value})
+    assert command.network.actor_keys == (value if isinstance(value, str) else word,)
+    config = Config(
+        **{field.name: getattr(command, field.name) for field in dataclasses.fields(Config)}
+    )
+    write_whole(tmp_path / "config.yaml", to_yaml(config))
+    assert repr(load_config(tmp_path / "config.yaml", saved=True)) == repr(config)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jax
@@ -27,12 +27,14 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
-from purejaxppo.config.files import load_config
+from purejaxppo.config.files import load_config, read_yaml
+from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, pictures, report
+from purejaxppo.sweep.flags import parse
 from purejaxppo.sweep.packing import Group, cut, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
@@ -320,6 +322,18 @@ def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys)
     assert table(swept) == before
 
 
+@pytest.mark.toy
+def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path):
+    words = {"a": "695e0514", "b": "1e5", "c": "yes", "d": "1:30", "e": 1e-7}
+    pairs = [f"'{value}'" if isinstance(value, str) else str(value) for value in words.values()]
+    options = [word for pair in zip(words, pairs, strict=True) for word in pair]
+    command = parse([*("--config", str(config_file), "--grid", RATES, "--env.options"), *options])
+    config = Config(**{f.name: getattr(command, f.name) for f in fields(Config)})
+    sweep_command.record(tmp_path, command, config)
+    assert read_yaml(tmp_path / sweep_command.SWEEP)["env.options"] == words
+    sweep_command.record(tmp_path, command, config)  # the same sweep, continued
+
+
 @pytest.mark.full
 def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
     swept, small_agents, config_file
@@ -590,11 +604,12 @@ def test_slurm_is_asked_for_where_there_is_none(config_file, capsys):
 
 TWO_NODES = """
 import sys, threading, time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from purejaxppo.config.files import load_config
+from purejaxppo.config.files import load_config, read_yaml
+from purejaxppo.config.schema import Config
 from purejaxppo.sweep import launchers
 from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
