@@ -277,12 +277,16 @@ def _is_own(file: str) -> bool:
 
 
 def _module_of(path: Path) -> Any:
-    """A Python file as a module, anew after the file has changed."""
+    """A Python file as a module, loaded again after the file has changed.
+
+    It is also the package of its folder, so that `from . import x` finds x.py next to it.
+    """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    folder = [str(path.parent)]
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folder)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -290,7 +294,8 @@ def _module_of(path: Path) -> Any:
         with _beside(str(path.parent)):
             spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        for loaded in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+            del sys.modules[loaded]
         raise
     return module
 

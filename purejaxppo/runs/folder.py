@@ -15,7 +15,7 @@ import jax
 
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
-from purejaxppo.config.run_files import imported_files, own_files, save_members, with_copies
+from purejaxppo.config.run_files import imported_files, own_files, save_members
 from purejaxppo.config.schema import Config
 
 try:
@@ -120,11 +120,19 @@ def imports(run_dir: str | Path) -> list[str]:
     path = Path(run_dir) / CONFIG
     files = imported_files(load_config(path, saved=True)) if path.is_file() else []
     changed = copies.changed(run_dir)
-    return [
-        f"{run_dir} runs code of {file}"
-        + f", and not of {changed.get(str(file))}, which has changed since" * (str(file) in changed)
-        for file in files
-    ]
+    lines = []
+    for file in files:
+        change = changed.get(str(file))
+        instead = f", and not of {change.original}: {_reason(change)}" if change else ""
+        lines.append(f"{run_dir} runs code of {file}{instead}")
+    return lines
+
+
+def _reason(change: copies.Change) -> str:
+    """The reason for which a copy is used."""
+    first = change.files[0]
+    itself = first == Path(change.original).name
+    return "it has changed since" if itself else f"{first} next to it has changed since"
 
 
 def check_outside(config: Config, run_dir: Path) -> None:
@@ -141,32 +149,34 @@ def check_outside(config: Config, run_dir: Path) -> None:
             )
 
 
-def keep_code(config: Config, run_dir: Path) -> Config:
-    """Copies the Python files that a config names into a run's folder; the config that uses these.
+def keep_code(config: Config, run_dir: Path) -> list[str]:
+    """Copies the Python files that a config names into a run's folder; returns lines to print.
 
     Raises:
         ValueError: a file cannot be read.
     """
     try:
-        copies.add(run_dir, own_files(config))
+        return copies.add(run_dir, own_files(config))
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
-    return with_copies(config, copies.of_run(run_dir))
 
 
-def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> None:
+def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) -> list[str]:
     """Writes config.yaml, copies of the files that it names and, once, versions.json.
 
     `members` are the configs of agents that train side by side; members.yaml lists several.
+
+    Returns:
+        Lines to print about the copies.
     """
     if len(members) > 1:
         save_members(run_dir / MEMBERS, config, members)
     if not (run_dir / CONFIG).is_file():
         shutil.rmtree(run_dir / copies.CODE, ignore_errors=True)  # of a run that never began
-    keep_code(config, run_dir)
+    notes = keep_code(config, run_dir)
     write_whole(run_dir / CONFIG, to_yaml(config))
     if (run_dir / VERSIONS).is_file():
-        return
+        return notes
     versions = {
         "command": sys.argv,
         "python": platform.python_version(),
@@ -176,6 +186,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
     }
     (run_dir / VERSIONS).write_text(json.dumps(versions, indent=1), encoding="utf-8")
+    return notes
 
 
 def git_revision() -> str:

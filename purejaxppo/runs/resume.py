@@ -59,7 +59,8 @@ def check_objects(config: Config, run_dir: Path) -> None:
     Raises:
         ValueError: the file of one has changed since; its copy is what evaluations use.
     """
-    changed = set(copies.changed(run_dir).values())
+    changes = copies.changed(run_dir).values()
+    changed = {x.original for x in changes if any(file.endswith(".py") for file in x.files)}
     objects = [text for text in texts_of(config) if getattr(text, "target", None) is not None]
     for file in {file for text in objects for file in references.files_in(text)} & changed:
         raise ValueError(

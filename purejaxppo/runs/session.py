@@ -65,12 +65,15 @@ def spread(used: list[jax.Device], config: Config) -> list[jax.Device]:
 @contextlib.contextmanager
 def writing(
     config: Config, run_dir: Path, members: Sequence[Config], *, clobber: bool
-) -> Iterator[None]:
+) -> Iterator[list[str]]:
     """Locks the run's folder in process 0, and checks that all processes can read it.
+
+    Yields lines to print about a new run's copies of custom code.
 
     Raises:
         ValueError: as `run_folder`, or a process does not see it.
     """
+    notes: list[str] = []
     with contextlib.ExitStack() as stack:
         with processes.raise_together():
             if processes.is_main():
@@ -78,11 +81,12 @@ def writing(
                     check_outside(config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
-                    record_run(config, run_dir, members)  # first, so that it is a run folder
+                    # First, so that it is a run folder.
+                    notes = record_run(config, run_dir, members)
         with processes.raise_together():
             if not (run_dir / CONFIG).is_file():
                 raise ValueError(f"{run_dir} must be in a file system that all processes share")
-        yield
+        yield notes
 
 
 def programs_of(
@@ -154,12 +158,12 @@ def train(
         programs, run_kind = programs_of(config, spread(used, config), change)
         if config.pretrain.teacher and not (run_dir / CONFIG).is_file():
             pretraining.load_teacher(config, programs.parts.policy)
-    with writing(config, run_dir, programs.members, clobber=clobber):
+    with writing(config, run_dir, programs.members, clobber=clobber) as copied:
         run = run_kind(programs, run_dir, make_console(programs, quiet=quiet))
         if finished(run, notes):
             run.checkpoints.close()
             return 0
-        for note in notes:
+        for note in [*copied, *notes]:
             run.console.say(note)
         return execute(run)
 

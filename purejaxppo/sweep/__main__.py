@@ -48,13 +48,13 @@ def sweep(command: Command) -> int:
     folder = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
     check_flags(command, config)
     if not command.clobber:
-        config = with_copies(config, copies.of_run(folder))
+        config = with_copies(config, files_of(folder, command))
     if command.search == "population":
         rules, members = population_of(command, config)
         check_members(members, command)
         with run_folder(folder, clobber=command.clobber, ours=OURS):
             record(folder, command, config)
-            members = [keep_code(member, folder) for member in members]
+            members = with_code(members, folder, command)
             return run_population(folder, command, members, rules)
     search, known = search_of(command, config)
     check_members([search_space.apply(config, setting) for setting in known] or [config], command)
@@ -68,6 +68,21 @@ def sweep(command: Command) -> int:
             results += trained
         report.report(folder, results, config, command.select_by)
     return 0
+
+
+def files_of(folder: Path, command: Command) -> dict[str, str]:
+    """The Python files that a sweep uses, by name as the config writes them.
+
+    Other machines see the sweep's folder, and not always the originals.
+    """
+    return copies.of_run(folder) if command.launcher == "local" else copies.copied(folder)
+
+
+def with_code(members: Sequence[Config], folder: Path, command: Command) -> list[Config]:
+    """Copies the Python files of configs into a sweep's folder; returns configs that use them."""
+    for note in dict.fromkeys(note for member in members for note in keep_code(member, folder)):
+        print(note, flush=True)
+    return [with_copies(member, files_of(folder, command)) for member in members]
 
 
 def search_of(command: Command, config: Config) -> tuple[Search, list[Setting]]:
@@ -152,7 +167,8 @@ def run_round(
 ) -> list[Result] | int:
     """Trains settings and returns their results, or the exit code if training did not finish."""
     folder = sweep_folder / "rounds" / f"{index:03d}"
-    configs = [keep_code(search_space.apply(config, setting), sweep_folder) for setting in tried]
+    configs = [search_space.apply(config, setting) for setting in tried]
+    configs = with_code(configs, sweep_folder, command)
     members = [
         dataclasses.replace(c, seed=c.seed + i, num_seeds=1, num_shards=1)
         for c in configs

@@ -16,13 +16,20 @@ from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.folder import imports
 
 MINE = """
+import json
+from pathlib import Path
+
 import jax.numpy as jnp
 
-from aside import SIGN
+from . import aside
+from .aside import SIGN
 from support.own_code import Dense, Doubled, Walk
 
 def objective(log_ratio, advantage, hp):
-    return SIGN * jnp.exp(log_ratio) * advantage
+    return SCALE * SIGN * jnp.exp(log_ratio) * advantage
+
+SCALE = json.loads(Path(__file__).with_name("levels.json").read_text())["scale"]
+assert aside.SIGN == SIGN and (Path(__file__).parent / "meshes" / "leg.stl").read_bytes()
 """
 CONFIG = """
 env: {name: "jax/mine.py:Walk", num_envs: 4, wrappers: ["mine.py:Doubled"]}
@@ -40,6 +47,9 @@ def write(folder):
     (folder / "mine.py").write_text(MINE)
     (folder / "aside.py").write_text("SIGN = -1.0\n")
     (folder / "own.yaml").write_text(CONFIG)
+    (folder / "levels.json").write_text('{"scale": 1.0}')
+    (folder / "meshes").mkdir(exist_ok=True)
+    (folder / "meshes/leg.stl").write_bytes(b"leg")
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +65,11 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def elsewhere(trained, tmp_path, monkeypatch):
-    """An empty current folder with a copy of the run, and without the user's files."""
+    """An empty current folder with a copy of the run, from a machine without the user's files."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained / "run", "run")
+    index = tmp_path / "run/code/files.json"
+    index.write_text(index.read_text().replace(str(trained.resolve()), "/nowhere"))
     return tmp_path
 
 
@@ -71,7 +83,8 @@ def test_files_are_copied_with_what_they_import(trained):
     text = (trained / "run/config.yaml").read_text()
     assert "name: jax/mine.py:Walk" in text
     assert "objective: mine.py:objective" in text
-    assert imports(trained / "run") == [f"{trained / 'run'} runs code of {copy.resolve()}"]
+    original = trained.resolve() / "mine.py"
+    assert imports(trained / "run") == [f"{trained / 'run'} runs code of {original}"]
 
 
 @pytest.mark.toy
@@ -91,7 +104,11 @@ def test_a_changed_original_is_told_and_not_used(trained, tmp_path, monkeypatch)
     assert "has changed" not in imports("run")[0]
     (tmp_path / "aside.py").write_text("SIGN = 1 / 0\n")
     (line,) = imports("run")
-    assert line.endswith(f", and not of {tmp_path}/mine.py, which has changed since")
+    assert line.endswith(f"and not of {tmp_path}/mine.py: aside.py next to it has changed since")
+    restore("run")
+    (tmp_path / "mine.py").write_text("raise SystemError\n")
+    (line,) = imports("run")
+    assert line.endswith(f", and not of {tmp_path}/mine.py: it has changed since")
     restore("run")
 
 
