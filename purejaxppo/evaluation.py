@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,9 @@ from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.base import Env, EnvSpec
-from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.base import EnvSpec
+from purejaxppo.envs.host.bridge import HostEnv, named_failures
+from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.episodes import MOST_DIVERGED, Outcome, run_episodes, whole_returns
 from purejaxppo.parallel import processes
 from purejaxppo.parallel.shards import Shards
@@ -110,7 +111,8 @@ def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
 class Evaluator:
     """Runs whole episodes.
 
-    The episodes are divided over the shards; if their number does not divide, it is rounded up and
+    Simulators on the host are at most as many as in training, and play the episodes in turns. Other
+    episodes are divided over the shards; if their number does not divide, it is rounded up and
     the rest is cut off by index, so that no episode is preferred for being short. Each has a key of
     its own, by its number among all, so that it does not depend on how they are divided.
 
@@ -149,7 +151,6 @@ class Evaluator:
         size = self.env.spec.num_agents
         self.per_turn = self.env.spec.num_envs // size  # environments, or worlds of many agents
         self.count = -(-episodes // size)  # over all shards, without those cut off
-        # Games on the host are as many as in training, however many episodes are asked for.
         self.turns = -(-self.count // (self.per_turn * self.shards.num_shards))
         self.per_shard = self.turns * self.per_turn
         self.act = how_to_act(config, policy, deterministic, apart=True)
@@ -158,13 +159,15 @@ class Evaluator:
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
         )
 
-    def _make(self, seed: int) -> Env | Apart:
-        """The environments of a shard."""
+    def _make(self, seed: int) -> "HostEnv | WorldsEnv | Apart":
+        """The environments of a shard; on the host at most as many as in training."""
         config, shards = evaluated(self.config), self.shards.num_shards
         if registry.on_host(config):
+            config = replace(config, num_envs=max(1, config.num_envs // shards))
             local = -(-self.episodes // shards)
             first = processes.index() * local
-            return registry.make(config, local, seed=seed, first=first, evaluation=True)
+            host = registry.make(config, local, seed=seed, first=first, evaluation=True)
+            return cast("HostEnv | WorldsEnv", host)
         one = registry.make(config, 1, evaluation=True)
         count = -(-self.episodes // one.spec.num_agents)
         return Apart(one, -(-count // shards))
@@ -193,9 +196,11 @@ class Evaluator:
         numbers = first + jnp.arange(self.per_turn)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        apart = isinstance(self.env, Apart)
-        # On the host one seed serves all, and each environment adds its own number to it.
-        begun = self.env.reset(env_keys if apart else jax.random.fold_in(key, first))
+        if isinstance(self.env, Apart):
+            begun = self.env.reset(env_keys)
+        else:
+            seed = jax.random.bits(jax.random.fold_in(key, 0), dtype=np.uint32) >> 1
+            begun = self.env.begin(seed + numbers.astype(np.uint32))
         returns, lengths = run_episodes(
             self.env,
             begun,

@@ -35,6 +35,16 @@ def check_known(
             raise ValueError(f"env.options.{option}: {task} has no such {noun}; {hint}")
 
 
+def check_instances(options: Iterable[str]) -> None:
+    """Raises ValueError if the number of running games is to be limited by an option."""
+    if "instances" in options:
+        raise ValueError(
+            "env.options.instances: unknown option. env.num_envs sets the number of games, and "
+            "evaluations start at most as many more. If only one can run at a time, set "
+            "eval.num_episodes = 0 and run purejaxppo evaluate after training"
+        )
+
+
 def is_alike(value: Any, default: Any) -> bool:
     """True if a value may replace a default: of its type, or a whole number for a float."""
     return type(value) is type(default) or (type(default) is float and type(value) is int)

@@ -232,6 +232,7 @@ def make(
         seed: of simulators that do not take a key.
         first: the number of the first environment, where this batch is one of several equal ones.
         evaluation: whole episodes with their true scores; the first of each environment counts.
+            Simulators on the host are at most as many as in training.
             Rows of a task of several agents are rounded up to whole worlds.
         film: pictures of simulators on the host will be requested.
 
@@ -239,6 +240,7 @@ def make(
         ValueError: as `resolve`, a bad option, or no whole number of worlds.
     """
     if on_host(config):
+        num_envs = min(num_envs, config.num_envs) if evaluation else num_envs
         return _make_on_host(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )

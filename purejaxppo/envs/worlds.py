@@ -232,7 +232,14 @@ class WorldsEnv:
 
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
-        worlds, obs = self.worlds.reset(key)
+        return self._begun(*self.worlds.reset(key))
+
+    def begin(self, seeds) -> tuple[WorldsState, Any]:
+        """Starts an episode of each world on the host from its own seed; see `HostEnv.begin`."""
+        return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
+
+    def _begun(self, worlds: Any, obs: Any) -> tuple[WorldsState, Any]:
+        """The state before the first step, and the rows' observations."""
         return WorldsState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
     def refresh(self, state: WorldsState) -> WorldsState:

@@ -58,6 +58,10 @@ class Pool(Protocol):
         """A key -> (token, obs [N, ...]); with absent agents (token, (obs, bool [N]: no agent))."""
         ...
 
+    def begin(self, seeds: jax.Array) -> tuple[Token, Obs]:
+        """As `reset`, with a seed for each environment, of simulators that take one at a reset."""
+        ...
+
     def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
         """(token, action [N, ...]) -> (token, HostStep); ignores actions right after an end."""
         ...
@@ -171,7 +175,7 @@ class HostEnv:
         self._update = 0
         self._raw_action = action
         self.task = FrameSource(frame_rate)
-        self._calls: dict[int, tuple[Callable, Callable]] = {}
+        self._calls: dict[int, tuple[Callable, Callable, Callable]] = {}
         self.spec = EnvSpec(
             observation=observation,
             action=unit_space(flat_space(action)),
@@ -230,7 +234,18 @@ class HostEnv:
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
         key = jax.random.fold_in(key, self._update) if self._update else key
-        token, obs = self._calls_of(self.spec.num_envs)[0](key)
+        return self._begun(*self._calls_of(self.spec.num_envs)[0](key))
+
+    def begin(self, seeds) -> tuple[HostState, Obs]:
+        """Starts an episode of each environment or world from its own seed.
+
+        Under vmap each member's environments have the seeds that they have alone. EnvPool's and
+        engines' simulators draw from the generators that they were started with instead.
+        """
+        return self._begun(*self._calls_of(self.spec.num_envs)[2](seeds))
+
+    def _begun(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
+        """The state before the first step."""
         false = jnp.zeros(self.spec.num_envs, bool)
         if not self.spec.absent:
             return HostState(token, done=false, lost=false), obs
@@ -300,16 +315,20 @@ class HostEnv:
         done |= state.done & rows.absent  # the next agent has not come yet
         return SparseHostState(token, done, lost, absent), step
 
-    def _calls_of(self, num_envs: int) -> tuple[Callable, Callable]:
-        """(reset, step) of a pool of `num_envs`; under vmap they become those of a larger one."""
+    def _calls_of(self, num_envs: int) -> tuple[Callable, Callable, Callable]:
+        """(reset, step, begin) of `num_envs`; under vmap they become those of a larger pool."""
         if num_envs not in self._calls:
             self._calls[num_envs] = self._make_calls(num_envs)
         return self._calls[num_envs]
 
-    def _make_calls(self, num_envs: int) -> tuple[Callable, Callable]:
+    def _make_calls(self, num_envs: int) -> tuple[Callable, Callable, Callable]:
         @jax.custom_batching.custom_vmap
         def reset(key):
             return self.pool(num_envs).reset(key)
+
+        @jax.custom_batching.custom_vmap
+        def begin(seeds):
+            return self.pool(num_envs).begin(seeds)
 
         @jax.custom_batching.custom_vmap
         def step(token, action):
@@ -327,6 +346,13 @@ class HostEnv:
             out = spread(token, size), split(obs, size)
             return out, jax.tree.map(lambda x: True, out)
 
+        @begin.def_vmap
+        def fold_begin(size: int, batched, seeds):
+            del batched
+            token, obs = self._calls_of(size * num_envs)[2](seeds.ravel())
+            out = spread(token, size), split(obs, size)
+            return out, jax.tree.map(lambda x: True, out)
+
         @step.def_vmap
         def fold_step(size: int, batched, token, action):
             def full(x, is_batched: bool):
@@ -339,7 +365,7 @@ class HostEnv:
             out = spread(token, size), split(rows, size)
             return out, jax.tree.map(lambda x: True, out)
 
-        return reset, step
+        return reset, step, begin
 
 
 def seed_at(seed: int, update: int) -> int:

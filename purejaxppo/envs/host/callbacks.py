@@ -104,6 +104,10 @@ class CallbackPool:
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
         return call(self._reset, (self.token, self.begun), seed)
 
+    def begin(self, seeds):
+        """Resets every environment, with its own seed."""
+        return call(self._begin, (self.token, self.begun), seeds)
+
     def step(self, token, action):
         """Steps all environments, with one callback."""
         return call(self._step, (self.token, self.rows), token, action)
@@ -127,6 +131,9 @@ class CallbackPool:
 
     def _reset(self, seed: Any) -> tuple[np.int32, Any]:
         return np.int32(1), self._ask(self.envs.reset, int(seed) + self.first)
+
+    def _begin(self, seeds: Any) -> tuple[np.int32, Any]:
+        return np.int32(1), self._ask(self.envs.reset, seeds)
 
     def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, HostStep]:
         return _next(token), _rows(self._ask(self.envs.step, action))

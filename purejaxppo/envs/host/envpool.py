@@ -257,9 +257,13 @@ class EnvPool:
 
     def reset(self, key):
         """Every environment at a start, drawn from the pool's own seeds and not from `key`."""
+        return self.begin(jax.random.key_data(key))
 
-        def host_reset(key_data):
-            del key_data
+    def begin(self, seeds):
+        """Every environment at a start, drawn from the pool's own seeds and not from `seeds`."""
+
+        def host_reset(seeds):
+            del seeds
             with _quietly():
                 obs, _ = self.env.reset()
             return self.handle, jax.tree.map(np.asarray, _cast(obs, self.observation, np))
@@ -269,7 +273,7 @@ class EnvPool:
             spaces.example(self.observation),
         )
         token = jax.ShapeDtypeStruct(self.handle.shape, self.handle.dtype)
-        return io_callback(host_reset, (token, shapes), jax.random.key_data(key))
+        return io_callback(host_reset, (token, shapes), seeds)
 
     def step(self, token, action):
         """Steps the environments, with two XLA calls."""

@@ -26,7 +26,13 @@ from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import Layout
 from purejaxppo.envs.host.observed import first_image
-from purejaxppo.envs.options import check_alike, check_known, check_port, split_arguments
+from purejaxppo.envs.options import (
+    check_alike,
+    check_instances,
+    check_known,
+    check_port,
+    split_arguments,
+)
 from purejaxppo.envs.worlds import count_worlds
 
 notice = logging.getLogger("purejaxppo")
@@ -77,7 +83,7 @@ def make(
     Args:
         name: an exported game, a project's folder, or `editor`.
         config: `options` as in `DEFAULTS`.
-        num_envs: N, of all agents; an evaluation has at most as many games as training.
+        num_envs: N, of all agents.
         seed: of the games' generators, with their numbers.
         evaluation: other seeds; N is rounded up to whole games.
         film: the game's own pictures will be requested, which need a window; without a display
@@ -106,8 +112,6 @@ def make(
         while unused:
             unused.pop().close()
         raise
-    if evaluation:
-        count = min(count, max(1, config.num_envs // layout.size))
     number = first // layout.size
     return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
 
@@ -210,6 +214,7 @@ def _options(config: EnvConfig) -> dict[str, Any]:
             f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
             f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
         )
+    check_instances(config.options)
     check_known(config.name, config.options, DEFAULTS, suggest=True)
     options = DEFAULTS | config.options
     for key, value in options.items():

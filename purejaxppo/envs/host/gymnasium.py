@@ -230,7 +230,7 @@ class Solo:
 
     def reset(self, seed: int) -> Any:
         """See `WorkerPool.reset`."""
-        self.group.reset(seed)
+        self.group.reset([seed])
         return tree_of(self.group.observation, self.buffers.obs)
 
     def step(self, action: EnvAction) -> PoolStep:

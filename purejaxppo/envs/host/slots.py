@@ -89,12 +89,12 @@ class EnvGroup:
         """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
         self._buffers = shared
 
-    def reset(self, seed: int) -> None:
-        """Starts every environment's episode; environment i of the batch is seeded seed + i."""
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Starts every environment's episode, from the seeds of the whole batch."""
         self._buffers.reward[:] = 0
         for lane in range(len(self.envs)):
             self.at = lane
-            self._first(lane, seed + self.start + lane)
+            self._first(lane, seeds[self.start + lane])
         self._over = np.zeros(len(self.envs), bool)
 
     def step(self) -> str:

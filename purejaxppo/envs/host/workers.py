@@ -116,12 +116,14 @@ class WorkerPool:
         self._buffers = buffers(shared, self.observation, self.action, self.num_envs)
         self._exchange("attach", self.num_envs, size)
 
-    def reset(self, seed: int) -> Any:
-        """Starts every environment's episode anew: a seed -> obs [N, ...].
+    def reset(self, seed: int | np.ndarray) -> Any:
+        """Starts a new episode of every environment: a seed, or seeds [N] -> obs [N, ...].
 
-        Environment i is seeded with seed + i, and draws its later episodes from its own generator.
+        With one seed environment i is seeded with seed + i. It draws its later episodes from its
+        own generator.
         """
-        self._exchange("reset", seed)
+        seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.asarray(seed)
+        self._exchange("reset", seeds.tolist())
         return self._obs()
 
     def step(self, action: Any) -> PoolStep:

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.paths import EXAMPLE_ENVS
+from support.godot import GAME
+from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
 
 import purejaxppo.commands.evaluate as evaluate_command
 import purejaxppo.commands.train as train_command
@@ -27,6 +28,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep
 from purejaxppo.evaluation import Evaluator, evaluate, run_episodes
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.recording import record_states
 from purejaxppo.runs.rows import read_csv
@@ -270,6 +272,72 @@ def test_a_task_that_ends_by_itself_needs_no_time_limit():
     assert np.isfinite(result.curves.episodic_return).all()
     played = evaluate(Agent(config, result.agent), 5)
     assert set(played.returns) <= {-1.0, 0.0, 1.0, 1.5} and (played.lengths < 20).all()
+
+
+def walker(num_envs, num_seeds=1):
+    """A config of walks of 1 to 30 steps, in which agents act at random, and its policy."""
+    overrides = {
+        "env.name": f"gymnasium/{EXAMPLE_ENVS}:Walk",
+        "env.num_envs": num_envs,
+        "env.max_episode_steps": 30,
+        "env.options": {"workers": "thread", "num_workers": 1},
+        "eval.stochastic": True,
+        "network.hidden": (8,),
+        "ppo.rollout_length": 8,
+        "ppo.num_minibatches": 1,
+        "num_seeds": num_seeds,
+    }
+    config = load_config("cartpole.yaml", overrides)
+    return config, Policy(config, registry.make(config.env, num_envs).spec)
+
+
+def test_episodes_do_not_depend_on_how_many_simulators_play_them():
+    played = []
+    for num_envs in (2, 3, 8):
+        config, policy = walker(num_envs)
+        agent = Agent(config, jax.jit(policy.init)(jax.random.key(1)))
+        played.append(evaluate(agent, 7, seed=4))
+        np.testing.assert_array_equal(played[-1].lengths, played[0].lengths)
+        np.testing.assert_allclose(played[-1].returns, played[0].returns, rtol=1e-5)
+    assert len(np.unique(played[0].returns)) == 7
+    assert played[0].lengths.max() == 30 > played[0].lengths.min()
+
+
+def test_each_seed_of_a_batch_plays_the_episodes_that_it_plays_alone():
+    config, policy = walker(2, num_seeds=2)
+    states = jax.vmap(policy.init)(jax.random.split(jax.random.key(1), 2))
+    keys = jax.random.split(jax.random.key(2), 2)
+
+    def play(states, keys, num_members):
+        evaluator = Evaluator(config, policy, 3, shards=Shards(1, num_members=num_members))
+        outcome = jax.device_get(jax.jit(evaluator.evaluate)(states, keys))
+        evaluator.close()
+        return outcome
+
+    both = play(states, keys, 2)
+    for i in range(2):
+        alone = play(jax.tree.map(lambda x, i=i: x[i], states), keys[i], 0)
+        np.testing.assert_array_equal(both.lengths[i], alone.lengths)
+        np.testing.assert_allclose(both.returns[i], alone.returns, rtol=1e-5)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    "name",
+    [
+        "envpool/CartPole-v1",
+        "gymnasium/CartPole-v1",
+        f"pettingzoo/{EXAMPLE_WORLDS}:Hand",
+        f"godot/{GAME}",
+    ],
+)
+def test_an_evaluation_has_no_more_simulators_than_training(name):
+    options = {"workers": "thread"} if name.startswith(("gymnasium", "pettingzoo")) else {}
+    config = EnvConfig(name=name, num_envs=6, options=options)
+    for episodes in (3, 32):  # three agents are a world, and two a game
+        env = registry.make(config, episodes, evaluation=True)
+        env.close()
+        assert env.spec.num_envs == (4 if "godot" in name and episodes == 3 else min(episodes, 6))
 
 
 SMALL = """

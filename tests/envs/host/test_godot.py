@@ -59,6 +59,16 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
         ("godot/game.x86_64", {}, "game.x86_64 is no program: chmod +x game.x86_64"),
         ("godot/project", {}, "none of godot, godot4 is on PATH: name it in env.options.godot"),
         ("godot/project", {"godot": "g4"}, "g4 is no program"),
+        (
+            "godot/nothing",
+            {"instances": 1},
+            "set eval.num_episodes = 0 and run",
+        ),
+        (
+            "unity/nothing",
+            {"instances": 1},
+            "set eval.num_episodes = 0 and run",
+        ),
         ("godot/nothing", {"restart": 1}, "has no such option; did you mean 'restarts'?"),
         ("godot/nothing", {"speedup": "fast"}, "env.options.speedup = 'fast' should be like 0.0"),
         ("godot/nothing", {"timeout": 0}, "env.options.timeout = 0 must be at least 1"),

@@ -70,7 +70,7 @@ def make(
             `parameters.NAME` (an environment parameter), which `randomize` and `curriculum` vary.
         num_envs: N, of all slots; rounded up to whole players in an evaluation.
         seed: of the players' generators.
-        evaluation: other streams of these generators; at most as many players as in training.
+        evaluation: other streams of these generators.
         film: ignored: players draw in windows of their own, and films show what agents observe.
         first: the number that the first row has in a larger batch.
 
@@ -92,8 +92,6 @@ def make(
     with _in_words(config.name):
         layout = _layout(spec, slots, _seed_after(seed, 0))
     count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
-    if evaluation:
-        count = min(count, max(1, config.num_envs // layout.size))
     if spec.is_editor:
         _check_editor(config, count, evaluation=evaluation)
     env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])

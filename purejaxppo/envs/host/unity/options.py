@@ -6,7 +6,7 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.unity import parameters
 from purejaxppo.envs.host.unity.parameters import Parameter
-from purejaxppo.envs.options import check_alike, check_port, split_arguments
+from purejaxppo.envs.options import check_alike, check_instances, check_port, split_arguments
 
 DEFAULTS: dict[str, Any] = {
     "max_agents": 0,
@@ -36,6 +36,7 @@ def split_options(
     Raises:
         ValueError: an unknown option, or an invalid value.
     """
+    check_instances(config.options)
     ours, slots, given = dict(DEFAULTS), {}, {}
     for key, value in config.options.items():
         where = f"env.options.{key}"
