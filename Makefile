@@ -26,7 +26,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all test-apart mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all test-apart golden mpirun godot gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -63,6 +63,10 @@ test-apart: $(for_test) mpirun gpu-compiler
 	find tests -name 'test_*.py' | sort | xargs -n 1 -P $(WORKERS) sh -c '\
 	  eval "$(RUN) -m pytest -q -p randomly $$ARGS" -m \"$(ALL)\" "$$1"; \
 	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "$$1 failed alone" >&2; exit 1; }' apart
+
+# Ten updates of five configs, bit for bit: against the stored hashes, or against BASE=/path/to/another/checkout.
+golden: $(for_test)
+	$(RUN) tests/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
 # JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu_programs.py and its tests, skipped without it.
 gpu-compiler: $(for_test)
