@@ -217,8 +217,8 @@ def test_a_callback_that_raises_is_one_sentence_after_a_save(callback):
     assert re.fullmatch(
         rf"CallbackError: callback {callback.__name__}.{method}: line "
         rf"{function.__code__.co_firstlineno + 1} of \S*/test_library.py raises (KeyError: 'lost'|"
-        r"ZeroDivisionError: division by zero); saved at \d+ steps in run; once that is mended, "
-        r"the same command resumes",
+        r"ZeroDivisionError: division by zero)\. Saved at \d+ steps in run\. Fix the cause, then "
+        r"run the same command to resume\.",
         text,
     ), text
     assert "\n" not in text

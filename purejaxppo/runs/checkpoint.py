@@ -6,10 +6,12 @@ All arrays have a leading axis of members. Orbax renames a finished save into pl
 that is killed while saving still has its last complete one.
 """
 
+import contextlib
 import dataclasses
 import logging
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,15 @@ from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
 from purejaxppo.parallel import processes
-from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run
+from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
 from purejaxppo.runs.progress import Progress
 from purejaxppo.trained_agent import Agent, abstract_agents
 from purejaxppo.types import AgentState, TrainState
 
 log = logging.getLogger("purejaxppo")
 
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""End of the name of a save that is being written."""
 OLD_BEST = "best"
 """Folder of the best agent of a run of version 0.1 that trained alone."""
 
@@ -44,8 +48,11 @@ class Checkpoints:
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
         """Opens (and creates) the folder."""
-        self._manager = _manager(run_dir / "checkpoints", keep)
+        self._folder = run_dir / "checkpoints"
+        self._manager = _manager(self._folder, keep)
         self._old_best = run_dir / OLD_BEST
+        if processes.is_main():
+            self._remove_unfinished()
 
     def latest(self) -> int | None:
         """Environment steps of the last save, None if there is none."""
@@ -75,7 +82,8 @@ class Checkpoints:
         }
         if best is not None:
             items["best"] = ocp.args.StandardSave(best)
-        self._manager.save(progress.env_steps, args=ocp.args.Composite(**items))
+        with self._writing():
+            self._manager.save(progress.env_steps, args=ocp.args.Composite(**items))
         return True
 
     def restore(self, template: TrainState) -> tuple[TrainState, AgentState | None, Progress]:
@@ -115,23 +123,54 @@ class Checkpoints:
         shutil.rmtree(self._old_best, ignore_errors=True)
 
     def wait(self) -> None:
-        """Waits until saves in progress are on disk; raises their errors."""
-        self._manager.wait_until_finished()
+        """Waits until saves in progress are on disk.
+
+        Raises:
+            OSError: one of them could not be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits for saves in progress, and closes the folder."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Names the folder in errors of writing, and removes unfinished saves after one.
+
+        Raises:
+            OSError: one sentence.
+        """
+        try:
+            with writing_to(self._folder, Exception):
+                yield
+        except OSError:
+            for _ in range(10):  # threads of the save end a few moments later
+                self._remove_unfinished()
+                time.sleep(0.1)
+            raise
+
+    def _remove_unfinished(self) -> None:
+        """Deletes folders of saves that did not end, as far as that is possible."""
+        for path in self._folder.glob(f"*{UNFINISHED}"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
     # Processes that save together synchronise under a name of prefix and step. Two managers may
     # save at once: each needs a prefix of its own.
     apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
+    # Where folders are created in the background, threads wait five minutes for one that cannot be
+    # created, and keep the process alive.
+    now = ocp.AsyncOptions(create_directories_asynchronously=False)
     return ocp.CheckpointManager(
         folder.resolve(),
         options=ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, multiprocessing_options=apart
+            max_to_keep=keep, create=True, multiprocessing_options=apart, async_options=now
         ),
         item_names=("agent", "best", "train", "progress"),
     )

@@ -1,8 +1,10 @@
 """The folder of a run: its files, its lock, and the record of config and versions."""
 
 import contextlib
+import errno
 import json
 import logging
+import os
 import platform
 import shutil
 import subprocess
@@ -25,6 +27,7 @@ except ModuleNotFoundError:  # no such locks on Windows
 
 log = logging.getLogger("purejaxppo")
 
+SYSTEM_ERRORS = [os.strerror(number) for number in errno.errorcode]
 LOCK = ".lock"
 CONFIG = "config.yaml"
 MEMBERS = "members.yaml"
@@ -87,6 +90,26 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
         if clobber:
             _clear(run_dir, ours)
         yield
+
+
+@contextlib.contextmanager
+def writing_to(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
+    """Names the place in an error of writing to it, in which it may be missing.
+
+    Args:
+        place: a file or folder.
+        kind: the errors to look at; those without the text of a system error pass unchanged.
+
+    Raises:
+        OSError: "PLACE cannot be written (no space left on device)".
+    """
+    try:
+        yield
+    except kind as error:
+        text = next((text for text in SYSTEM_ERRORS if text in str(error)), "")
+        if not text:
+            raise
+        raise OSError(f"{place} cannot be written ({text[0].lower()}{text[1:]})") from error
 
 
 def check_is_run(run_dir: Path) -> None:

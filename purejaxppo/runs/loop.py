@@ -74,6 +74,7 @@ class TrainingLoop:
         self.callbacks = make_callbacks(self.config)
         self.stopped = ""
         """The reason for which a callback ended the run, "" if none did."""
+        self.no_curve = ""
         self._pending: Metrics | None = None
         self._gone: set[int] = set()  # members that are not finite any more
         # Updates in succession without a gradient step, and those all of whose steps diverged.
@@ -113,11 +114,12 @@ class TrainingLoop:
         return state
 
     def _end(self, state: TrainState) -> None:
-        """Saves for the last time, and waits until the save is on disk."""
+        """Saves for the last time, and waits until everything is on disk."""
         with self._between_chunks(state):
             self._save(state)
             self.checkpoints.wait()
             self._call("on_end", state)
+            self._close_sinks()
 
     @contextlib.contextmanager
     def _host_failures(self, state: TrainState) -> Iterator[None]:
@@ -127,7 +129,7 @@ class TrainingLoop:
                 yield
         except SimulatorError as error:
             done = self._save_first(state)
-            raise SimulatorError(f"{error}\n{done[0].upper()}{done[1:]}") from error
+            raise SimulatorError(f"{error}\n{done}") from error
 
     @contextlib.contextmanager
     def _between_chunks(self, state: TrainState) -> Iterator[None]:
@@ -147,11 +149,13 @@ class TrainingLoop:
             if processes.is_distributed():
                 raise
             log.debug("between two chunks", exc_info=True)
-            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise Stopped(f"{what}; {self._save_first(state)}") from error
+            what = " ".join(str(error).split())
+            if not isinstance(error, OSError):
+                what = f"{type(error).__name__}: {what}"
+            raise Stopped(f"{what.rstrip('.')}. {self._save_first(state)}") from error
 
     def _save_first(self, state: TrainState) -> str:
-        """Saves after a failure, as far as one process can; returns a sentence on what is saved."""
+        """Saves after a failure, as far as one process can; describes what is saved."""
         try:
             if self._sound and not processes.is_distributed():
                 self._store(state)
@@ -159,13 +163,13 @@ class TrainingLoop:
         except Exception:
             log.debug("saving failed, too", exc_info=True)
         steps, saved = self.progress.env_steps, self.checkpoints.finished()
-        if saved == steps:
-            done = f"saved at {steps:,} steps in {self.run_dir}"
-        elif saved is None:
-            done = f"nothing could be saved in {self.run_dir}"
+        if saved is None:
+            done, then = f"Nothing could be saved in {self.run_dir}", "start again"
+        elif saved == steps:
+            done, then = f"Saved at {steps:,} steps in {self.run_dir}", "resume"
         else:
-            done = f"not saved at {steps:,} steps, only at {saved:,} before, in {self.run_dir}"
-        return f"{done}; once that is mended, the same command resumes"
+            done, then = f"The last save, at {saved:,} steps in {self.run_dir}, is intact", "resume"
+        return f"{done}. Fix the cause, then run the same command to {then}."
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
@@ -359,18 +363,31 @@ class TrainingLoop:
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""
         with contextlib.ExitStack() as closing:  # in reverse order
-            for sink in reversed(self.sinks):
-                closing.callback(sink.close)
+            closing.callback(self._close_sinks)
             closing.callback(self.programs.close)
             closing.callback(self.checkpoints.close)
-        rows = read_csv(self.run_dir / "metrics.csv") if processes.is_main() else []
-        if has_returns(rows):
-            self._draw(rows)
+        if processes.is_main():
+            self._draw()
 
-    def _draw(self, rows: list[Row]) -> None:
+    def _close_sinks(self) -> None:
+        """Closes each sink once, even if others fail."""
+        with contextlib.ExitStack() as closing:  # in reverse order
+            while self.sinks:
+                closing.callback(self.sinks.pop().close)
+
+    def _draw(self) -> None:
+        """Draws the learning curve; `no_curve` is the reason if there is none."""
+        path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
         alike = len({member.ppo for member in self.members}) == 1
         size, seed = len(self.members), self.config.seed
         what = f"{size} seeds from {seed}" if alike else f"{size} agents of several settings"
         title = f"{self.config.env.name}, {what if size > 1 else f'seed {seed}'}"
-        path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
-        plot_returns(rows, path, title, evaluated=evaluated, band=alike)
+        try:
+            rows = read_csv(self.run_dir / "metrics.csv")
+            if has_returns(rows):
+                plot_returns(rows, path, title, evaluated=evaluated, band=alike)
+            else:
+                self.no_curve = "no episode ended"
+        except Exception as error:  # the run has ended, and its results are saved
+            log.debug("no learning curve", exc_info=True)
+            self.no_curve = f"{type(error).__name__}: {error}"

@@ -31,7 +31,7 @@ from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, r
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
-from purejaxppo.runs.sinks import debug_log
+from purejaxppo.runs.sinks import logs
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -201,8 +201,13 @@ def finished(run: TrainingLoop, notes: list[str]) -> bool:
 
 def execute(run: TrainingLoop) -> int:
     """Compiles, trains and reports; returns the exit code."""
+    with logs(run.config, run.run_dir):
+        return train_and_report(run)
+
+
+def train_and_report(run: TrainingLoop) -> int:
+    """Compiles, trains and reports, without a log file."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    log_file = debug_log(config, run_dir)
     device = run.programs.devices[0]
     shards = run.programs.shards
     stay_awake = awake.wanted(config.keep_cores_awake, shards)
@@ -228,9 +233,6 @@ def execute(run: TrainingLoop) -> int:
     finally:
         console.stop()
         interrupt.restore()
-        if log_file:
-            logging.getLogger("purejaxppo").removeHandler(log_file)
-            log_file.close()
     run.signal = int(signal.Signals[interrupt.signal]) if interrupt.signal else 0
     return conclude(run, interrupt, time.perf_counter() - started)
 
@@ -348,6 +350,6 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
         )
         console.say(f"best evaluation {number(p.best_return)}{where}")
     curve = run.run_dir / "learning_curve.png"
-    console.say(f"curve: {curve}" if curve.is_file() else "no learning curve: no episode ended")
+    console.say(f"no learning curve: {run.no_curve}" if run.no_curve else f"curve: {curve}")
     console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
     return 0

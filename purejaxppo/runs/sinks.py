@@ -1,10 +1,12 @@
 """Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made. And a log."""
 
+import contextlib
 import csv
 import logging
 import math
+import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +14,7 @@ from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.parallel import processes
+from purejaxppo.runs.folder import writing_to
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, Row, _cells, mean_row, read_csv
 
 MOST_WRITERS = 64
@@ -44,6 +47,7 @@ class CsvSink:
     def _start(self, rows: Sequence[Row]) -> None:
         """Replaces the file by one with these rows."""
         with (
+            writing_to(self._path),
             named_when_done(self._path) as partial,
             partial.open("w", newline="", encoding="utf-8") as file,
         ):
@@ -59,12 +63,14 @@ class CsvSink:
             self._file.close()
             self._columns += new
             self._start(read_csv(self._path))
-        self._writer.writerow(_cells(row))
-        self._file.flush()
+        with writing_to(self._path):
+            self._writer.writerow(_cells(row))
+            self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with writing_to(self._path):
+            self._file.close()
 
 
 class TensorBoardSink:
@@ -72,20 +78,24 @@ class TensorBoardSink:
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
         """Opens an event file; entries of older files after `resumed_at` are purged."""
-        from tensorboardX import SummaryWriter
+        from purejaxppo.runs.tensorboard import Writer
 
-        self.writer = SummaryWriter(str(folder), purge_step=resumed_at + 1)
+        self._folder = folder
+        with writing_to(folder):
+            self.writer = Writer(str(folder), purge_step=resumed_at + 1)
 
     def write(self, row: Row) -> None:
         """Writes each number at its step."""
         step = int(row["global_step"])
-        for key, value in row.items():
-            if "/" in key and math.isfinite(value):  # tensorboardX warns of others
-                self.writer.add_scalar(key, value, step)
+        with writing_to(self._folder):
+            for key, value in row.items():
+                if "/" in key and math.isfinite(value):  # tensorboardX warns of others
+                    self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
         """Flushes and closes."""
-        self.writer.close()
+        with writing_to(self._folder):
+            self.writer.close()
 
 
 class WandbSink:
@@ -228,15 +238,57 @@ def _tensorboard(folder: Path, members: Sequence[Config], steps: Sequence[int]) 
     )
 
 
-def debug_log(config: Config, run_dir: Path) -> logging.Handler | None:
-    """Sends debug detail to the log file, if one is asked for and this process writes."""
-    if not config.logging.log_file or not processes.is_main():
-        return None
-    path = run_dir / config.logging.log_file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logger = logging.getLogger("purejaxppo")
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    return handler
+class LogFile(logging.FileHandler):
+    """A log file. Records that cannot be written are dropped: a full disk does not end a run."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Does nothing; Python would print a traceback for each record."""
+
+    def close(self) -> None:
+        """Closes the file."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+@contextlib.contextmanager
+def logs(config: Config, run_dir: Path) -> Iterator[None]:
+    """Sends debug detail to the log file, if the config has one and this process writes.
+
+    After a save that failed, the threads of Orbax and TensorStore report a traceback each. The run
+    reports the reason in one sentence, and these go to the log file alone.
+    """
+    ours, absl = logging.getLogger("purejaxppo"), logging.getLogger("absl")
+    handler: logging.Handler = logging.NullHandler()
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    if config.logging.log_file and processes.is_main():
+        path = run_dir / config.logging.log_file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = LogFile(path, encoding="utf-8", errors="backslashreplace")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        ours.addHandler(handler)
+        ours.addHandler(terminal)
+        ours.setLevel(logging.DEBUG)
+        ours.propagate = False  # absl, which Orbax imports, lets the root logger print everything
+    absl.addHandler(handler)
+    absl.propagate = False
+    hook = sys.unraisablehook
+
+    def without_late_results(lost: Any) -> None:
+        """Logs the error of a TensorStore result that comes after Orbax has given up a save."""
+        if str(lost.exc_value) == "Event loop is closed":
+            absl.debug("a late result", exc_info=lost.exc_value)
+        else:
+            hook(lost)
+
+    sys.unraisablehook = without_late_results
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        for logger in (ours, absl):
+            logger.removeHandler(handler)
+            logger.propagate = True
+        ours.removeHandler(terminal)
+        ours.setLevel(logging.NOTSET)
+        handler.close()

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.disk import file_size_limit, small_disk
 from support.runs import error_of, final_state, start, train, wait_for
 
 import purejaxppo.commands.evaluate as evaluate_command
@@ -25,6 +27,7 @@ from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
+from purejaxppo.runs.sinks import logs
 
 WATCHED = []
 """Who wants to know before a file is made, renamed or deleted."""
@@ -67,6 +70,52 @@ class Moments:
             self.seen.add(listing)
             with contextlib.suppress(shutil.Error):  # XLA's threads write on
                 shutil.copytree(self.folder, to)
+
+
+def test_a_save_on_a_full_disk_leaves_the_one_before_and_no_folder(make_config, tmp_path):
+    config = make_config()
+    state = Programs(config, jax.devices()[:1]).init()
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state, Progress(1, member_steps=[10]))
+    checkpoints.wait()
+    full = file_size_limit(200)
+    with logs(config, tmp_path), full, pytest.raises(OSError, match="written") as failed:
+        checkpoints.save(state, Progress(2, member_steps=[20]))
+        checkpoints.wait()
+    folder = tmp_path / "checkpoints"
+    assert str(failed.value) == f"{folder} cannot be written (file too large)"
+    assert [path.name for path in folder.iterdir()] == ["10"]
+    assert checkpoints.finished() == 10
+    checkpoints.close()
+    assert restore(tmp_path, "last").env_steps == 10
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("folder", "options"),
+    [
+        ("checkpoints", "nr_inodes=60"),
+        pytest.param("tensorboard", "size=8k", marks=pytest.mark.full),
+        pytest.param(".", "size=400k", marks=pytest.mark.full),
+    ],
+)
+def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
+    """tensorboardX would block, and threads of Orbax would keep the process for five minutes."""
+    flags = "--total_timesteps 200000 --checkpoint.interval 2000 --eval.num_episodes 0"
+    with small_disk(Path("run", folder), options):
+        process = start(config_file, "--run_dir", "run", "--logging.tensorboard", *flags.split())
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 2, err
+        assert re.fullmatch(
+            r"error: run/\S+ cannot be written \(no space left on device\)\. (Saved at \S+ steps in"
+            r" run|The last save, at \S+ steps in run, is intact)\. Fix the cause, then run the"
+            r" same command to resume\.\n",
+            err,
+        )
+        assert f"run/{folder.strip('.')}" in err
+        assert "Traceback" not in out
+        assert all(path.name.isdigit() for path in Path("run/checkpoints").iterdir())
 
 
 def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):

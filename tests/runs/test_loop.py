@@ -234,18 +234,19 @@ def a_run(saves, make_config):
 @pytest.mark.parametrize(
     ("saves", "done"),
     [
-        (Saves(), "saved at 4,096 steps in runs/a"),
-        (Saves(9, before=2048), "not saved at 4,096 steps, only at 2,048 before, in runs/a"),
-        (Saves(9), "nothing could be saved in runs/a"),
+        (Saves(), "Saved at 4,096 steps in runs/a"),
+        (Saves(9, before=2048), "The last save, at 2,048 steps in runs/a, is intact"),
+        (Saves(9), "Nothing could be saved in runs/a"),
     ],
 )
 def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_config):
     run, _ = a_run(saves, make_config)
     with pytest.raises(Stopped) as failed, run._between_chunks("state"):
         raise RuntimeError("events cannot\nbe written")
+    then = "start again" if done.startswith("Nothing") else "resume"
     assert str(failed.value) == (
-        f"RuntimeError: events cannot be written; {done}; once that is mended, the same command "
-        f"resumes"
+        f"RuntimeError: events cannot be written. {done}. Fix the cause, then run the same command "
+        f"to {then}."
     )
 
 
@@ -266,7 +267,7 @@ def test_who_has_said_it_all_saves_nothing(make_config):
 def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
     run, _ = a_run(Saves(before=128), make_config)
     run._sound = False
-    said = "not saved at 4,096 steps, only at 128 before"
+    said = "The last save, at 128 steps in runs/a, is intact"
     with pytest.raises(Stopped, match=said), run._between_chunks("state"):
         raise FULL
 

@@ -1,12 +1,17 @@
 """Where rows go, and what a killed run leaves there."""
 
+import logging
+import struct
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from support.disk import file_size_limit
+from tensorboardX.proto.event_pb2 import Event
 
 from purejaxppo.config.schema import LoggingConfig
-from purejaxppo.runs.sinks import HeldBack, open_sinks
+from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, logs, open_sinks
 
 
 class Wandb:
@@ -65,3 +70,57 @@ def test_rows_that_no_save_covers_are_dropped_at_the_end():
         sink.write({"global_step": step})
     sink.close()
     assert passed == [10, 20]
+
+
+def events(folder):
+    """The events of the files in a folder: records of a length, a checksum, bytes and another."""
+    for path in sorted(folder.glob("events.*")):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("Q", data[:8])
+            yield Event.FromString(data[12 : 12 + length])
+            data = data[16 + length :]
+
+
+def test_tensorboard_files_hold_rows_and_what_callbacks_add(tmp_path):
+    sink = TensorBoardSink(tmp_path, 7)
+    sink.write({"global_step": 10, "update": 3, "charts/a": 1.5, "charts/b": float("nan")})
+    sink.writer.add_histogram("mine/weights", np.arange(4.0), 10)
+    sink.writer.add_scalars("mine", {"left": 1.0, "right": 2.0}, 10)
+    sink.writer.add_scalars("mine", {"left": 3.0}, 20)
+    sink.close()
+    found = list(events(tmp_path))
+    assert [event.step for event in found] == [0, 8, 8, 10, 10]  # a header, the purge, two values
+    assert found[2].session_log.status == 1  # steps from 8 on in older files are void
+    values = [value for event in found for value in event.summary.value]
+    assert [value.tag for value in values] == ["charts/a", "mine/weights"]
+    assert values[0].simple_value == 1.5
+    assert values[1].histo.num == 4
+    left = [v for event in events(tmp_path / "mine/left") for v in event.summary.value]
+    assert [(value.tag, value.simple_value) for value in left] == [("mine", 1.0), ("mine", 3.0)]
+
+
+@pytest.mark.parametrize("make", [TensorBoardSink, CsvSink])
+def test_a_row_that_cannot_be_written_is_an_error_that_names_the_place(make, tmp_path):
+    """tensorboardX alone would block at the eleventh value after the disk is full."""
+    place = tmp_path / "there"
+    sink = make(place, 0)
+    row = {"global_step": 1, "update": 1} | {f"charts/{i}": 0.123456789 for i in range(100)}
+    with file_size_limit(8192):
+        with pytest.raises(OSError, match="written") as failed:
+            for _ in range(100):
+                sink.write(row)
+        with pytest.raises(OSError, match="written"):
+            sink.close()
+    assert str(failed.value) == f"{place} cannot be written (file too large)"
+
+
+def test_a_log_file_on_a_full_disk_ends_nothing(make_config, tmp_path, capfd):
+    config = make_config(logging=LoggingConfig(log_file="debug.log"))
+    with file_size_limit(4096), logs(config, tmp_path):
+        for _ in range(100):
+            logging.getLogger("purejaxppo").debug("a line of some length" * 10)
+            logging.getLogger("absl").error("a thread of a save failed")
+    assert capfd.readouterr() == ("", "")
+    assert "a thread of a save failed" in (tmp_path / "debug.log").read_text()
+    assert not logging.getLogger("purejaxppo").handlers

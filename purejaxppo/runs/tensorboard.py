@@ -1,0 +1,92 @@
+"""TensorBoard event files that are written in the calling thread.
+
+tensorboardX writes in a background thread. At the first error, such as a full disk, that thread
+ends, its queue fills, and `add_scalar` blocks forever. Here the call raises the error.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from typing import Any
+
+from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import RecordWriter, directory_check
+from tensorboardX.writer import FileWriter
+
+FLUSH_SECONDS = 10.0
+"""Seconds between two flushes to disk."""
+
+
+class EventFile:
+    """An event file: tensorboardX's `EventFileWriter` without its queue and thread."""
+
+    def __init__(self, folder: str) -> None:
+        """Opens a new file in a folder, which is created if needed."""
+        directory_check(folder)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        self._folder = folder
+        self._file = RecordWriter(os.path.join(folder, name))
+        self._flushed = 0.0
+        self.add_event(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def get_logdir(self) -> str:
+        """Returns the folder."""
+        return self._folder
+
+    def add_event(self, event: Event) -> None:
+        """Writes an event."""
+        self._file.write(event.SerializeToString())
+        if time.monotonic() > self._flushed + FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all events to disk."""
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._file.close()
+
+
+class EventFiles(FileWriter):
+    """Adds steps and times to the events of a file."""
+
+    def __init__(self, folder: str) -> None:
+        """Opens the file."""
+        self.event_writer = EventFile(folder)
+        self._default_metadata: dict[str, Any] = {}
+
+
+class Writer(SummaryWriter):
+    """A `SummaryWriter` that raises an OSError if the disk is full."""
+
+    all_writers: Any  # the `EventFiles` by folder; None while closed
+
+    def _get_file_writer(self) -> FileWriter:
+        """Returns the writer of the folder, opened at the first call."""
+        if self.all_writers is None:
+            self.file_writer = EventFiles(self.logdir)
+            self.all_writers = {self.logdir: self.file_writer}
+            started = SessionLog(status=SessionLog.START)
+            for event in ({"file_version": "brain.Event:2"}, {"session_log": started}):
+                self.file_writer.add_event(Event(step=self.purge_step, **event))
+        return self.file_writer
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> None:
+        """Writes the value of each tag to an event file of its own."""
+        self._get_file_writer()
+        for tag in tag_scalar_dict:
+            folder = os.path.join(self.logdir, main_tag, tag)
+            if folder not in self.all_writers:
+                self.all_writers[folder] = EventFiles(folder)
+        super().add_scalars(main_tag, tag_scalar_dict, *args, **kwargs)
+
+    def close(self) -> None:
+        """Closes all files, even if some of them cannot be written."""
+        with contextlib.ExitStack() as closing:
+            for files in (self.all_writers or {}).values():
+                closing.callback(files.close)
+            self.all_writers = None
