@@ -93,7 +93,15 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def fail(message: object, code: int = 2) -> int:
+def message_of(error: object) -> str:
+    """The text of an error; of a system error the file and the reason, without its number."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    reason = f"{error.strerror[0].lower()}{error.strerror[1:]}"
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def fail(error: object, code: int = 2) -> int:
     """Prints an error, in one sentence on stderr; returns the exit code."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {message_of(error)}", file=sys.stderr)
     return code

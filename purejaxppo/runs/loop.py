@@ -17,7 +17,7 @@ from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.callbacks import Moment, call, make_callbacks
 from purejaxppo.runs.checkpoint import Checkpoints
-from purejaxppo.runs.console import Console, Stopped
+from purejaxppo.runs.console import Console, Stopped, message_of
 from purejaxppo.runs.curves import has_returns, plot_returns
 from purejaxppo.runs.divergence import MOST_UPDATES, all_diverged, warning
 from purejaxppo.runs.intervals import Intervals
@@ -149,7 +149,7 @@ class TrainingLoop:
             if processes.is_distributed():
                 raise
             log.debug("between two chunks", exc_info=True)
-            what = " ".join(str(error).split())
+            what = " ".join(message_of(error).split())
             if not isinstance(error, OSError):
                 what = f"{type(error).__name__}: {what}"
             raise Stopped(f"{what.rstrip('.')}. {self._save_first(state)}") from error

@@ -352,7 +352,7 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(config_file, mon
     monkeypatch.setattr(CsvSink, "write", full)
     assert train_command.main(command) == 2
     err = capsys.readouterr().err
-    assert err.startswith("error: OSError: [Errno 28] No space left on device; saved at ")
+    assert err.startswith("error: no space left on device. Saved at ")
     assert err.count("\n") == 1
     assert closed
     monkeypatch.setattr(CsvSink, "write", write)
