@@ -135,14 +135,18 @@ class VectorEnv:
     def raw_step(self, state: VectorState, action) -> tuple[EnvState, TaskStep]:
         """(tasks' states, TaskStep) [N, ...] of the next step, before its values are checked."""
         _, step_key, _ = jax.random.split(state.key, 3)
-        keys = jax.random.split(step_key, self.spec.num_envs)
-        return jax.vmap(self.task.step)(keys, state.task, action)
+        return self._advance(step_key, state.task, action)
+
+    def _advance(self, key, task: EnvState, action) -> tuple[EnvState, TaskStep]:
+        """Steps all tasks."""
+        keys = jax.random.split(key, self.spec.num_envs)
+        return jax.vmap(self.task.step)(keys, task, action)
 
     def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        key, _, start_key = jax.random.split(state.key, 3)
+        key, step_key, start_key = jax.random.split(state.key, 3)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
-        task, out = self.raw_step(state, action)
+        task, out = self._advance(step_key, state.task, action)
         diverged = ~state.done & ~bounded((out.reward, out.obs))
         valid = ~(state.done | diverged)
         terminated = valid & out.terminated.astype(bool)
