@@ -33,6 +33,7 @@ class Field(NamedTuple):
     default: str
     about: str
     tunable: bool
+    limits: str
 
 
 def read_classes(source: str) -> dict[str, tuple[str, list[Field]]]:
@@ -56,13 +57,26 @@ def read_fields(node: ast.ClassDef) -> list[Field]:
         default = default_text(statement.value)
         name = statement.target.id
         tunable = is_tunable(statement.value)
-        fields.append(Field(name, ast.unparse(statement.annotation), default, about, tunable))
+        limits = limits_text(statement.value)
+        kind = ast.unparse(statement.annotation)
+        fields.append(Field(name, kind, default, about, tunable, limits))
     return fields
 
 
 def is_tunable(value: ast.expr | None) -> bool:
     """Whether a field is a `setting(..., tunable=True)`."""
     return isinstance(value, ast.Call) and any(x.arg == "tunable" for x in value.keywords)
+
+
+def limits_text(value: ast.expr | None) -> str:
+    """The range of a `setting`, such as 1 to 2^16, as Markdown."""
+    keywords = value.keywords if isinstance(value, ast.Call) else []
+    limits = {x.arg: ast.unparse(x.value).replace(" ** ", "^") for x in keywords}
+    low, above, high = (limits.get(name) for name in ("low", "above", "high"))
+    if low and high:
+        return f", {low} to {high}"
+    parts = [f"from {low}"] * bool(low) + [f"above {above}"] * bool(above)
+    return "".join(f", {part}" for part in parts)
 
 
 def default_text(value: ast.expr | None) -> str:
@@ -100,7 +114,7 @@ def table(fields: list[Field], section: str) -> str:
     rows = ["| field | kind | default | what it is |", "| --- | --- | --- | --- |"]
     for field in fields:
         dotted = f"{section}.{field.name}" if section else field.name
-        kind = kind_text(field.kind)
+        kind = kind_text(field.kind) + field.limits
         about = field.about.replace("|", "\\|").replace("<", "&lt;")
         star = " *" if field.tunable else ""
         default = f"`{field.default}`" if field.default else ""

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from purejaxppo.config.schema import Config
 
 
+MOST = 2**31 - 1
+"""Largest number of a rollout's rows, and of a run's updates: they are counted in int32."""
+
+
 def check(config: "Config") -> None:
     """Checks fields against each other, before anything is compiled.
 
@@ -45,8 +49,8 @@ def check_ranges(config: "Config") -> None:
     for name, setting, value in settings(config):
         low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
         if isinstance(value, tuple):
-            if low is not None and any(width < low for width in value):
-                raise ValueError(f"{name} = {list(value)} has a width below {low}")
+            if low is not None is not high and not all(low <= entry <= high for entry in value):
+                raise ValueError(f"{name} = {list(value)}: each must be from {low} to {high}")
             continue
         if low is above is high is None:
             continue
@@ -54,7 +58,8 @@ def check_ranges(config: "Config") -> None:
             raise ValueError(f"{name} = {value} is not a finite number")
         if above is not None and not value > above:
             raise ValueError(f"{name} = {value} must be greater than {above}")
-        if low is not None is not high and not low <= value <= high:
+        whole = isinstance(value, int)
+        if low is not None is not high and not whole and not low <= value <= high:
             raise ValueError(f"{name} = {value} is not between {low} and {high}")
         if high is not None and value > high:
             raise ValueError(f"{name} = {value} is too large; it must be at most {high}")
@@ -147,7 +152,17 @@ def check_new_episodes(config: "Config") -> None:
 
 
 def check_products(config: "Config") -> None:
-    """Checks sizes that must divide each other."""
+    """Checks sizes that must divide each other, and the number of rows and of updates."""
+    rows, updates = config.steps_per_update, config.num_updates
+    if rows > MOST:
+        raise ValueError(
+            f"env.num_envs x ppo.rollout_length = {rows} rows are too many; at most {MOST} fit"
+        )
+    if updates > MOST:
+        raise ValueError(
+            f"total_timesteps = {config.total_timesteps} needs {updates} updates of env.num_envs x "
+            f"ppo.rollout_length = {rows} steps, more than {MOST}: enlarge these"
+        )
     shards = max(config.num_shards, 1)
     if config.env.num_envs % shards:
         raise ValueError(

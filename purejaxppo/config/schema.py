@@ -39,7 +39,8 @@ def setting(
         default: its value.
         low: the smallest value; of a list, of each entry.
         above: values are greater than this.
-        high: the largest value.
+        high: the largest value; of a list, of each entry. Whole numbers have one far above any use,
+            so that a slip is an error and not a run that never begins.
         tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
             a field of `types.Hyperparams`.
         free: may change when a run resumes, since what is learned does not depend on it.
@@ -85,12 +86,12 @@ class EnvConfig(Section):
     """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints families, and `list envs
     gymnax` one's tasks. Your own in JAX: jax/file.py:Name, and gymnax/file.py:Name for what has
     gymnax's interface."""
-    num_envs: int = setting(256, low=1)
+    num_envs: int = setting(256, low=1, high=2**24)
     """Environments that step in parallel; of a task with several agents, each agent counts."""
     backend: str = ""
     """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
     Empty: the family's default."""
-    max_episode_steps: int = setting(0, low=0)
+    max_episode_steps: int = setting(0, low=0, high=2**30)
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
     """Drawing of fresh starts. every_rollout: one per environment at each rollout's start, and
@@ -105,7 +106,7 @@ class EnvConfig(Section):
     double_buffer: bool = setting(False, free=True)
     """Step one half of the environments while the policy acts for the other: for slow simulators
     on the host. The numbers stay the same."""
-    obs_indices: tuple[int, ...] = ()
+    obs_indices: tuple[int, ...] = setting((), low=0, high=2**24)
     """Indices of the numbers of a vector observation that are observed, from 0 on; empty: all. The
     policy has to remember the others. For simulators in JAX."""
     privileged_obs: bool = False
@@ -124,10 +125,10 @@ class EnvConfig(Section):
     """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
     until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
     Evaluations have them as they are at the end."""
-    mirror_obs: tuple[int, ...] = ()
+    mirror_obs: tuple[int, ...] = setting((), low=-(2**24), high=2**24)
     """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
     of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
-    mirror_action: tuple[int, ...] = ()
+    mirror_action: tuple[int, ...] = setting((), low=-(2**24), high=2**24)
     """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
     def __post_init__(self) -> None:
@@ -140,9 +141,9 @@ class EnvConfig(Section):
 class NetworkConfig(Section):
     """Policy and value networks."""
 
-    hidden: tuple[int, ...] = setting((64, 64), low=1)
+    hidden: tuple[int, ...] = setting((64, 64), low=1, high=2**16)
     """Widths of the hidden layers."""
-    critic_hidden: tuple[int, ...] = setting((), low=1)
+    critic_hidden: tuple[int, ...] = setting((), low=1, high=2**16)
     """Widths of the critic's hidden layers; empty: the same as `hidden`."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -157,9 +158,9 @@ class NetworkConfig(Section):
     rnn: Literal["none", "gru", "lstm", "mingru"] = "none"
     """Recurrent cell behind the hidden layers. mingru is a parallel scan over time: faster where
     stretches are long (Feng et al. 2024)."""
-    rnn_size: int = setting(64, low=1)
+    rnn_size: int = setting(64, low=1, high=2**16)
     """Width of the recurrent cell."""
-    rnn_timescale: int = setting(100, low=0)
+    rnn_timescale: int = setting(100, low=0, high=2**24)
     """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
     2018); 0: about one."""
     actor_keys: tuple[str, ...] = ()
@@ -170,7 +171,7 @@ class NetworkConfig(Section):
     policies: dict[str, Scalar] = field(default_factory=dict)
     """With several agents, which of them share a policy: patterns of agents' names, and names of
     policies. Empty: all share one. Each policy has a network of its own, critic included."""
-    input_hidden: tuple[int, ...] = setting((), low=1)
+    input_hidden: tuple[int, ...] = setting((), low=1, high=2**16)
     """Widths of layers of its own that each part of a Dict observation goes through before the
     parts are joined; empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -288,16 +289,16 @@ class PPOConfig(Section):
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
     adam_eps: float = setting(1e-5, above=0)
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
-    rollout_length: int = setting(128, low=1)
+    rollout_length: int = setting(128, low=1, high=2**24)
     """Steps of each environment between updates."""
     reset_each_rollout: bool = False
     """Begin each rollout with new episodes, so that none is longer than a rollout; otherwise they
     go on from one rollout to the next. For simulators in JAX."""
-    bptt_length: int = setting(0, low=0)
+    bptt_length: int = setting(0, low=0, high=2**24)
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
-    num_minibatches: int = setting(4, low=1)
+    num_minibatches: int = setting(4, low=1, high=2**24)
     """Parts that one epoch's data is divided into."""
-    num_epochs: int = setting(4, low=1)
+    num_epochs: int = setting(4, low=1, high=2**16)
     """Passes over the data of a rollout."""
     shuffle: Literal["transitions", "trajectories"] = "transitions"
     """Units of the minibatches: single steps, or whole environments' rollouts (faster)."""
@@ -333,15 +334,15 @@ class IntrinsicConfig(Section):
     kind: Literal["none", "icm", "rnd"] | Own = setting("none", own=True)
     """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
     has not learned to imitate another on (Burda et al. 2018)."""
-    hidden: tuple[int, ...] = setting((64, 64), low=1)
+    hidden: tuple[int, ...] = setting((64, 64), low=1, high=2**16)
     """Widths of its networks' hidden layers."""
-    features: int = setting(32, low=1)
+    features: int = setting(32, low=1, high=2**16)
     """Numbers that an observation is turned into."""
     learning_rate: float = setting(1e-3, above=0)
     """Adam's step size."""
-    num_minibatches: int = setting(4, low=1)
+    num_minibatches: int = setting(4, low=1, high=2**24)
     """Parts that one epoch's data is divided into."""
-    num_epochs: int = setting(1, low=1)
+    num_epochs: int = setting(1, low=1, high=2**16)
     """Passes over the data of a rollout."""
 
 
@@ -351,7 +352,7 @@ class PretrainConfig:
 
     teacher: str = ""
     """Folder of the run whose best agent is cloned; empty: none."""
-    updates: int = setting(50, low=1)
+    updates: int = setting(50, low=1, high=2**30)
     """Rollouts of the teacher that are learned from."""
 
 
@@ -359,16 +360,16 @@ class PretrainConfig:
 class EvalConfig:
     """Evaluation during training: own environments, whole episodes."""
 
-    num_episodes: int = setting(32, low=0)
+    num_episodes: int = setting(32, low=0, high=2**20)
     """Episodes per evaluation; 0 switches evaluation off."""
-    interval: int = setting(0, low=0)
+    interval: int = setting(0, low=0, high=2**50)
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""
     options: dict[str, Scalar] = field(default_factory=dict)
     """Options of the task in evaluations and films alone, beside and before env.options, as name
     value pairs: `opponent random` for a game that is learned by playing against itself."""
-    max_steps: int = setting(1_000, low=1)
+    max_steps: int = setting(1_000, low=1, high=2**30)
     """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
     count with what they have paid so far."""
 
@@ -382,12 +383,12 @@ class EvalConfig:
 class CheckpointConfig:
     """Saves of a run."""
 
-    interval: int = setting(0, low=0)
+    interval: int = setting(0, low=0, high=2**50)
     """Steps of training between saves; 0: a tenth of total_timesteps, and where `keep` is 2 or
     less at least ten seconds. A save is also made at the end, on Ctrl-C, SIGTERM and SIGHUP."""
     max_seconds: float = setting(300.0, above=0)
     """A save is made at the latest after this many seconds."""
-    keep: int = setting(2, low=1)
+    keep: int = setting(2, low=1, high=2**30)
     """Number of the last saves on disk, beside the best."""
 
 
@@ -395,7 +396,7 @@ class CheckpointConfig:
 class LoggingConfig:
     """Metrics and logs of a run."""
 
-    interval: int = setting(0, low=0)
+    interval: int = setting(0, low=0, high=2**50)
     """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
@@ -418,18 +419,18 @@ class Config(Section):
     eval: EvalConfig = section(EvalConfig, free=True, swept=False)
     checkpoint: CheckpointConfig = section(CheckpointConfig, free=True, swept=False)
     logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
-    total_timesteps: int = setting(1_000_000, low=1, free=True)
+    total_timesteps: int = setting(1_000_000, low=1, high=2**50, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
     ppo.rollout_length rows; rows that reset an environment are no steps, so that the count ends
     below: by one for each episode, an eighth in games of seven moves."""
-    seed: int = setting(0, low=0, swept=False)
+    seed: int = setting(0, low=0, high=2**31 - 1, swept=False)
     """Seed of everything random."""
-    num_seeds: int = setting(1, low=1, swept=False)
+    num_seeds: int = setting(1, low=1, high=2**16, swept=False)
     """Agents that train side by side in one program: with seed, seed + 1 and so on."""
     asynchronous: bool = setting(False, swept=False)
     """Collect the next rollout while learning from the last one, with parameters that are one
     update older: for slow simulators on the host. Changes the numbers a little."""
-    num_shards: int = setting(0, low=0, swept=False)
+    num_shards: int = setting(0, low=0, high=2**16, swept=False)
     """Parts that the environments are divided into, each with its own keys; several may share a
     device. Part of the run's identity, so that a run gives the same curve on one device as on
     many. 0: one per device when the run starts."""
@@ -440,7 +441,7 @@ class Config(Section):
     gpu: dict[str, Scalar] = section(dict, free=True, swept=False)
     """Settings that a run on a GPU takes instead, by dotted name: `env.num_envs: 4096`. What is
     given on the command line goes before them. A run's config.yaml has those that it took."""
-    devices: int = setting(0, low=0, free=True, swept=False)
+    devices: int = setting(0, low=0, high=1024, free=True, swept=False)
     """Devices to use; 0: all. On a CPU, cores are the devices."""
     keep_cores_awake: Literal["auto", "always", "never"] = setting("auto", free=True, swept=False)
     """Processes of Linux's lowest class (SCHED_IDLE) on the cores of a CPU, so that no core sleeps

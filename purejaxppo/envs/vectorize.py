@@ -1,5 +1,6 @@
 """Turns one JAX environment into a batch: next-step auto-reset, fresh starts, divergence checks."""
 
+import itertools
 import math
 from typing import Any
 
@@ -175,8 +176,13 @@ def stride(num_starts: int) -> int:
     golden section, so that neighbouring environments do not take each other's starts in turn.
     """
     section = num_starts * (math.sqrt(5) - 1) / 2
-    fitting = (n for n in range(1, num_starts + 1) if math.gcd(n, num_starts) == 1)
-    return min(fitting, key=lambda n: abs(n - section))
+    below = int(section)
+    nearest_first = (
+        n
+        for distance in itertools.count()
+        for n in sorted((below - distance, below + 1 + distance), key=lambda n: abs(n - section))
+    )
+    return next(n for n in nearest_first if 0 < n <= num_starts and math.gcd(n, num_starts) == 1)
 
 
 def strong_types(tree):

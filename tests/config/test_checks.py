@@ -1,7 +1,13 @@
 """What settings must be, by themselves and together: each that cannot be gets one sentence."""
 
+import math
+
 import pytest
 from support.runs import refusal
+
+from purejaxppo.config.checks import settings
+from purejaxppo.config.schema import Config
+from purejaxppo.runs.cli import flat_hints, put
 
 pytestmark = pytest.mark.toy
 
@@ -28,13 +34,13 @@ WRONG = [
     (["--env.num_envs", "0"], "env.num_envs = 0 is too small; it must be at least 1"),
     (["--total_timesteps", "0"], "total_timesteps = 0 is too small"),
     (["--seed", "-1"], "seed = -1 is too small"),
-    (["--seed", "1e10"], "seed = 10000000000 is too large; it must be below 2147483648"),
+    (["--seed", "1e10"], "seed = 10000000000 is too large; it must be at most 2147483647"),
     (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan is not a finite number"),
     (["--total_timesteps", "1.5e0"], "--total_timesteps = 1.5 is a number", "a whole"),
     (["--logging.log_file", "debug"], "logging.log_file = 'debug' must end in .log"),
     (["--logging.log_file", "/tmp/x.log"], "'/tmp/x.log' lies outside of the run's folder"),
     (["--logging.log_file", "../x.log"], "'../x.log' lies outside of the run's folder"),
-    (["--network.hidden", "0"], "network.hidden = [0] has a width below 1"),
+    (["--network.hidden", "0"], "network.hidden = [0]: each must be from 1 to 65536"),
     (["--network.min_std", "20"], "network.min_std = 20.0 is above network.max_std = 10.0"),
     # products that cannot be
     (
@@ -57,6 +63,33 @@ def test_a_value_that_cannot_be_gets_one_sentence(flags, expected, tmp_path, cap
     monkeypatch.chdir(tmp_path)
     said = refusal(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
+
+
+WHOLE = {name: kind for name, kind in flat_hints(Config).items() if kind in (int, tuple[int, ...])}
+
+
+@pytest.mark.parametrize("value", [10**30, 2**63, 1e19, 1e9, -(10**30), -1, 0, math.nan, math.inf])
+def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence(value):
+    abouts = {name: about for name, about, _ in settings(Config())}
+    assert len(WHOLE) > 25
+    for name, kind in WHOLE.items():
+        low, high = abouts[name]["low"], abouts[name]["high"]
+        given = value if kind is int else (value,)
+        for change in (lambda n, x: Config().replace(**{n: x}), lambda n, x: put(Config(), n, x)):
+            try:
+                change(name, given)
+            except ValueError as error:
+                said = str(error)
+                assert name in said and "\n" not in said and len(said) < 250, said
+            else:
+                assert low <= value <= high, name
+
+
+def test_more_rows_or_updates_than_can_be_counted_are_refused():
+    with pytest.raises(ValueError, match="rollout_length = 2147483648 rows are"):
+        Config().replace(**{"env.num_envs": 2**24, "ppo.rollout_length": 2**7})
+    with pytest.raises(ValueError, match="needs 34359738368 updates of "):
+        Config().replace(total_timesteps=2**50)
 
 
 def test_a_stretch_means_nothing_without_a_memory(make_config):

@@ -105,6 +105,12 @@ def test_an_environments_episodes_take_all_starts_in_turn(num_envs):
     assert num_envs < 5 or 1 < step < num_envs - 1
 
 
+@pytest.mark.toy
+def test_the_stride_of_the_most_environments_is_found_at_once():
+    # 2**24 (sqrt(5) - 1) / 2 = 10368889.7; even numbers have a common divisor with 2**24.
+    assert stride(2**24) == 10368889
+
+
 def test_starts_drawn_once_are_taken_with_a_stride_until_refreshed():
     # Five environments that end at once: stride 3. The first row of starts is their own.
     end = [[END] * 5] * 12
