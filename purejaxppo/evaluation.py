@@ -21,12 +21,15 @@ from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.episodes import MOST_DIVERGED, Outcome, run_episodes, whole_returns
 from purejaxppo.parallel import processes
+from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
 
 MAX_PARALLEL = 256
 """Episodes that run in parallel; more are run in turns."""
+MOST_EPISODES = 2**30
+"""Largest number of episodes: they are counted in int32."""
 OTHER_STARTS = 10_007
 """Offset of host simulators' seeds, for other starts than those that the best save is chosen by."""
 
@@ -256,10 +259,14 @@ def evaluate(
         deterministic: the distribution's mode, or samples of it; None: as the run's evaluations.
 
     Raises:
-        ValueError: `episodes` is below 1.
+        ValueError: `episodes` is below 1 or above `MOST_EPISODES`, or a setting of JAX cannot be
+            used.
     """
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
+    if episodes > MOST_EPISODES:
+        raise ValueError(f"episodes = {episodes} must be at most {MOST_EPISODES}")
+    check_settings(AHEAD_OF_TIME)
     per_turn = min(episodes, MAX_PARALLEL)
     size = len(agent.members)
     shards = evaluation_shards(agent.config, per_turn, jax.devices(), size)

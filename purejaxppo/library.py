@@ -11,6 +11,7 @@ from purejaxppo.config import references
 from purejaxppo.config.files import flatten, load_config
 from purejaxppo.config.schema import Config, is_list
 from purejaxppo.learner import Parts
+from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.parts import with_env
 from purejaxppo.runs import session
@@ -129,6 +130,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
     Raises:
         ValueError: it is no run's folder, or its config cannot be restored.
     """
+    check_settings()
     use_compilation_cache()
     use_cpu_cores(0)
     if env is not None:

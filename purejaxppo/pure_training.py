@@ -11,6 +11,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
 from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.learner import Parts
+from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
 from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, TrainState
 
@@ -113,8 +114,10 @@ def make_train(
         num_points: points of each curve, at most one per update.
 
     Raises:
-        ValueError: as `registry.make` and the config's own checks; or the config is asynchronous.
+        ValueError: as `registry.make` and the config's own checks; the config is asynchronous; or a
+            setting of JAX cannot be used.
     """
+    check_settings(PURE)
     if config.asynchronous:
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
     config = with_env(config, env)

@@ -7,6 +7,7 @@ import os
 from types import ModuleType
 
 from purejaxppo import interrupts
+from purejaxppo.runs.console import fail
 
 
 def begin_process() -> None:
@@ -30,6 +31,11 @@ def imported(module: str) -> ModuleType:
     What it imports stays to the end, and the garbage collector visits it no more, also at the end:
     visits cost a short command tenths of a second.
     """
-    command = importlib.import_module(module)
+    try:
+        command = importlib.import_module(module)
+    except ValueError as error:
+        if "jax" not in str(error).lower():
+            raise
+        raise SystemExit(fail(f"{error}. Correct or unset this variable.")) from error
     gc.freeze()
     return command

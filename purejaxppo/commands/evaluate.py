@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import evaluate
+from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.recording import begin
 from purejaxppo.runs.tournament import rate
@@ -75,8 +77,10 @@ def check(command: Command) -> None:
 def run(command: Command) -> int:
     """Evaluates, prints one line, and draws if asked to."""
     check(command)
+    check_settings(AHEAD_OF_TIME)
     use_compilation_cache()
     use_cpu_cores(0)
+    check_platforms()
     for line in imports(command.run):
         print(line, flush=True)
     if command.elo:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 from purejaxppo.export.files import CHECKED, Written, check_target, export
 from purejaxppo.export.player import Port
+from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import imports
 
 DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
@@ -54,7 +56,9 @@ def run(command: Command) -> int:
     if command.batch < 1:
         raise ValueError(f"--batch {command.batch} must be at least 1")
     check_target(command.to, force=command.force)
+    check_settings()
     use_compilation_cache()
+    check_platforms()
     for line in imports(command.run):
         print(line, flush=True)
     agent = restore(command.run, command.checkpoint)

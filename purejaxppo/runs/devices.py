@@ -19,8 +19,17 @@ def found() -> list[list[jax.Device]]:
     """The devices of each process.
 
     Raises:
-        ValueError: JAX finds none of those that JAX_PLATFORMS asks for, or cannot use them; or see
-            `processes.devices`.
+        ValueError: see `check_platforms` and `processes.devices`.
+    """
+    check_platforms()
+    return processes.devices()
+
+
+def check_platforms() -> None:
+    """Check that JAX finds the devices that JAX_PLATFORMS asks for, and can use them.
+
+    Raises:
+        ValueError: it does not.
     """
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
@@ -37,7 +46,6 @@ def found() -> list[list[jax.Device]]:
             f"JAX_PLATFORMS={asked}: JAX finds no such device{why}; pip install "
             f"'purejaxppo[cuda12]' or 'purejaxppo[cuda13]', by the driver, or unset JAX_PLATFORMS"
         ) from error
-    return processes.devices()
 
 
 def check_cpu(config: Config, device: jax.Device) -> None:

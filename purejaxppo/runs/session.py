@@ -21,6 +21,7 @@ from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import awake, processes
 from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.parallel.settings import IN_RUNS, check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
@@ -104,8 +105,10 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
-        ValueError: fewer devices than asked for, or others; see `runs.devices`.
+        ValueError: fewer devices than asked for, or others; see `runs.devices`. Or a setting of JAX
+            cannot be used.
     """
+    check_settings(IN_RUNS)
     use_compilation_cache()
     # One process alone may use more devices than it has cores.
     most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
