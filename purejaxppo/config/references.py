@@ -123,6 +123,14 @@ def files_in(text: str) -> list[str]:
     return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
 
 
+def modules_in(text: str) -> list[str]:
+    """The modules that a list of references names: b.c in "a.py:One,b.c:Two"."""
+    if text.startswith(OBJECT):
+        return []
+    places = [part.strip().rpartition(":")[0] for part in text.split(",")]
+    return [place for place in places if place and not place.endswith(".py")]
+
+
 def located(text: str, copies: Mapping[str, str] | None = None) -> str:
     """A list of references, with each file that has a copy replaced by it.
 

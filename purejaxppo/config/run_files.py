@@ -7,9 +7,10 @@ from pathlib import Path
 import yaml
 
 from purejaxppo.config import references
+from purejaxppo.config.checks import settings
 from purejaxppo.config.files import Loader, apply_overrides, dump, flatten, from_dict, write_whole
-from purejaxppo.config.references import Own, files_in, located
-from purejaxppo.config.schema import Config, is_list, own_fields
+from purejaxppo.config.references import Own, files_in, is_reference, located, modules_in
+from purejaxppo.config.schema import Config, is_list
 
 
 def save_members(path: Path, config: Config, members: Sequence[Config]) -> None:
@@ -39,15 +40,33 @@ def load_members(path: Path, config: Config) -> list[Config]:
 
 
 def texts_of(config: Config) -> list[str]:
-    """Every text of a config that may refer to a user's own code; env.name without its family."""
-    env = config.env
-    sections = (config.network, config.ppo, config.intrinsic)
-    fields = [getattr(part, name) for part in sections for name in own_fields(type(part))]
-    fields += [env.wrappers, tuple(env.options.values()), tuple(env.curriculum.values())]
-    fields += [tuple(config.eval.options.values()), config.callbacks]
-    texts = [text for field in fields for text in (field if is_list(field) else (field,))]
-    name = Own(env.name.partition("/")[2], copies=getattr(env.name, "copies", None))
-    return [name, *(text for text in texts if isinstance(text, str))]
+    """Every text of a config that may refer to custom code; env.name without its family."""
+    name = config.env.name
+    rest = Own(name.partition("/")[2], copies=getattr(name, "copies", None))
+    return [rest, *references_of(config), *options_of(config)]
+
+
+def references_of(config: Config) -> list[str]:
+    """The texts of all fields that hold references (`schema.setting`), except for env.name."""
+    fields = [
+        value if is_list(value) else (value,)
+        for name, about, value in settings(config)
+        if about.get("own") and name != "env.name"
+    ]
+    return [text for field in fields for text in field if isinstance(text, str)]
+
+
+def options_of(config: Config) -> list[str]:
+    """The texts of all fields that hold names with values, such as env.options."""
+    fields = [value.values() for _, _, value in settings(config) if isinstance(value, dict)]
+    return [text for field in fields for text in field if isinstance(text, str)]
+
+
+def imported_modules(config: Config) -> list[str]:
+    """The modules that a config names and imports, except for those of its environment."""
+    named = [name for text in references_of(config) for name in modules_in(text)]
+    options = [text for text in options_of(config) if is_reference(text)]
+    return named + [name for text in options for name in modules_in(text)]
 
 
 def own_files(config: Config) -> dict[str, Path]:

@@ -4,10 +4,11 @@ import difflib
 import importlib
 import importlib.util
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from purejaxppo.config.hints import did_you_mean
-from purejaxppo.config.references import is_reference, located, without_family
+from purejaxppo.config.references import is_reference, located, modules_in, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization, own
 from purejaxppo.envs.curriculum import CurriculumEnv
@@ -27,8 +28,17 @@ class Family(NamedTuple):
     about: str
     host: bool = False
     """True if the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
+    names: Literal["task", "reference", "module", "program"] = "task"
+    """What env.name has after the family: one of the listed tasks, a reference (`file.py:Name` or
+    `module:Name`), the same or a module alone, or the path of a program."""
+    references: tuple[str, ...] = ()
+    """Options that are lists of references."""
+    programs: tuple[str, ...] = ()
+    """Options that are paths of programs."""
 
 
+EDITOR = "editor"
+"""The task of game engines that waits for a game which the user starts."""
 FAMILIES = {
     "brax": Family(
         "purejaxppo.envs.brax",
@@ -51,6 +61,8 @@ FAMILIES = {
         "",
         "games made with Godot 4: an exported game, a project's folder, or editor",
         True,
+        names="program",
+        programs=("godot",),
     ),
     "gymnasium": Family(
         "purejaxppo.envs.host.gymnasium",
@@ -58,11 +70,19 @@ FAMILIES = {
         "gymnasium",
         "any id, package:Id or file.py:Class, in worker processes",
         True,
+        names="reference",
+        references=("wrappers",),
     ),
     "gymnax": Family(
-        "purejaxppo.envs.gymnax", "gymnax", "gymnax", "classic control, MinAtar, bsuite"
+        "purejaxppo.envs.gymnax",
+        "gymnax",
+        "gymnax",
+        "classic control, MinAtar, bsuite",
+        names="reference",
     ),
-    "jax": Family("purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name"),
+    "jax": Family(
+        "purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name", names="reference"
+    ),
     "jaxmarl": Family(
         "purejaxppo.envs.jaxmarl",
         "jaxmarl",
@@ -84,9 +104,14 @@ FAMILIES = {
         "pettingzoo",
         "several agents: any module, package:Class or file.py:function, in worker processes",
         True,
+        names="module",
     ),
     "pgx": Family(
-        "purejaxppo.envs.pgx", "pgx", "pgx", "MinAtar, 2048, board games against oneself"
+        "purejaxppo.envs.pgx",
+        "pgx",
+        "pgx",
+        "MinAtar, 2048, board games against oneself",
+        references=("opponent",),
     ),
     "playground": Family(
         "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
@@ -97,6 +122,8 @@ FAMILIES = {
         "unity",
         "players with ML-Agents built in: path/to/Player, or editor",
         True,
+        names="program",
+        references=("channels",),
     ),
     "xminigrid": Family(
         "purejaxppo.envs.xminigrid", "xminigrid", "xminigrid", "grid worlds: MiniGrid, XLand"
@@ -130,6 +157,31 @@ def on_host(config: EnvConfig) -> bool:
     """True if the simulator runs on the host: in one shard, and not restored on resuming."""
     family = FAMILIES.get(config.name.partition("/")[0])
     return family is not None and family.host
+
+
+class Started(NamedTuple):
+    """The modules that an environment imports by name, and the programs that it starts."""
+
+    modules: list[str]
+    programs: list[str]
+
+
+def started(config: EnvConfig) -> Started:
+    """The modules and programs that env.name and env.options name; nothing is imported."""
+    family, _, name = config.name.partition("/")
+    if family not in FAMILIES:
+        return Started([], [])
+    entry = FAMILIES[family]
+    texts = [str(config.options[key]) for key in entry.references if key in config.options]
+    texts += [name] * (entry.names in ("reference", "module"))
+    modules = [module for text in texts for module in modules_in(text)]
+    if entry.names == "module" and not {":", "/"} & set(name):
+        modules.append(name)
+    programs = [str(config.options[key]) for key in entry.programs if config.options.get(key)]
+    if entry.names == "program" and name != EDITOR:
+        path = Path(name).expanduser().absolute()
+        programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
+    return Started(modules, programs)
 
 
 def resolve(config: EnvConfig) -> tuple[Any, str]:

@@ -290,7 +290,7 @@ def restore(
 
     For a run of many agents it has them all; `Agent.member` selects one. Where no evaluation has
     found a best agent, "best" is the last save, and a warning is logged. Restoring runs code: the
-    config may name Python files, which are imported (`config.run_files.imported_files` lists them).
+    config may name files, modules and programs, which `runs.folder.imports` lists.
 
     Args:
         run_dir: as made by `purejaxppo train`.

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import importlib.util
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -17,8 +19,15 @@ import jax
 
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
-from purejaxppo.config.run_files import imported_files, own_files, save_members
+from purejaxppo.config.run_files import (
+    imported_files,
+    imported_modules,
+    load_members,
+    own_files,
+    save_members,
+)
 from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
 
 try:
     import fcntl
@@ -139,16 +148,46 @@ def _clear(run_dir: Path, ours: Sequence[str]) -> None:
 
 
 def imports(run_dir: str | Path) -> list[str]:
-    """Lines to print before a run is opened: one per Python file that its config imports."""
+    """Lines to print before a run is opened: one per file, module and program that it names."""
     path = Path(run_dir) / CONFIG
-    files = imported_files(load_config(path, saved=True)) if path.is_file() else []
-    changed = copies.changed(run_dir)
+    if not path.is_file():
+        return []
+    config = load_config(path, saved=True)
+    return code_of(run_dir, [config, *load_members(Path(run_dir) / MEMBERS, config)])
+
+
+def code_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
+    """Lines that name the code and the programs that configs of a folder run."""
+    changed = copies.changed(folder)
     lines = []
-    for file in files:
-        change = changed.get(str(file))
-        instead = f", and not of {change.original}: {_reason(change)}" if change else ""
-        lines.append(f"{run_dir} runs code of {file}{instead}")
-    return lines
+    for config in configs:
+        for file in imported_files(config):
+            change = changed.get(str(file))
+            instead = f", and not of {change.original}: {_reason(change)}" if change else ""
+            lines.append(f"{folder} runs code of {file}{instead}")
+        evaluated = replace(config.env, options={**config.env.options, **config.eval.options})
+        begun = [registry.started(config.env), registry.started(evaluated)]
+        modules = imported_modules(config) + [module for one in begun for module in one.modules]
+        programs = [program for one in begun for program in one.programs]
+        lines += [f"{folder} runs code of the module {_with_place(module)}" for module in modules]
+        lines += [f"{folder} runs the program {program}" for program in programs]
+    return list(dict.fromkeys(map(_printable, lines)))
+
+
+def _with_place(module: str) -> str:
+    """A module's name with the place of its package, if it is found; nothing is imported."""
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        spec = None
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    place = next(filter(None, places), "")
+    return f"{module} ({place})" if place else module
+
+
+def _printable(line: str) -> str:
+    """A line with escapes for characters that could hide a part of it on a terminal."""
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in line)
 
 
 def _reason(change: copies.Change) -> str:

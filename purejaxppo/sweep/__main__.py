@@ -19,7 +19,7 @@ from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
 from purejaxppo.runs.console import Console
-from purejaxppo.runs.folder import keep_code, run_folder
+from purejaxppo.runs.folder import code_of, keep_code, run_folder
 from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
 from purejaxppo.runs.session import base_name, start_jax
@@ -49,6 +49,8 @@ def sweep(command: Command) -> int:
     check_flags(command, config)
     if not command.clobber:
         config = with_copies(config, files_of(folder, command))
+        for line in code_of(folder, [config]) if (folder / SWEEP).is_file() else ():
+            print(line, flush=True)
     if command.search == "population":
         rules, members = population_of(command, config)
         check_members(members, command)

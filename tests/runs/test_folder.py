@@ -1,15 +1,25 @@
 """A run folder is code: what it would import is named before it is."""
 
+import sys
+import types
+import typing
 from pathlib import Path
 
 import pytest
 
 import purejaxppo.commands.evaluate as evaluate_command
 import purejaxppo.commands.train as train_command
-from purejaxppo.config.files import load_config
+import purejaxppo.sweep.__main__ as sweep_command
+from purejaxppo.config.checks import settings
+from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
-from purejaxppo.config.schema import PretrainConfig
+from purejaxppo.config.schema import Config, PretrainConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.host import godot, gymnasium, pettingzoo
+from purejaxppo.envs.host.unity import options as unity
 from purejaxppo.export import __main__ as export_command
+from purejaxppo.runs import cli
+from purejaxppo.runs.folder import imports
 from purejaxppo.runs.pretraining import load_teacher
 
 CODE = """
@@ -65,3 +75,149 @@ def test_a_teachers_files_are_named_too(tmp_path, monkeypatch, capsys, make_conf
     with pytest.raises(ValueError, match="nothing has been saved yet"):
         load_teacher(make_config(pretrain=PretrainConfig(teacher="given")), None)
     assert capsys.readouterr().out == f"given runs code of {tmp_path / 'steps.py'}\n"
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A run folder of another user, next to a module and a program that leave a trace."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("evilmod.py").write_text("print('evilmod runs')")
+    Path("evil.sh").write_text("#!/bin/sh\necho evil >> trace\n")
+    Path("evil.sh").chmod(0o755)
+    Path("given").mkdir()
+    return Path("given")
+
+
+MODULE = "given runs code of the module evilmod ({folder}/evilmod.py)"
+PROGRAM = "given runs the program {folder}/evil.sh"
+NAMED = [
+    ("env: {name: godot/./evil.sh}", [PROGRAM]),
+    ("env: {name: unity/./evil.sh}", [PROGRAM]),
+    (
+        "env: {name: godot/./evil.sh, options: {arguments: --script x.gd, godot: /bin/ed}}",
+        ["given runs the program /bin/ed", PROGRAM + " --script x.gd"],
+    ),
+    (
+        "{env: {name: godot/./evil.sh}, eval: {options: {arguments: --script y.gd}}}",
+        [PROGRAM, PROGRAM + " --script y.gd"],
+    ),
+    ("env: {name: godot/editor}", []),
+    (
+        "env: {name: unity/a, options: {channels: 'evilmod:0x'}}",
+        [MODULE, "given runs the program "],
+    ),
+    ("env: {name: gymnasium/evilmod:make}", [MODULE]),
+    ("env: {name: gymnasium/CartPole-v1}", []),
+    ("env: {name: gymnasium/A-v0, options: {wrappers: 'FlattenObservation,evilmod:W'}}", [MODULE]),
+    ("env: {name: pettingzoo/evilmod}", [MODULE]),
+    ("env: {name: pettingzoo/evilmod:make}", [MODULE]),
+    ("env: {name: pettingzoo/sisl/pursuit-v5}", []),
+    ("env: {name: jax/evilmod:Task}", [MODULE]),
+    ("env: {name: gymnax/evilmod:Task}", [MODULE]),
+    ("env: {name: pgx/tic_tac_toe, options: {opponent: 'evilmod:act'}}", [MODULE]),
+    ("{env: {name: pgx/tic_tac_toe}, eval: {options: {opponent: 'evilmod:act'}}}", [MODULE]),
+    ("env: {name: gymnax/CartPole-v1, wrappers: ['evilmod:W']}", [MODULE]),
+    ("env: {name: gymnax/CartPole-v1, curriculum: {g: 'evilmod:f'}}", [MODULE]),
+    ("network: {torso: 'evilmod:Net'}", [MODULE]),
+    ("callbacks: ['evilmod:f', 'evilmod:g']", [MODULE]),
+    ("callbacks: ['absent.part:f']", ["given runs code of the module absent.part"]),
+    ('env: {name: "godot/a\\nb\\e[8m"}', ["given runs the program {folder}/a\\nb\\x1b[8m"]),
+]
+
+
+@pytest.mark.parametrize(("text", "lines"), NAMED, ids=lambda value: str(value)[:60])
+def test_modules_and_programs_are_named_before_they_run(text, lines, given, capsys):
+    (given / "config.yaml").write_text(text)
+    found = imports("given")
+    assert len(found) == len(lines)
+    for line, start in zip(found, lines, strict=True):
+        assert line.startswith(start.format(folder=Path.cwd()))
+    assert "evilmod" not in sys.modules and not Path("trace").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_members_of_a_run_are_read_too(given):
+    (given / "config.yaml").write_text("env: {name: gymnax/CartPole-v1}")
+    (given / "members.yaml").write_text("- {network.torso: 'evilmod:Net'}\n- {seed: 1}\n")
+    assert imports("given") == [MODULE.format(folder=Path.cwd())]
+
+
+RUNS = {
+    **OPENED,
+    "sweep": lambda: sweep_command.main(
+        ["--config", "given/config.yaml", "--run_dir", "given", "--grid", "ppo.gamma=0.9,0.99"]
+    ),
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_commands_print_modules_and_programs_first(command, given, capsys):
+    config = "{env: {name: godot/./evil.sh}, network: {torso: 'evilmod:Net'}, callbacks: ['x.y:z']}"
+    (given / "config.yaml").write_text(config)
+    (given / "sweep.yaml").write_text("{}")
+    assert RUNS[command]() == 2
+    folder = Path.cwd()
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        MODULE.format(folder=folder),
+        "given runs code of the module x.y",
+        PROGRAM.format(folder=folder),
+    ]
+
+
+def test_a_module_is_named_before_its_import(given, capsys):
+    (given / "config.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
+    assert RUNS["resume"]() == 2
+    sys.modules.pop("evilmod", None)
+    out = capsys.readouterr().out.splitlines()
+    assert out == [MODULE.format(folder=Path.cwd()), "evilmod runs"]
+
+
+def test_a_new_run_does_not_list_what_its_own_config_names(given, capsys):
+    Path("mine.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
+    assert train_command.main(["--config", "mine.yaml", "--run_dir", "new"]) == 2
+    sys.modules.pop("evilmod", None)
+    assert capsys.readouterr().out == "evilmod runs\n"
+
+
+FIELDS = {name: (about, value) for name, about, value in settings(Config())}
+HINTS = cli.flat_hints(Config)
+
+
+def test_every_field_that_accepts_a_reference_is_marked_in_the_schema():
+    unions = (typing.Union, types.UnionType)
+    accepting = [name for name, hint in HINTS.items() if typing.get_origin(hint) in unions]
+    assert len(accepting) > 8
+    assert [name for name in accepting if not FIELDS[name][0].get("own")] == []
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        name
+        for name, (about, value) in FIELDS.items()
+        if (name != "env.name" and (about.get("own") or HINTS[name] == dict[str, str]))
+        or name.endswith(".options")
+    ],
+)
+def test_every_field_that_holds_references_is_read(field, given):
+    section, _, key = field.rpartition(".")
+    value = FIELDS[field][1]
+    held = {tuple: ["evilmod:f"], dict: {"x": "evilmod:f"}}.get(type(value), "evilmod:f")
+    data = {section: {key: held}} if section else {key: held}
+    (given / "config.yaml").write_text(to_yaml(from_dict(data)))
+    assert imports("given") == [MODULE.format(folder=Path.cwd())]
+
+
+def test_every_family_that_accepts_any_name_says_what_its_names_start():
+    free = {name for name in registry.FAMILIES if hasattr(registry.adapter(name), "is_task")}
+    assert free == {name for name, family in registry.FAMILIES.items() if family.names != "task"}
+
+
+@pytest.mark.parametrize("family", ["godot", "unity", "gymnasium", "pettingzoo"])
+def test_every_option_of_text_says_what_it_starts(family):
+    defaults = {"godot": godot, "unity": unity, "gymnasium": gymnasium, "pettingzoo": pettingzoo}
+    texts = {key for key, x in defaults[family].DEFAULTS.items() if isinstance(x, str)}
+    entry = registry.FAMILIES[family]
+    harmless = {"workers", "package_version"}  # and the arguments of a program are in its line
+    assert texts - harmless - {"arguments"} == {*entry.references, *entry.programs}
