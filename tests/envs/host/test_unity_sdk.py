@@ -153,9 +153,11 @@ class TestWithPackage:
         replayed, _ = play_recording(file, game)
         assert replayed == found
 
-    def test_slots_are_counted_and_side_channels_arrive(self, player):
-        game = GAMES["everything"]
-        options = {"arguments": game.arguments, "parameters.goal": 0.5}
+    def test_slots_are_counted_and_side_channels_arrive(self, player, tmp_path):
+        game, sums = GAMES["everything"], tmp_path / "sums"
+        masks = "--actions discrete --masks 1"
+        arguments = f"{game.arguments} {masks} --sums {sums}"
+        options = {"arguments": arguments, "parameters.goal": 0.5}
         env = make(f"unity/{player}", game.rows, **options)
         try:
             assert env.spec.num_agents == game.rows
@@ -164,6 +166,7 @@ class TestWithPackage:
             assert env.players[0].stats["Game/Tick"].last > 1
         finally:
             env.close()
+        assert "forbidden" not in sums.read_text()  # nor are idle actions
 
     @pytest.mark.slow
     def test_an_evaluation_passes_a_return(self, player, tmp_path):

@@ -357,6 +357,19 @@ def test_masks_are_turned_round():
         world.read(output(agent(1, name="C", action_mask=[True] * 3)))
 
 
+def test_an_idle_action_is_one_that_the_mask_allows():
+    both = Behaviour("H", (Sensor("x", (1,)),), 2, (3, 2))
+    mask = [True, True, False, True, False]
+    _, info = agent(1, name="H", action_mask=mask)
+    idle = both.idle(info)
+    assert (list(idle.continuous_actions), list(idle.discrete_actions)) == ([0.0, 0.0], [2, 1])
+    world = make_world(both, slots=1)
+    begin(world, agent(1, np.nan, name="H", action_mask=mask))  # nobody acts for it
+    reply = world.act({"continuous": np.ones((1, 2)), "discrete": np.zeros((1, 2), int)})
+    (sent,) = reply.unity_input.rl_input.agent_actions["H"].value
+    assert sent == idle
+
+
 def test_hybrid_actions_are_both_sent_and_continuous_ones_clipped():
     hybrid = Behaviour("H", (Sensor("x", (1,)),), 2, (3,))
     world = make_world(hybrid, slots=1)

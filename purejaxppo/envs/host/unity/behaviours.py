@@ -176,9 +176,14 @@ class Behaviour:
             choice = np.clip(choice, 0, np.array(self.branches) - 1)
         return agent_action(least, choice)
 
-    def idle(self) -> Message:
-        """The action of an agent that no policy acts for: zeros."""
-        return agent_action(np.zeros(self.continuous), np.zeros(len(self.branches), int))
+    def idle(self, info: Message) -> Message:
+        """The action of an agent that no policy acts for: zeros, and each branch's first choice.
+
+        Choices that the agent's mask forbids are not taken: a game may not be able to play them.
+        """
+        branches = np.split(self.allowed(info), np.cumsum(self.branches)[:-1])
+        choice = [branch.argmax() for branch in branches if branch.size]
+        return agent_action(np.zeros(self.continuous), np.array(choice, int))
 
 
 @dataclass(frozen=True)

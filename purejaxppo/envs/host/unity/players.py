@@ -318,10 +318,10 @@ def _find(player: Player, output: Message, found: dict[str, Census]) -> None:
 
 
 def _idle(output: Message, found: Mapping[str, Census]) -> Message:
-    """The answer to a message with an action of zeros for every agent that asks."""
+    """The answer to a message with an idle action for every agent that asks."""
     message = command(STEP)
     for name, agents in output.agentInfos.items():
-        idle = [found[name].behaviour.idle() for info in agents.value if not info.done]
+        idle = [found[name].behaviour.idle(info) for info in agents.value if not info.done]
         if idle:
             message.unity_input.rl_input.agent_actions[name].value.extend(idle)
     return message

@@ -49,6 +49,7 @@ class Asking(NamedTuple):
 
     behaviour: str
     id: int
+    info: Message
 
 
 class World:
@@ -90,11 +91,8 @@ class World:
         chosen = rows_of(action, self.layout.action, self.layout.size)
         for asking in self.asking:
             slot = self.slot_of[asking.id]
-            if asking.id in self.chosen or not (self.asked[slot] or self.status[slot] == LOST):
-                continue
-            behaviour = self.layout.by_name[asking.behaviour]
-            lost = self.status[slot] == LOST
-            self.chosen[asking.id] = behaviour.idle() if lost else behaviour.act(chosen[slot])
+            if self.asked[slot] and asking.id not in self.chosen:
+                self.chosen[asking.id] = self.layout.by_name[asking.behaviour].act(chosen[slot])
         self._begin_row()
         return None if self.waiting else self.reply()
 
@@ -103,7 +101,9 @@ class World:
         message = messages.command(messages.STEP)
         actions = message.unity_input.rl_input.agent_actions
         for asking in self.asking:
-            action = self.chosen.get(asking.id) or self.layout.by_name[asking.behaviour].idle()
+            action = self.chosen.get(asking.id)
+            if action is None:
+                action = self.layout.by_name[asking.behaviour].idle(asking.info)
             actions[asking.behaviour].value.append(action)
         self.asking, self.chosen = [], {}
         return message
@@ -129,7 +129,7 @@ class World:
         ]
         ends = [(name, info) for name, info in infos if info.done and info.id in self.slot_of]
         asks = [(name, info) for name, info in infos if not info.done]
-        self.asking = [Asking(name, info.id) for name, info in asks]
+        self.asking = [Asking(name, info.id, info) for name, info in asks]
         if len(infos) != len({(info.id, info.done) for _, info in infos}):
             raise ProtocolError("sent an agent's end or its request twice in one message")
         for name, info in ends:
