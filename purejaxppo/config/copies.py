@@ -217,7 +217,7 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     for path in order:
         relative = str(path.relative_to(folder))
         try:
-            content = seen[path] if path in seen else read_up_to(path, left)
+            content = seen[path] if path in seen else read_up_to(path, sizes[path], left)
         except OSError as error:
             lacking.append(f"{relative} cannot be read ({error.strerror})")
             continue
@@ -236,10 +236,12 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     return Contents(sources, dict(sorted(data.items())), lacking)
 
 
-def read_up_to(path: Path, most: int) -> bytes | None:
-    """Reads a file of at most so many bytes, None if it has more."""
+def read_up_to(path: Path, size: int, most: int) -> bytes | None:
+    """Reads a file of `size` bytes; None if it has more than `most`."""
+    if size > most:
+        return None
     with path.open("rb") as file:
-        content = file.read(most + 1)
+        content = file.read(size + 1)
     return content if len(content) <= most else None
 
 
@@ -319,8 +321,20 @@ def with_imports(file: Path) -> list[Path]:
             for name in imported_names(source):
                 module, package = file.parent / f"{name}.py", file.parent / name
                 waiting += [module] if module.is_file() else []
-                waiting += sorted(package.rglob("*.py")) if package.is_dir() else []
+                waiting += modules_below(package) if package.is_dir() else []
     return [file, *sorted(path for path in found if path != file)]
+
+
+def modules_below(package: Path) -> list[Path]:
+    """The modules of a package and its subpackages, without hidden folders and environments."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(package):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = [x for x in folders if not x.startswith(".") and x not in NOT_FOLLOWED]
+        found += [Path(folder, name) for name in files if name.endswith(".py")]
+    return sorted(found)
 
 
 def names_in(source: bytes) -> set[str]:

@@ -40,6 +40,7 @@ def project(tmp_path):
         "unused.py": "raise SystemError",
         **dict.fromkeys(("notes.md", "train.yaml", "nohup.out", "out.log"), "text"),
         **dict.fromkeys((".env", ".ssh/id_rsa", ".git/config", "meshes/.hidden"), "secret"),
+        **dict.fromkeys(("shapes/.venv/x.py", "shapes/venv/pyvenv.cfg", "shapes/venv/x.py"), "1"),
         **dict.fromkeys(("__pycache__/x.json", "wandb/x.json", "node_modules/x.json"), "cache"),
         **dict.fromkeys(("venv/pyvenv.cfg", "venv/x.json"), "environment"),
         **dict.fromkeys(("out/run/.lock", "out/run/x.json", "out/run/code/x.json"), "run"),
@@ -132,6 +133,14 @@ def test_a_copy_of_version_0_2_without_data_uses_the_unchanged_original(tmp_path
     assert copies.of_run(tmp_path / "run") == {"track.py": str(track)}
     track.write_text("X = 1")
     assert copies.of_run(tmp_path / "run") == {"track.py": str(old / "track.py")}
+
+
+def test_large_files_are_not_read(tmp_path):
+    (tmp_path / "track.py").write_text("X = 1")
+    with (tmp_path / "huge.bin").open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    folder, (note,) = copy(tmp_path, tmp_path / "run")
+    assert names(folder) == {"track.py"} and "huge.bin (more than 10 MB in all)" in note
 
 
 def test_configs_are_copied_if_the_code_names_them(tmp_path):
