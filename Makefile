@@ -112,7 +112,6 @@ docs: $(for_docs)
 lock: $(VENV)/.made
 	$(RUN) -m pip install --quiet uv
 	$(RUN) -m uv pip compile pyproject.toml --universal --python-version 3.11 \
-	  --fork-strategy fewest $(foreach extra,$(subst $(comma), ,$(LOCKED)),--extra $(extra)) \
 	  --no-annotate --no-header --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean:

@@ -25,7 +25,8 @@ os.environ |= {
     # See the marker `optimized`; XLA's newer emitters take three times as long to compile, and
     # programs cut into parts for many cores a sixth longer.
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    "XLA_FLAGS": "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
+    "--xla_cpu_parallel_codegen_split_count=1",
 }
 
 import jax

@@ -23,7 +23,7 @@ def optimized():
         found = options(*args, **kwargs)  # XLA reads XLA_FLAGS only once in a process
         found.env_option_overrides = [
             *found.env_option_overrides,
-            ("xla_cpu_use_fusion_emitters", True),
+            ("xla_backend_extra_options", ""),
             ("xla_cpu_parallel_codegen_split_count", 32),
         ]
         return found
