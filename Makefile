@@ -3,9 +3,9 @@
 #   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make film films it again
 #   make sweep                                   compares learning rates on CartPole
 #   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
-#   make PYTHON=/path/to/python3.12 train        with another Python
+#   make PYTHON=/path/to/python3.12 train        with this Python, and not the newest of 3.13, 3.12, 3.11
 
-PYTHON ?= python3
+PYTHON ?=
 VENV ?= .venv
 CONFIG ?= hopper.yaml
 RUN_DIR ?= runs/$(basename $(notdir $(CONFIG)))-s0
@@ -20,6 +20,7 @@ RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 ALL = not slow and not reference and not gpu
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHONS = $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 
 comma := ,
 for_train := $(VENV)/.installed-$(EXTRAS)
@@ -118,15 +119,17 @@ clean:
 	rm -rf $(VENV) .gpu-compiler build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/.made:
-	@found=; for python in $(PYTHON) python3.13 python3.12 python3.11; do \
-	  if $$python -c '$(GOOD)' 2>/dev/null; then found=$$python; break; fi; \
+	@found=; without=; for python in $(PYTHONS); do \
+	  if ! $$python -c '$(GOOD)' 2>/dev/null; then continue; fi; \
+	  if $$python -c 'import ensurepip, venv' 2>/dev/null; then found=$$python; break; fi; \
+	  without="$$without $$python"; \
 	done; \
-	if [ -z "$$found" ]; then \
-	  echo "purejaxppo needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $$($(PYTHON) --version 2>&1 || true): install one of these, or name it with make PYTHON=/path/to/python3.12" >&2; \
+	if [ -z "$$found$$without" ]; then \
+	  echo "purejaxppo needs Python 3.11, 3.12 or 3.13. Not found among: $(PYTHONS). Install one of these, or name it with make PYTHON=/path/to/python3.13" >&2; \
 	  exit 1; \
 	fi; \
-	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
-	  echo "$$found cannot make virtual environments, since its module ensurepip is missing: install it (on Debian and Ubuntu with apt install python3-venv) and run make again" >&2; \
+	if [ -z "$$found" ]; then \
+	  echo "$${without# } cannot make virtual environments, because the module ensurepip is missing. Install it (on Debian and Ubuntu with apt install python3-venv) and run make again" >&2; \
 	  exit 1; \
 	fi; \
 	echo "Making $(VENV) with $$($$found --version)"; \

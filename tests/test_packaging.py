@@ -1,12 +1,15 @@
 """What is shipped: the wheel's contents, and the lock file."""
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from support.paths import ROOT
 
 import purejaxppo
@@ -65,6 +68,29 @@ def test_lock_file_names_exact_versions_and_no_place_to_get_them_from():
 
 
 @pytest.mark.toy
+def test_lock_file_has_the_newest_working_jaxlib_of_each_python():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith(("jax==", "jaxlib=="))] == [
+        "jax==0.10.2 ; python_full_version < '3.12'",
+        "jax==0.11.1 ; python_full_version >= '3.12'",
+        "jaxlib==0.10.2 ; python_full_version < '3.12'",
+        "jaxlib==0.11.1 ; python_full_version >= '3.12'",
+    ]
+
+
+@pytest.mark.toy
+def test_no_install_takes_the_jaxlib_that_crashes_on_several_cpu_devices():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["cuda12"], *extras["cuda13"]]
+    ranges = [Requirement(x).specifier for x in asked if x.startswith("jax")]
+    assert len(ranges) == 4
+    for versions in ranges:
+        assert "0.11.1" in versions
+        assert "0.11.2" not in versions
+
+
+@pytest.mark.toy
 def test_lock_file_has_gymnax_with_terminated_apart_from_truncated():
     lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     (gymnax,) = [line for line in lines if line.startswith("gymnax==")]
@@ -76,3 +102,66 @@ def test_the_citation_and_the_changelog_have_the_packages_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     released = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
     assert cited == released[0] == purejaxppo.__version__
+
+
+def interpreter(folder, name, *, version="3.12.9", works=True, ensurepip=True):
+    """A script that behaves as Python does when `make` looks for one."""
+    script = f"""#!/bin/sh
+[ {int(works)} = 1 ] || exit 127
+case "$*" in
+--version) echo Python {version} ;;
+*ensurepip*) [ {int(ensurepip)} = 1 ] ;;
+"-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+esac
+"""
+    (folder / name).write_text(script, encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def make_environment(folder, *words):
+    """Runs the Makefile's step that makes the virtual environment, with a folder first on PATH."""
+    venv = folder / "venv"
+    return subprocess.run(
+        ["make", "-s", "-f", ROOT / "Makefile", f"VENV={venv}", venv / ".made", *words],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.toy
+def test_make_takes_the_newest_python_that_runs(tmp_path):
+    interpreter(tmp_path, "python3", version="3.11.7")
+    interpreter(tmp_path, "python3.11", version="3.11.7")
+    interpreter(tmp_path, "python3.12", version="3.12.9")
+    interpreter(tmp_path, "python3.13", works=False)
+    done = make_environment(tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"Making {tmp_path}/venv with Python 3.12.9\n"
+
+
+@pytest.mark.toy
+def test_make_takes_an_older_python_if_the_newest_cannot_make_environments(tmp_path):
+    interpreter(tmp_path, "python3.12", version="3.12.9")
+    interpreter(tmp_path, "python3.13", version="3.13.0", ensurepip=False)
+    assert make_environment(tmp_path).stdout == f"Making {tmp_path}/venv with Python 3.12.9\n"
+
+
+@pytest.mark.toy
+def test_make_takes_the_python_that_is_named(tmp_path):
+    interpreter(tmp_path, "python3.13", version="3.13.0")
+    interpreter(tmp_path, "mine", version="3.11.7")
+    done = make_environment(tmp_path, f"PYTHON={tmp_path}/mine")
+    assert done.stdout == f"Making {tmp_path}/venv with Python 3.11.7\n"
+
+
+@pytest.mark.toy
+def test_make_says_which_pythons_it_has_tried(tmp_path):
+    done = make_environment(tmp_path, "PYTHON=absent")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "purejaxppo needs Python 3.11, 3.12 or 3.13. Not found among: absent. Install one of "
+        "these, or name it with make PYTHON=/path/to/python3.13"
+    )
