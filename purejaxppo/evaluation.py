@@ -1,6 +1,7 @@
 """Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
 import functools
+import logging
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -20,11 +21,13 @@ from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.episodes import MOST_DIVERGED, Outcome, run_episodes, whole_returns
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
+
+log = logging.getLogger("purejaxppo")
 
 MAX_PARALLEL = 256
 """Episodes that run in parallel; more are run in turns."""
@@ -267,9 +270,28 @@ def evaluate(
     if episodes > MOST_EPISODES:
         raise ValueError(f"episodes = {episodes} must be at most {MOST_EPISODES}")
     check_settings(AHEAD_OF_TIME)
+    try:
+        return _evaluate(agent, episodes, seed, deterministic, jax.devices())
+    except lapack.TooFewThreadsError as error:
+        log.warning("%s", error)
+        return _evaluate(agent, episodes, seed, deterministic, jax.devices()[:1])
+
+
+def _evaluate(
+    agent: Agent,
+    episodes: int,
+    seed: int,
+    deterministic: bool | None,
+    devices: list[jax.Device],
+) -> Evaluation:
+    """`evaluate` on these devices.
+
+    Raises:
+        TooFewThreadsError: it could block on them.
+    """
     per_turn = min(episodes, MAX_PARALLEL)
     size = len(agent.members)
-    shards = evaluation_shards(agent.config, per_turn, jax.devices(), size)
+    shards = evaluation_shards(agent.config, per_turn, devices, size)
     depends = "evaluate", per_turn, deterministic, size, shards.num_shards
     store = program_keys.store(agent.config, shards.devices, *depends)
     evaluator = functools.cache(
@@ -287,12 +309,15 @@ def evaluate(
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
         key = jnp.broadcast_to(key, (size,))
+
+    def lower() -> jax.stages.Lowered:
+        lowered = jax.jit(evaluator().evaluate).lower(state, key, np.int32(0))
+        lapack.check(lowered, shards.devices)
+        return lowered
+
     try:
         with named_failures(agent.config.env.name, *(made.env for made in _made(evaluator))):
-            run = store.program(
-                "evaluate",
-                lambda: jax.jit(evaluator().evaluate).lower(state, key, np.int32(0)),
-            )
+            run = store.program("evaluate", lower)
             firsts = range(0, -(-episodes // per_turn) * count, count)
             results = [jax.device_get(run(state, key, np.int32(first))) for first in firsts]
     finally:

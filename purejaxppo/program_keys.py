@@ -15,7 +15,7 @@ from purejaxppo.config.files import flatten
 from purejaxppo.config.run_files import texts_of
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.program_store import ProgramStore, folder
 
 WITHOUT_EFFECT = (
@@ -82,7 +82,8 @@ def machine(devices: Sequence[jax.Device]) -> tuple:
     except (jax.errors.JaxRuntimeError, AttributeError):
         topology = _processor()
     each = [(device.id, device.platform, device.device_kind) for device in devices]
-    return each, jax.device_count(), client.platform_version, topology, _processor()
+    threads = lapack.too_few_threads(devices)
+    return each, jax.device_count(), client.platform_version, topology, _processor(), threads
 
 
 def _processor() -> str:

@@ -10,7 +10,6 @@ from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
-from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.recording import begin
 from purejaxppo.runs.tournament import rate
@@ -80,7 +79,6 @@ def run(command: Command) -> int:
     check_settings(AHEAD_OF_TIME)
     use_compilation_cache()
     use_cpu_cores(0)
-    check_platforms()
     for line in imports(command.run):
         print(line, flush=True)
     if command.elo:

@@ -35,6 +35,8 @@ class Family(NamedTuple):
     """Options that are lists of references."""
     programs: tuple[str, ...] = ()
     """Options that are paths of programs."""
+    lapack: tuple[str, ...] = ()
+    """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
 
 EDITOR = "editor"
@@ -45,6 +47,7 @@ FAMILIES = {
         "brax",
         "brax",
         "robots; --env.backend spring, positional, generalized or mjx",
+        lapack=("generalized", "mjx"),
     ),
     "craftax": Family("purejaxppo.envs.craftax", "craftax", "craftax", "open worlds to survive in"),
     "dummy": Family("purejaxppo.envs.dummy", "jax", "", "no simulation, to measure the rest"),
@@ -114,7 +117,11 @@ FAMILIES = {
         references=("opponent",),
     ),
     "playground": Family(
-        "purejaxppo.envs.playground", "mujoco_playground", "playground", "MuJoCo Playground on MJX"
+        "purejaxppo.envs.playground",
+        "mujoco_playground",
+        "playground",
+        "MuJoCo Playground on MJX",
+        lapack=("", "jax"),
     ),
     "unity": Family(
         "purejaxppo.envs.host.unity.adapter",
@@ -182,6 +189,12 @@ def started(config: EnvConfig) -> Started:
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
     return Started(modules, programs)
+
+
+def calls_lapack(config: EnvConfig) -> bool:
+    """True if the simulator calls LAPACK for many environments at once; see `parallel.lapack`."""
+    family = FAMILIES.get(config.name.partition("/")[0])
+    return family is not None and config.backend in family.lapack
 
 
 def resolve(config: EnvConfig) -> tuple[Any, str]:

@@ -15,7 +15,6 @@ from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
-from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import imports
 
 DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
@@ -58,7 +57,6 @@ def run(command: Command) -> int:
     check_target(command.to, force=command.force)
     check_settings()
     use_compilation_cache()
-    check_platforms()
     for line in imports(command.run):
         print(line, flush=True)
     agent = restore(command.run, command.checkpoint)

@@ -24,7 +24,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
+from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
+from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
 from purejaxppo.runs.progress import Progress
 from purejaxppo.trained_agent import Agent, abstract_agents
@@ -306,6 +308,7 @@ def restore(
     config = load_config(run_dir / CONFIG, overrides, saved=True)
     folder, step, item = _find(run_dir, checkpoint)
     members = load_members(run_dir / MEMBERS, config) or [config]
+    check_platforms(calls_lapack=registry.calls_lapack(config.env))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     store = program_keys.store(config, [], "agents", len(members))
     template = jax.tree.map(

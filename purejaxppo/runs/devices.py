@@ -8,31 +8,35 @@ import jax
 
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import lapack, processes
 from purejaxppo.runs.console import Stopped
 
 TAKEN = ("busy", "OUT_OF_MEMORY", "out of memory", "RESOURCE_EXHAUSTED", "DEVICE_UNAVAILABLE")
 """Words of errors about a card that another program uses."""
 
 
-def found() -> list[list[jax.Device]]:
-    """The devices of each process.
+def found(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
+    """The devices of each process; starts JAX as `check_platforms` does.
 
     Raises:
         ValueError: see `check_platforms` and `processes.devices`.
     """
-    check_platforms()
+    check_platforms(calls_lapack=calls_lapack)
     return processes.devices()
 
 
-def check_platforms() -> None:
+def check_platforms(*, calls_lapack: bool = False) -> None:
     """Check that JAX finds the devices that JAX_PLATFORMS asks for, and can use them.
+
+    Starts JAX, with more threads for simulators that call LAPACK.
 
     Raises:
         ValueError: it does not.
     """
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:
+        if calls_lapack:
+            lapack.start_with_threads()
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX asserts that it has found a back end
         said = processes.reason(error)

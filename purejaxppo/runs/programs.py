@@ -21,7 +21,7 @@ from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import Parts
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.shards import Shards, largest_divisor
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
 from purejaxppo.runs import pretraining
@@ -91,21 +91,36 @@ class Programs:
             if registry.on_host(config.env):
                 devices = devices[:1]  # one pool, which one program steps for all
         self.config = config
-        self.devices = devices
-        self.shards = Shards(config.num_shards, devices, len(self.members))
         self.change = change
         self.hp = stack([make_hyperparams(member) for member in self.members])
         seeds = jnp.asarray([member.seed for member in self.members], jnp.uint32)
         self.key: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
         self._ids = np.arange(config.num_shards, dtype=np.int32)
-        self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
         self.compile_seconds = 0.0
-        self.evaluator: Evaluator | None = None
         self._pool = ThreadPoolExecutor(3, "compile")
+        self._depends = type(self).__name__, len(self.members), depends_on
+        self.note = ""
+        """A line about the devices in use, "" if they are those that were given."""
+        self._use(devices)
+        if any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
+            try:
+                self._begin_init()
+            except lapack.TooFewThreadsError as error:
+                self.note = str(error)
+                first = {device.process_index: device for device in reversed(devices)}
+                self._use([first[index] for index in sorted(first)])
+
+    def _use(self, devices: list[jax.Device]) -> None:
+        """Makes what depends on the devices."""
+        self.devices = devices
+        self.shards = Shards(self.config.num_shards, devices, len(self.members))
+        self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
+        self.evaluator: Evaluator | None = None
         self._jobs: dict[str, Future] = {}
-        depends = type(self).__name__, len(self.members), depends_on
+        for name in ("parts", "_init"):
+            self.__dict__.pop(name, None)
         self.store = program_keys.store(
-            config, self.shards.devices, *depends, changed=change is not None
+            self.config, self.shards.devices, *self._depends, changed=self.change is not None
         )
         self.facts: Facts = self.store.fact("facts", self._facts)
 
@@ -126,9 +141,14 @@ class Programs:
     def init(self) -> TrainState:
         """The state before the first update. Others begin to compile."""
         with named_failures(self.config.env.name, self):
-            init = self._job("init", lambda: self._init.lower(self.key, self._ids))
-            self.begin()
+            init = self._begin_init()
             return jax.block_until_ready(init.result()(self.key, self._ids))
+
+    def _begin_init(self) -> Future:
+        """Begins to compile `init`, and others after it."""
+        init = self._job("init", lambda: self._init.lower(self.key, self._ids))
+        self.begin()
+        return init
 
     def pretrain(self, state: TrainState) -> TrainState:
         """Trains the agent of a state on the config's teacher, before the first update."""
@@ -187,6 +207,8 @@ class Programs:
         if name not in self._jobs:
             before = [self._jobs[first] for first in AFTER.get(name, ()) if first in self._jobs]
             lowered = None if self.store.has(name) else lower()
+            if lowered is not None:
+                lapack.check(lowered, self.shards.devices)
 
             def finish() -> Any:
                 wait(before)

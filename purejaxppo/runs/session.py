@@ -113,7 +113,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     # One process alone may use more devices than it has cores.
     most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
     use_cpu_cores(most or place.cores, calls_host=registry.on_host(config.env))
-    found = devices.found()
+    found = devices.found(calls_lapack=registry.calls_lapack(config.env))
     if config.devices > len(found[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
     devices.check_cpu(config, found[0][0])
@@ -223,6 +223,8 @@ def train_and_report(run: TrainingLoop) -> int:
         f"{config.env.name} on {shards.num_devices} x {device.device_kind} ({device.platform})"
         f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into {run_dir}"
     )
+    if run.programs.note:
+        console.say(run.programs.note)
     with watched(run):
         state = prepare(run)
     interrupt = Interrupt()

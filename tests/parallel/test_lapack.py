@@ -1,0 +1,123 @@
+"""LAPACK on several CPU devices: no run hangs, and others keep their threads and devices."""
+
+import subprocess
+import sys
+
+import pytest
+from support.children import environment
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.parallel import lapack
+
+CHOLESKY = """
+import os, sys
+import jax, jax.numpy as jnp
+from purejaxppo.parallel import lapack
+from purejaxppo.parallel.shards import Shards, use_cpu_cores
+
+use_cpu_cores(2)
+lapack.start_with_threads()
+assert "NPROC" not in os.environ
+shards = Shards(2, jax.devices())
+matrices = jnp.broadcast_to(2 * jnp.eye(18), (2, 1024, 18, 18))
+
+def factors(x):
+    step = lambda _, y: jnp.linalg.cholesky(y @ y.mT + jnp.eye(18))
+    return jax.lax.fori_loop(0, 100, step, x)
+
+out = jax.jit(shards.map(factors, (0,), 0))(matrices)
+print(shards.num_devices, out.shape, lapack.threads() - lapack.cpu_cores())
+"""
+
+TASK = """
+import jax, jax.numpy as jnp
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box
+
+class Task:
+    observation = Box((3,), -1.0, 1.0)
+    action = Box((3,), -1.0, 1.0)
+    max_episode_steps = 8
+    cheap_reset = True
+
+    def reset(self, key):
+        return jnp.eye(18), jnp.zeros(3)
+
+    def step(self, key, state, action):
+        state = jnp.linalg.cholesky(jnp.eye(18) + state @ state.T)
+        no = jnp.array(False)
+        return state, TaskStep(jnp.tanh(state[:3, 0] + action), state[0, 0], no, no)
+"""
+
+RUNS = """
+import jax
+import purejaxppo
+from purejaxppo.config.files import load_config
+from purejaxppo.runs.session import start_jax
+from purejaxppo.runs.programs import Programs
+
+sizes = {"ppo.rollout_length": 8, "ppo.num_minibatches": 2, "network.hidden": [8], "num_shards": 2}
+sizes |= {"eval.num_episodes": 0, "total_timesteps": 128}
+plain = purejaxppo.Config().replace(**{**sizes, "env.name": "dummy/constant", "env.num_envs": 16})
+programs = Programs(plain, start_jax(plain))
+print(programs.shards.num_devices, "devices", programs.note)
+run = purejaxppo.train(**sizes, **{"env.name": "jax/task.py:Task", "env.num_envs": 16})
+print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
+"""
+
+
+def run(script, folder, **variables):
+    """What a script prints in a process of its own, on stdout and stderr."""
+    env = {key: value for key, value in environment().items() if key != lapack.VARIABLE}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**env, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+
+
+def test_sharded_cholesky_ends_with_more_threads_which_children_do_not_inherit(tmp_path):
+    more = 2 if lapack.can_block() else 0
+    assert run(CHOLESKY, tmp_path) == f"2 (2, 1024, 18, 18) {more}\n"
+
+
+def test_a_number_of_threads_chosen_by_the_user_stays(tmp_path):
+    script = CHOLESKY.replace('assert "NPROC" not in os.environ', 'print(os.environ["NPROC"])')
+    assert run(script, tmp_path, NPROC="5").startswith("5\n2 (2, 1024, 18, 18) ")
+
+
+@pytest.mark.skipif(not lapack.can_block(), reason="this jaxlib does not block")
+def test_a_task_that_calls_lapack_uses_one_device_where_two_would_hang(tmp_path):
+    (tmp_path / "task.py").write_text(TASK, encoding="utf-8")
+    lines = run(RUNS, tmp_path, NPROC="2").splitlines()
+    assert lines[0] == "2 devices "
+    (first,) = [line for line in lines if line.startswith("jax/task.py:Task on ")]
+    assert first.startswith("jax/task.py:Task on 1 x cpu (cpu)")
+    sentence = "CPU devices call LAPACK (Cholesky, QR, eigh, LU), so one is used. Set NPROC="
+    assert sum(sentence in line for line in lines) == 2  # of training and of evaluation
+    assert lines[-1] == "4 episodes"
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("name", "backend", "calls"),
+    [
+        ("playground/CheetahRun", "", True),
+        ("playground/CheetahRun", "jax", True),
+        ("brax/hopper", "mjx", True),
+        ("brax/hopper", "generalized", True),
+        ("brax/hopper", "", False),
+        ("brax/hopper", "spring", False),
+        ("gymnax/CartPole-v1", "", False),
+        ("jax/task.py:Task", "", False),
+        ("unknown", "", False),
+    ],
+)
+def test_only_simulators_that_call_lapack_get_more_threads(name, backend, calls):
+    assert registry.calls_lapack(EnvConfig(name=name, backend=backend)) is calls
