@@ -176,7 +176,7 @@ class _Builder:
 
     def _loop(self, params: Settings, values: Values) -> Values:
         """Unrolls a scan."""
-        length, fixed, carried = params["length"], params["num_consts"], params["num_carry"]
+        length, (fixed, carried) = params["length"], _scan_sizes(params)
         if length > LONGEST_LOOP:
             raise ValueError(
                 f"the policy has a loop of {length} rounds; a file holds up to {LONGEST_LOOP}"
@@ -195,6 +195,14 @@ class _Builder:
         rows = rows[::-1] if params["reverse"] else rows
         columns = zip(*rows, strict=True)
         return [*carry, *(self._call(lambda *r: jnp.stack(r), *c)[0] for c in columns)]
+
+
+def _scan_sizes(params: Settings) -> tuple[int, int]:
+    """The numbers of constants and of carried values that a scan takes first."""
+    if "num_consts" in params:  # JAX before 0.11
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
 
 
 def _needed(
