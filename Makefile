@@ -27,7 +27,7 @@ for_train := $(VENV)/.installed-$(EXTRAS)
 for_test := $(VENV)/.installed-$(TESTED)
 for_docs := $(VENV)/.installed-docs
 
-.PHONY: train evaluate film sweep check test test-all test-apart golden mpirun godot gpu-compiler lint format types layers docs lock clean
+.PHONY: train evaluate film sweep check test test-all test-apart test-wheel golden mpirun godot gpu-compiler lint format types layers docs lock clean
 .DELETE_ON_ERROR:
 
 train: $(for_train)
@@ -57,6 +57,11 @@ test: lint
 test-all: WORKERS = 3
 test-all: lint mpirun gpu-compiler docs
 	$(PYTEST) -m "$(ALL)" $(ARGS)
+
+# Installs the wheel into new environments, trains and evaluates: at most four minutes.
+test-wheel: $(for_test)
+	$(RUN) -m pip install --quiet uv
+	tests/wheel.sh $(RUN)
 
 # Each file of those tests in a process of its own, its tests in random order; a file may have none of them (5).
 test-apart: export ARGS := $(ARGS)
