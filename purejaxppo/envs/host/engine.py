@@ -236,7 +236,7 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
     server.settimeout(max(seconds, 1e-3))
     try:
         connection, _ = server.accept()
-    except TimeoutError:
+    except (TimeoutError, ConnectionAbortedError):
         return None
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

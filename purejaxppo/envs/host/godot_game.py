@@ -2,18 +2,23 @@
 
 import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, accept, listen
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
-from purejaxppo.envs.host.godot_wire import VERSION, Wire, WireError
+from purejaxppo.envs.host.godot_wire import SHOWN, VERSION, Wire, WireError
 
 notice = logging.getLogger("purejaxppo")
+
+ASK_SECONDS = 1.0  # to send a connection the first messages, which its buffer holds
+MOST_WIRES = 64  # connections that have not answered; the oldest is dropped for a new one
 
 
 @dataclass(frozen=True)
@@ -87,23 +92,77 @@ class Game:
     def connect(self) -> Layout:
         """Waits for the game, and asks it for its spaces.
 
+        Other programs may connect to the port, too: the game is the first that answers.
+
         Raises:
-            EngineError: it did not connect.
+            EngineError: it did not connect, or did not answer.
             MakeError: its spaces are not supported.
         """
         seconds = self._launch.timeout
-        connection = self.engine.wait_for(
-            lambda wait: accept(self._server, wait), "connect", seconds
-        )
-        self._wire = Wire(connection)
-        self.send(VERSION)
-        self.send({"type": "env_info"})
-        info = self._receive("env_info", "describe itself")
+        wires: list[Wire] = []
+
+        def attempt(wait_seconds: float) -> Message | None:
+            return self._answered(wires, wait_seconds)
+
+        try:
+            info = self.engine.wait_for(attempt, "connect", seconds)
+        except EngineError:
+            if not wires or not self.engine.alive():
+                raise
+            info = self.engine.wait_for(attempt, "describe itself", seconds)
+        finally:
+            for wire in wires:
+                wire.close()
         try:
             self.layout = layout_of(info)
         except MakeError as error:
             raise MakeError(f"{self.engine.name}: {error}") from error
         return self.layout
+
+    def _answered(self, wires: list[Wire], seconds: float) -> Message | None:
+        """The description that one of the connections has sent; None if none has in `seconds`.
+
+        Args:
+            wires: connections that were asked and have not answered; new ones are added, and those
+                that close or send anything else are removed.
+            seconds: time limit.
+        """
+        sources: list[Any] = [self._server, *wires]
+        ready: list[Any] = wait(sources, seconds)
+        for wire in [wire for wire in wires if wire in ready]:
+            with self._dropped_after_error(wires, wire):
+                message = wire.poll()
+                if message is not None and message.get("type") != "env_info":
+                    raise WireError(f"sent {str(message)[:SHOWN]}")
+                if message is not None:
+                    wires.remove(wire)
+                    self._wire = wire
+                    return message
+        connection = accept(self._server, 0.0) if self._server in ready else None
+        if connection is not None:
+            wire = Wire(connection)
+            wires.append(wire)
+            with self._dropped_after_error(wires, wire):
+                wire.send(VERSION, ASK_SECONDS)
+                wire.send({"type": "env_info"}, ASK_SECONDS)
+        if len(wires) > MOST_WIRES:
+            with self._dropped_after_error(wires, wires[0]):
+                raise WireError("was silent")
+        return None
+
+    @contextlib.contextmanager
+    def _dropped_after_error(self, wires: list[Wire], wire: Wire) -> Iterator[None]:
+        """Closes a connection that closes its end, or sends something else than a game."""
+        try:
+            yield
+        except WireError as error:
+            wires.remove(wire)
+            wire.close()
+            notice.warning(
+                "%s: dropped a connection that is not a Godot game: it %s",
+                self.engine.name,
+                str(error) or "closed its end",
+            )
 
     def send(self, message: Message) -> None:
         """Sends a message."""

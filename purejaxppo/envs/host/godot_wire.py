@@ -6,6 +6,7 @@ answers each of the others with a message of its own.
 """
 
 import array
+import contextlib
 import fcntl
 import json
 import socket
@@ -74,18 +75,49 @@ class Wire:
             if int.from_bytes(data[:4], "little") == len(data) - 4:  # all of a message, as mostly
                 return _message(data[4:])
             read += data
-        while len(read) < 4:
-            self._more(CHUNK, deadline, seconds)
+        while (missing := self._missing()) > 0:
+            self._more(min(CHUNK, missing), deadline, seconds)
+        return self._next()
+
+    def poll(self) -> dict[str, Any] | None:
+        """The next message if all of it has arrived.
+
+        Raises:
+            WireError: as `receive`.
+        """
+        if self._missing() > 0:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
+                except ConnectionError:
+                    data = b""
+                if not data:
+                    raise WireError("")
+                self._read += data
+        return None if self._missing() > 0 else self._next()
+
+    def fileno(self) -> int:
+        """The socket's file descriptor."""
+        return self._socket.fileno()
+
+    def _missing(self) -> int:
+        """The bytes that may be read before the next message is whole, 0 if it is."""
+        read = self._read
+        if len(read) < 4:
+            return CHUNK
         size = int.from_bytes(read[:4], "little")
         if size > LARGEST_FRAME:
             raise WireError(
                 f"announced a message of {size:,} bytes, more than {LARGEST_FRAME:,}: "
                 f"this is not the protocol of Godot RL Agents"
             )
-        while len(read) < 4 + size:
-            self._more(min(CHUNK, 4 + size - len(read)), deadline, seconds)
-        data = bytes(read[4 : 4 + size])
-        del read[: 4 + size]
+        return max(0, 4 + size - len(read))
+
+    def _next(self) -> dict[str, Any]:
+        """Takes a whole message from what was read."""
+        size = int.from_bytes(self._read[:4], "little")
+        data = bytes(self._read[4 : 4 + size])
+        del self._read[: 4 + size]
         return _message(data)
 
     def surplus(self) -> bool:

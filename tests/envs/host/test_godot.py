@@ -1,9 +1,11 @@
 """`godot/` as users have it: names and options, rows, evaluations, training, and kills."""
 
+import concurrent.futures
 import contextlib
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -121,6 +123,86 @@ def test_a_game_that_somebody_else_starts_is_waited_for():
         SimulatorError, match=rf"the game on port {port} did not connect within 1 s"
     ):
         registry.make(EnvConfig(name=name, num_envs=2, options=options | {"timeout": 1}), 2)
+
+
+STRANGERS = {
+    "silent": b"",
+    "short": b"\x05\x00",
+    "other protocol": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "half a message": b"\xff\x00\x00\x00{",
+    "no JSON": b"\x02\x00\x00\x00{{",
+    "other message": b'\x10\x00\x00\x00{"type":"reset"}',
+}
+
+
+@pytest.mark.toy
+def test_strangers_who_connect_first_are_dropped(caplog):
+    port = free_port()
+    config = EnvConfig(
+        name="godot/editor", num_envs=2, options={"port": port, "timeout": 20.0, "restarts": 3}
+    )
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor() as pool:
+        made = pool.submit(registry.make, config, 2)
+        strangers = []
+        for sent in (*STRANGERS.values(), None):
+            deadline = time.monotonic() + 10.0
+            while True:
+                try:
+                    stranger = socket.create_connection(("127.0.0.1", port))
+                    break
+                except ConnectionRefusedError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            stack.enter_context(stranger)
+            if sent is None:
+                stranger.close()
+            else:
+                strangers.append(stranger)
+                stranger.sendall(sent)
+        time.sleep(0.3)
+        assert not made.done()
+        game = subprocess.Popen([str(GAME), f"--port={port}"], stdout=subprocess.DEVNULL)
+        env = made.result(20.0)
+        for stranger in strangers:  # all are closed: nothing but our two messages comes
+            stranger.settimeout(5.0)
+            with contextlib.suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+    out = jax.jit(lambda key: env.step(env.reset(key)[0], jnp.zeros(2, jnp.int32)))(
+        jax.random.key(0)
+    )[1]
+    assert np.asarray(out.valid).all()
+    env.close()
+    assert game.wait(10.0) == 0
+    dropped = [x.getMessage() for x in caplog.records if "dropped a connection" in x.getMessage()]
+    assert len(dropped) == 4
+    assert all(f"the game on port {port}: dropped a connection" in text for text in dropped)
+    for reason in (
+        "announced a message of 542,393,671 bytes",
+        "sent what is no JSON: '{{'",
+        "sent {'type': 'reset'}",
+        "closed its end",
+    ):
+        assert any(reason in text for text in dropped)
+
+
+@pytest.mark.toy
+def test_strangers_alone_do_not_hold_up_a_start(caplog):
+    port = free_port()
+    config = EnvConfig(name="godot/editor", num_envs=2, options={"port": port, "timeout": 2.0})
+
+    def connect():
+        time.sleep(0.5)
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.settimeout(10.0)
+            while stranger.recv(4096):
+                pass
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        stranger = pool.submit(connect)
+        with pytest.raises(SimulatorError, match=r"did not describe itself within 2 s"):
+            registry.make(config, 2)
+        stranger.result(20.0)
 
 
 class AtOnce:
