@@ -95,6 +95,7 @@ mpirun:
 	fi
 
 # Godot 4 in .godot-engine, for tests and configs that play its games; other systems install it themselves.
+# GODOT_RL_PLUGIN names a checkout of godot_rl_agents_plugin, for the test that plays a game with it.
 godot:
 	tests/engines/install_godot.sh .godot-engine
 

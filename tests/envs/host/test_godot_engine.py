@@ -75,6 +75,68 @@ def rollout_of(name, seed, steer=(0.0, 1.0), steps=150, **options):
     return rows
 
 
+PRESET = """
+[preset.0]
+name="linux"
+platform="Linux"
+runnable=true
+export_filter="all_resources"
+include_filter=""
+exclude_filter=""
+export_path=""
+
+[preset.0.options]
+custom_template/release="{template}"
+binary_format/architecture="x86_64"
+"""
+
+
+@chase
+def test_an_exported_game_plays_as_its_project(game, tmp_path):
+    root = ENGINE.parent.parent / "root"
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    template, program = root / "usr/bin/godot-template-release", tmp_path / "chase.x86_64"
+    (Path(game) / "export_presets.cfg").write_text(PRESET.format(template=template))
+    export = [str(ENGINE), "--headless", "--path", game, "--export-release", "linux", str(program)]
+    subprocess.run(export, check=True, capture_output=True, timeout=100)
+    # The program needs the C library of the engine's folder, and looks for its data, chase.pck,
+    # under the name of the file that runs, which is the loader.
+    loader = shutil.copy(libraries / "ld-linux-x86-64.so.2", tmp_path / "chase")
+    run = tmp_path / "run.sh"
+    paths = f"{libraries}:{libraries}/pulseaudio"
+    run.write_text(f'#!/bin/sh\nexec {loader} --library-path {paths} {program} "$@"\n')
+    run.chmod(0o755)
+    rows = rollout_of(run, 1)
+    assert_same(rows, rollout_of(game, 1))
+    assert len(np.unique(rows.reward)) > 100
+
+
+PLUGIN = os.environ.get("GODOT_RL_PLUGIN", "")
+
+
+@pytest.mark.skipif(not PLUGIN, reason="GODOT_RL_PLUGIN names no checkout of the official plugin")
+@pytest.mark.parametrize("game", ["walk"], indirect=True)
+def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
+    shutil.copytree(Path(PLUGIN) / "addons", Path(game) / "addons")
+    options = {"godot": str(ENGINE), "timeout": 60.0}
+    env = registry.make(EnvConfig(name=f"godot/{game}", num_envs=2, options=options), 2)
+
+    def play(key):
+        state, obs = env.reset(key)
+        return obs, jax.lax.scan(env.step, state, jnp.array([[2, 2], [2, 2], [0, 1], [0, 0]]))[1]
+
+    first, rows = jax.device_get(jax.jit(play)(jax.random.key(0)))
+    env.close()
+    # A reset takes a tick. 23 ticks follow, of which the last 8 are steps to the left: action 0.
+    np.testing.assert_array_equal(first, [[-8, 23], [-8, 23]])
+    # Episodes of 24 and 32 ticks end in the first tick of a window, and 7 of the next ones follow.
+    np.testing.assert_array_equal(rows.obs[:, 0], [[7, 7], [15, 15], [7, 23], [-7, 7]])
+    np.testing.assert_array_equal(rows.obs[:, 1], [[0, 31], [7, 7], [7, 15], [-1, 23]])
+    np.testing.assert_array_equal(rows.reward, [[8, 8], [8, 8], [-8, 0], [-8, -8]])
+    ends = [[True, False], [False, True], [False, False], [True, False]]
+    np.testing.assert_array_equal(rows.terminated, ends)
+
+
 @chase
 def test_the_chase_plays_twice_the_same(game):
     rows = rollout_of(game, 1)
