@@ -425,7 +425,7 @@ class Config(Section):
     below: by one for each episode, an eighth in games of seven moves."""
     seed: int = setting(0, low=0, high=2**31 - 1, swept=False)
     """Seed of everything random."""
-    num_seeds: int = setting(1, low=1, high=2**16, swept=False)
+    num_seeds: int = setting(1, low=1, high=2**12, swept=False)
     """Agents that train side by side in one program: with seed, seed + 1 and so on."""
     asynchronous: bool = setting(False, swept=False)
     """Collect the next rollout while learning from the last one, with parameters that are one

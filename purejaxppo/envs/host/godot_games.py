@@ -21,7 +21,7 @@ from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneve
 from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.parallel.cores import cpu_cores
-from purejaxppo.spaces import LARGEST, MASK, diverged_value
+from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain
 
 EAGER_SECONDS = 1e-3
 """For so long an answer is waited for awake where there are more cores than games: a process that
@@ -220,14 +220,16 @@ class Games:
                     game.send({"type": "reset"})
                 obs = game.finish_reset()
                 reply = Reply(obs, [0.0] * self.size, [False] * self.size, [{}] * self.size)
-                if bounded(self._parse_one(index, reply)).all():
+                parsed = self._parse_one(index, reply)
+                if bounded(parsed).all():
                     self._first[index] = obs
                     self._broken.discard(index)
                     return reply
                 tries += 1
                 game.send({"type": "reset"})
         raise self._games[index].engine.error(
-            f"returned NaN, infinity or more than {LARGEST:g} after {TRIES} resets"
+            f"returned {self._value(parsed)} after {TRIES} resets; observations must be finite and "
+            f"within ±{plain(LARGEST)}"
         )
 
     def _reply(self, index: int) -> Reply:
@@ -279,6 +281,13 @@ class Games:
             at_once=terminated.copy(),
         )
 
+    def _value(self, parsed: Parsed) -> str:
+        """The first value of any agent that diverged."""
+        row = bounded(parsed).argmin()
+        paths = [leaf.path for leaf in self.layout.leaves]
+        obs = zip(paths, (part[row] for part in parsed.obs), strict=True)
+        return diverged_value(parsed.reward[row], obs)
+
     def _contain(self, parsed: Parsed, out: PoolStep) -> None:
         """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
 
@@ -289,9 +298,7 @@ class Games:
             return
         assert out.at_once is not None
         if not ok.all():
-            first, paths = ok.argmin(), [leaf.path for leaf in self.layout.leaves]
-            obs = zip(paths, (part[first] for part in parsed.obs), strict=True)
-            self.diverged_value = diverged_value(parsed.reward[first], obs)
+            self.diverged_value = self._value(parsed)
         games = ok.reshape(-1, self.size)
         games[list(self._broken)] = False
         over = np.repeat(~games.all(axis=1), self.size)

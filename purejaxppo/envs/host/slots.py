@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.host.gym_spaces import action_space, decoder, observation_space, read, sources
-from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, arrays_of, diverged_value, leaves, tree_of
+from purejaxppo.spaces import (
+    LARGEST,
+    MASK,
+    Leaf,
+    Space,
+    arrays_of,
+    diverged_value,
+    leaves,
+    plain,
+    tree_of,
+)
 
 __all__ = ["Buffers", "EnvGroup", "arrays_of", "buffers", "size_of", "tree_of"]
 
@@ -145,7 +155,8 @@ class EnvGroup:
                 return obs
             seed = None
         raise FloatingPointError(
-            f"reset returned NaN, infinity or more than {LARGEST:g} {TRIES} times in a row"
+            f"reset returned {self._value(lane)} in {TRIES} tries; observations must be finite and "
+            f"within ±{plain(LARGEST)}"
         )
 
     def _write(self, lane: int, obs: Any) -> None:
@@ -163,12 +174,16 @@ class EnvGroup:
                 ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
 
+    def _value(self, lane: int) -> str:
+        """The first value of an environment that diverged."""
+        paths = [leaf.path for leaf in leaves(self.observation)]
+        obs = zip(paths, (part[lane] for part in self._buffers.obs), strict=True)
+        return diverged_value(self._buffers.reward[lane], obs)
+
     def _contain(self) -> str:
         """Ends the episodes of environments that diverged; returns the first one's value."""
         bad = self._buffers.diverged
-        first, paths = bad.argmax(), [leaf.path for leaf in leaves(self.observation)]
-        obs = zip(paths, (part[first] for part in self._buffers.obs), strict=True)
-        value = diverged_value(self._buffers.reward[first], obs)
+        value = self._value(int(bad.argmax()))
         for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
             part[bad] = MASK in leaf.path  # a mask must allow something
         self._buffers.reward[bad] = 0
