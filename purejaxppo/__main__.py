@@ -45,6 +45,8 @@ USAGE = "\n".join(
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command that the first word names; returns its exit code."""
     words = list(sys.argv[1:] if args is None else args)
+    if args is None:
+        begin_process()
     if not words:
         print(USAGE, file=sys.stderr)
         return 2
@@ -62,7 +64,6 @@ def main(args: Sequence[str] | None = None) -> int:
     command = COMMANDS[words[0]]
     if args is not None:
         return importlib.import_module(command.module).main(words[1:])
-    begin_process()
     if command.listens:  # before JAX is imported, which takes seconds
         interrupts.listen()
     return imported(command.module).main(words[1:])

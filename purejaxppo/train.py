@@ -6,6 +6,6 @@ from purejaxppo import interrupts
 from purejaxppo.commands import begin_process, imported
 
 if __name__ == "__main__":
-    interrupts.listen()
     begin_process()
+    interrupts.listen()
     sys.exit(imported("purejaxppo.commands.train").main())

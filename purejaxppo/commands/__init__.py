@@ -7,11 +7,12 @@ import os
 from types import ModuleType
 
 from purejaxppo import interrupts
-from purejaxppo.runs.console import fail
+from purejaxppo.runs.console import fail, keep_printing
 
 
 def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
+    keep_printing()
     keep_programs()
     atexit.register(interrupts.end_children)
     gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays

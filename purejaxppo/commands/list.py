@@ -1,14 +1,15 @@
 """`purejaxppo list envs`: names that commands and configs take."""
 
+import contextlib
 import fnmatch
 import importlib.util
-import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean
-from purejaxppo.runs.console import fail
+from purejaxppo.runs.console import Printed, fail
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
@@ -24,13 +25,18 @@ List the environments that can be trained, or the configs that come with the lib
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
+    """Runs the command, until nobody reads its output; returns its exit code."""
+    stream: Any = sys.stdout
+    if isinstance(stream, Printed):
+        stream = stream.stream
+        stream.reconfigure(errors="backslashreplace")
     try:
-        code = run(args)
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(stream):
+            code = run(args)
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has enough, as in `list envs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
+        Printed(stream).flush()
         return 0
     except (ValueError, OSError) as error:
         return fail(error)

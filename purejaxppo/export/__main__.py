@@ -1,8 +1,10 @@
 """`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file."""
 
 from purejaxppo import interrupts
+from purejaxppo.runs.console import keep_printing
 
 if __name__ == "__main__":
+    keep_printing()
     interrupts.listen()
 
 import dataclasses

@@ -9,7 +9,9 @@ outside of the shards.
 
 import contextlib
 import functools
+import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from purejaxppo.aliases import T, Tree
 from purejaxppo.parallel import platforms
 from purejaxppo.parallel.cores import cpu_cores
+
+log = logging.getLogger("purejaxppo")
 
 MEMBER_DEVICES = "seed"
 SHARD_DEVICES = "env"
@@ -54,10 +58,21 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Stores compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR."""
+    """Stores compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR.
+
+    A user without a home folder, or with one that cannot be written, compiles each time.
+    """
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(base / "purejaxppo" / "xla"))
+        try:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            folder = base / "purejaxppo" / "xla"
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            log.debug("compiled programs are not stored: %s", error)
+            return
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -1,8 +1,12 @@
 """Terminal output: a progress bar or lines, and errors in one sentence."""
 
+import contextlib
+import io
 import math
+import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TextIO
 
 from purejaxppo.config.hints import number
 
@@ -14,6 +18,62 @@ class Stopped(RuntimeError):
     """A failure between two chunks of training; the message is one sentence for the user."""
 
 
+class Printed:
+    """A text stream for output that nobody needs to read: what cannot be written is dropped.
+
+    The reader of a pipe may have ended, the terminal may be closed, the disk may be full. None of
+    these ends a run. Characters that the stream cannot encode are replaced.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        """Wraps a stream; Python has None for one that was closed before it started."""
+        self.stream: Any = io.StringIO() if stream is None else stream
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns any other attribute of the stream."""
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes a text as far as that is possible."""
+        with self._dropping():
+            try:
+                self.stream.write(text)
+            except UnicodeEncodeError as error:
+                plain = text.replace("±", "+-").encode(error.encoding, "backslashreplace")
+                self.stream.write(plain.decode(error.encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flushes as far as that is possible."""
+        with self._dropping():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:  # nobody will ever read it: Python's own flush at exit, too
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.stream.fileno())
+        except (OSError, ValueError):  # ValueError: it is closed
+            pass
+
+
+def keep_printing() -> None:
+    """Lets this process continue when its output cannot be written."""
+    for descriptor in range(3):  # a closed one would be the number of the next file that is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout, sys.stderr = Printed(sys.stdout), Printed(sys.stderr)
+
+
+def say(text: object) -> None:
+    """Prints a line."""
+    print(text, file=Printed(sys.stdout), flush=True)
+
+
 class Console:
     """Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
 
@@ -23,7 +83,8 @@ class Console:
         """Starts at 0 of `total` steps; `quiet` shows nothing, `lines` no bar on a terminal."""
         from rich.console import Console as RichConsole
 
-        self._console = RichConsole(highlight=False, soft_wrap=True, quiet=quiet)
+        out: Any = Printed(sys.stdout)
+        self._console = RichConsole(file=out, highlight=False, soft_wrap=True, quiet=quiet)
         self._live = self._console.is_terminal and not quiet and not lines
         self._total, self._next_line = total, 0.0
         self._return = math.nan
@@ -103,5 +164,5 @@ def message_of(error: object) -> str:
 
 def fail(error: object, code: int = 2) -> int:
     """Prints an error, in one sentence on stderr; returns the exit code."""
-    print(f"error: {message_of(error)}", file=sys.stderr)
+    print(f"error: {message_of(error)}", file=Printed(sys.stderr))
     return code

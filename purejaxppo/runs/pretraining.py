@@ -21,6 +21,7 @@ from purejaxppo.learner import Parts
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
 from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.console import say
 from purejaxppo.runs.folder import imports
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
@@ -36,7 +37,7 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     if not Path(folder).is_dir():
         raise ValueError(f"pretrain.teacher = {folder}: there is no such run folder")
     for line in imports(folder):
-        print(line, flush=True)
+        say(line)
     teacher = restore(folder)
     if teacher.members:
         raise ValueError(

@@ -26,7 +26,7 @@ from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.runs import devices, pretraining
 from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
 from purejaxppo.runs.command_line import command_line
-from purejaxppo.runs.console import Console, duration, fail, short
+from purejaxppo.runs.console import Console, duration, fail, say, short
 from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, run_folder
 from purejaxppo.runs.loop import TrainingLoop
@@ -156,7 +156,7 @@ def train(
         if not clobber:
             config, notes = continued(config, run_dir)
             for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
-                print(line, flush=True)
+                say(line)
         config = resolve_shards(config, len(used), used[0].platform)
         programs, run_kind = programs_of(config, spread(used, config), change)
         if config.pretrain.teacher and not (run_dir / CONFIG).is_file():

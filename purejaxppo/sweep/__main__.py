@@ -18,7 +18,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
-from purejaxppo.runs.console import Console
+from purejaxppo.runs.console import Console, keep_printing
 from purejaxppo.runs.folder import code_of, keep_code, run_folder
 from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
@@ -261,4 +261,5 @@ def population_rules(command: Command, config: Config) -> Rules:
 
 
 if __name__ == "__main__":
+    keep_printing()
     sys.exit(main())

@@ -1,12 +1,15 @@
 """Where shards live does not change what they compute."""
 
+import os
+import pwd
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from purejaxppo.parallel import platforms
-from purejaxppo.parallel.shards import Shards
+from purejaxppo.parallel.shards import Shards, use_compilation_cache
 
 pytestmark = pytest.mark.toy
 
@@ -64,3 +67,25 @@ def test_members_compute_together_where_shards_add_up_and_on_accelerators():
     assert loops(jax.vmap(Shards(1).in_turn(total)), x, x) == []
     with platforms.tracing_for("gpu"):
         assert loops(jax.vmap(Shards(1, num_members=3).in_turn(total)), x, x) == []
+
+
+@pytest.mark.parametrize("home", [None, "/dev/null"])
+def test_a_user_without_a_home_stores_no_programs(home, monkeypatch):
+    def unknown(number):
+        raise KeyError(f"uid not found: {number}")
+
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.setattr(os, "environ", {} if home is None else {"HOME": home})
+    use_compilation_cache()
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_programs_are_stored_in_the_cache_folder(tmp_path, monkeypatch):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setattr(os, "environ", {"XDG_CACHE_HOME": str(tmp_path)})
+    try:
+        use_compilation_cache()
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "purejaxppo" / "xla")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)

@@ -1,8 +1,15 @@
 """Lines that a run prints about its progress."""
 
-import pytest
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-from purejaxppo.runs.console import Console
+import pytest
+from support.children import environment
+
+from purejaxppo.runs.console import Console, Printed, fail
 
 pytestmark = pytest.mark.toy
 
@@ -23,3 +30,56 @@ def test_a_line_has_the_last_return_and_the_last_evaluation(capsys):
         " 75%  3k steps  50 steps/s  return 0.0  eval 0.940  0:00 left",
         "100%  4k steps  50 steps/s  return 0.0  eval -  0:00 left",
     ]
+
+
+def test_output_that_cannot_be_written_is_dropped():
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = io.StringIO()
+    closed.close()
+    full = io.TextIOWrapper(io.FileIO(os.open("/dev/full", os.O_WRONLY), "w"), write_through=True)
+    with open(writer, "w") as unread, full:
+        for stream in (unread, full, closed, None):
+            printed = Printed(stream)
+            print("x" * 100_000, file=printed, flush=True)
+            printed.write("more")
+            printed.flush()
+
+
+def test_characters_that_a_stream_does_not_have_are_replaced():
+    raw = io.BytesIO()
+    printed = Printed(io.TextIOWrapper(raw, encoding="ascii"))
+    print("größe: 1 ± 2 \udcff", file=printed, flush=True)
+    assert raw.getvalue() == b"gr\\xf6\\xdfe: 1 +- 2 \\udcff\n"
+
+
+def test_a_run_says_on_without_a_reader(monkeypatch):
+    """Rich would end the process."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        console = Console(100)
+        console.say("one")
+        console.progress(50, 1000, 50.0, {}, left=2.0)
+        assert fail("two") == 2
+
+
+def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path):
+    """What libraries print would end in metrics.csv."""
+    script = (
+        "from purejaxppo.commands import begin_process\n"
+        "begin_process()\n"
+        "file = open('out', 'w')\n"
+        "print('lost', flush=True)\n"
+        "file.write(str(file.fileno() > 2))\n"
+    )
+    closed = [
+        sys.executable,
+        "-c",
+        f"import os; os.closerange(0, 3); os.execv({sys.executable!r}, "
+        f"[{sys.executable!r}, '-c', {script!r}])",
+    ]
+    subprocess.run(closed, cwd=tmp_path, env=environment(), check=True)
+    assert Path(tmp_path, "out").read_text() == "True"

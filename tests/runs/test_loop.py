@@ -24,7 +24,7 @@ import purejaxppo.commands.train as train_command
 from purejaxppo.agents import optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.envs.host.bridge import SimulatorError
-from purejaxppo.runs import intervals
+from purejaxppo.runs import intervals, loop
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
@@ -363,6 +363,28 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(config_file, mon
         4,
         5,
     ]
+
+
+def test_a_run_ends_as_usual_when_nobody_reads_its_output(config_file, monkeypatch):
+    """Also on a terminal that has no letter of its folder's name, as `train | head -n 1` there."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    process = start(config_file, "--run_dir", "größe")
+    assert process.stdout.readline().endswith(r"into gr\xf6\xdfe" + "\n")
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(100) == 0
+    steps = [path.name for path in Path("größe/checkpoints").iterdir()]
+    assert max(map(int, steps)) == read_csv(Path("größe/metrics.csv"))[-1]["global_step"]
+
+
+def test_a_plot_that_fails_does_not_fail_the_run(config_file, monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(loop, "plot_returns", broken)
+    assert train(config_file, "--run_dir", "run", "--total_timesteps", 128) == 0
+    assert "no learning curve: RuntimeError: no fonts\n" in capsys.readouterr().out
 
 
 def test_simulators_are_closed_if_nothing_could_be_prepared(config_file, monkeypatch, capsys):
