@@ -158,7 +158,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
 def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):
     Path("run").mkdir()
     Path("run/config.yaml").write_text(CARTPOLE)
-    Path("run/checkpoints/640").mkdir(parents=True)
+    Path("run/checkpoints/640/progress").mkdir(parents=True)
     assert evaluate_command.main(flags) == 2
     assert said in error_of(capsys)
 

@@ -112,9 +112,12 @@ def load_config(
     Raises:
         ValueError: one sentence with the file, the key, what was found and what would do.
     """
-    if not Path(name).expanduser().is_file() and (made := derived.settings(str(name))):
+    if isinstance(name, Path) and name.is_file():  # a "~" in it is part of a folder's name
+        path = name
+    elif not Path(name).expanduser().is_file() and (made := derived.settings(str(name))):
         return from_dict(apply_overrides(made, overrides or {}), where=str(name))
-    path = find_config(str(name))
+    else:
+        path = find_config(str(name))
     data = read_yaml(path)
     if saved:
         try:

@@ -69,6 +69,24 @@ def maximum(*numbers: float) -> tuple[float, ...]:
     return tuple(map(float, _gather(np.asarray(numbers, np.float32)).max(0)))
 
 
+def of_main(number: int) -> int:
+    """The number of process 0, below 2^62 in size, the same for all."""
+    if not is_distributed():
+        return number
+    high, low = divmod(number, 1 << 31)
+    high, low = map(int, _gather(np.array([high, low], np.int32))[0])
+    return (high << 31) + low
+
+
+def total(numbers: list[int]) -> list[int]:
+    """The sum of each number over all processes mod 2^64, the same for all."""
+    if not is_distributed():
+        return numbers
+    parts = _gather(np.array(numbers, np.uint64).view(np.uint32))
+    rows = np.ascontiguousarray(parts).view(np.uint64)
+    return [int(number) for number in rows.sum(0)]
+
+
 @contextlib.contextmanager
 def raise_together() -> Iterator[None]:
     """Synchronises all processes at its end; if one of them fails inside, all do.

@@ -1,31 +1,38 @@
-"""Saving and restoring runs: the only file that imports orbax.
+"""Checkpoints: the only file that imports orbax and tensorstore.
 
-A save has four items: `agent` (all that evaluation needs), `train` (the rest of the TrainState),
-`progress` (host counters) and, once there has been an evaluation, `best`: the best agent so far.
-All arrays have a leading axis of members. Orbax renames a finished save into place, so that a run
-that is killed while saving still has its last complete one.
+A checkpoint has four items: `agent` (all that evaluation needs), `train` (the rest of the
+TrainState), `progress` (host counters and the checksum of every array) and, after the first
+evaluation, `best`: the best agent so far. All arrays have a leading axis of members. Orbax renames
+a finished checkpoint into place: a run that is killed while saving still has its last complete one.
 """
 
 import contextlib
 import dataclasses
+import errno
+import functools
+import json
 import logging
+import re
 import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.sharding import NamedSharding, PartitionSpec
+import tensorstore as ts
 
 from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.run_files import load_members
 from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
+from purejaxppo.runs import checksums
+from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
 from purejaxppo.runs.progress import Progress
@@ -34,111 +41,272 @@ from purejaxppo.types import AgentState, TrainState
 
 log = logging.getLogger("purejaxppo")
 
+T = TypeVar("T")
+
 UNFINISHED = ".orbax-checkpoint-tmp"
 """End of the name of a save that is being written."""
 OLD_BEST = "best"
 """Folder of the best agent of a run of version 0.1 that trained alone."""
+CHECKSUMS = "checksums"
+"""Key of the checksums among the saved counters; version 0.2 did not write it."""
+ZARR = "/.zarray"
+"""End of the key under which tensorstore stores the description of an array."""
+
+
+class DamagedError(ValueError):
+    """A checkpoint that cannot be read, or that differs from what was saved."""
+
+
+class UnreadableError(Stopped, ValueError):
+    """A folder in which checkpoints can be written but not read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A checkpoint on disk.
+
+    Attributes:
+        folder: its folder, named after its environment steps.
+        progress: its counters.
+        checksums: by item and array, "agent.params.w"; None if it was saved without.
+        alone: True for an agent of version 0.1, saved without an axis of members.
+    """
+
+    folder: Path
+    progress: Progress
+    checksums: dict[str, str] | None
+    alone: bool
+
+    @classmethod
+    def open(cls, folder: Path) -> "Saved":
+        """Reads the counters of a checkpoint.
+
+        Raises:
+            DamagedError: they cannot be read.
+        """
+        with _damage("progress"):
+            counters = json.loads((folder / "progress" / "metadata").read_bytes())
+            saved = counters.pop(CHECKSUMS, None)
+            if saved is not None:
+                expected = saved.pop("progress")
+                if expected != checksums.of_counters({**counters, **saved}):
+                    raise DamagedError("progress has a wrong checksum")
+            progress = Progress.read(counters)
+            return cls(folder, progress, saved, alone=not counters["member_steps"])
+
+    @property
+    def has_best(self) -> bool:
+        """True if a best agent was saved."""
+        saved = any(name.startswith("best.") for name in self.checksums or ())
+        return saved or (self.folder / "best").is_dir()
+
+    def arrays(self, item: str) -> dict[str, np.ndarray]:
+        """Reads all arrays of an item by name, and compares their checksums; keys as their data.
+
+        Raises:
+            DamagedError: they cannot be read, or were changed.
+        """
+        with _damage(item), _plain_path(self.folder / item) as folder:
+            arrays = _read_arrays(folder)
+        if self.checksums is not None:
+            found = checksums.of_arrays(_prefixed(item, arrays))
+            saved = {name: x for name, x in self.checksums.items() if name.startswith(f"{item}.")}
+            if wrong := sorted(dict(found.items() ^ saved.items())):
+                raise DamagedError(f"{wrong[0]} has a wrong checksum")
+        return {name: x[None] for name, x in arrays.items()} if self.alone else arrays
+
+    def check(self) -> None:
+        """Reads everything.
+
+        Raises:
+            DamagedError: an item cannot be read, or was changed.
+        """
+        for item in ("agent", "train", *["best"] * self.has_best):
+            self.arrays(item)
+
+    def restore(self, item: str, template: Any) -> Any:
+        """Reads an item into the shapes, types and shardings of `template`.
+
+        Raises:
+            DamagedError: as `arrays`.
+            ValueError: they do not fit.
+        """
+        return _placed(self.arrays(item), template, self.folder)
 
 
 class Checkpoints:
-    """The saves of one run folder.
+    """The checkpoints of one run folder, for the run that trains in it.
+
+    Opening them reads the last one. If it is damaged, it is renamed, and the newest whole one takes
+    its place. Process 0 chooses for all.
 
     Args:
-        run_dir: the run's folder; its `checkpoints/` holds the last saves by environment steps.
-        keep: number of the last saves that stay on disk.
+        run_dir: the run's folder; its `checkpoints/` holds the last ones by environment steps.
+        keep: number of the last checkpoints that stay on disk.
+
+    Raises:
+        ValueError: there are checkpoints, and all are damaged.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
         """Opens (and creates) the folder."""
         self._folder = run_dir / "checkpoints"
-        self._manager = _manager(self._folder, keep)
         self._old_best = run_dir / OLD_BEST
-        if processes.is_main():
-            self._remove_unfinished()
+        self._keep = keep
+        latest = None
+        with processes.raise_together(), writing_to(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if processes.is_main():
+                self._remove_unfinished()
+                if _steps(self._folder):
+                    latest = self._newest_whole()
+        latest = processes.of_main(-1 if latest is None else latest)
+        self._latest = None if latest < 0 else latest
+        self._saving = False
+        self._closing = contextlib.ExitStack()
+        self._plain = self._closing.enter_context(_plain_path(self._folder))
+        # Where folders are created in the background, threads wait five minutes for one that cannot
+        # be created, and keep the process alive.
+        now = ocp.AsyncOptions(create_directories_asynchronously=False)
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(), async_options=now
+        )
+
+    def _newest_whole(self) -> int:
+        """Chooses the newest whole checkpoint, and renames newer ones, which are damaged."""
+        advice = "Use a backup, --clobber (deletes this run), or another --run_dir."
+        _, step, damaged = _first_whole(self._folder, lambda saved: saved.check(), advice)
+        if damaged:
+            names = [self._set_aside(number).name for number in damaged]
+            log.warning(
+                "%s. Training continues from checkpoint %d, and %s steps are lost. Renamed: %s.",
+                _described(self._folder, damaged),
+                step,
+                f"{max(damaged) - step:,}",
+                ", ".join(names),
+            )
+        return step
+
+    def _set_aside(self, step: int) -> Path:
+        """Renames a folder that is not a whole checkpoint; returns its new path."""
+        folder, number = self._folder / str(step), 1
+        target = folder.with_suffix(".damaged")
+        while target.exists():
+            number += 1
+            target = folder.with_suffix(f".damaged{number}")
+        return folder.rename(target)
 
     def latest(self) -> int | None:
         """Environment steps of the last save, None if there is none."""
-        return self._manager.latest_step()
+        return self._latest
 
     def finished(self) -> int | None:
         """Environment steps of the last save that is complete on disk, None if there is none."""
-        return max(_steps(Path(self._manager.directory)), default=None)
+        return max(_steps(self._folder), default=None)
 
     def progress(self) -> Progress:
         """The counters of the last save, without its arrays."""
-        return Progress.read(_restore(self._manager, self.latest(), {})["progress"])
+        return Saved.open(self._folder / str(self._latest)).progress
 
     def save(self, state: TrainState, progress: Progress, best: AgentState | None = None) -> bool:
         """Saves the whole state, in the background; the caller may donate it right after.
 
         `best` holds the best agent of each member, in one tree. Returns False if these steps are
-        saved already.
+        saved already. The first checkpoint of a run is read back before this returns.
+
+        Raises:
+            UnreadableError: the first checkpoint cannot be read back.
         """
-        if self._manager.latest_step() == progress.env_steps:
+        step = progress.env_steps
+        if self._latest == step:
             return False
+        self.wait()
         copy, best = _snapshot((state, best))
-        items = {
-            "agent": ocp.args.StandardSave(copy.agent),
-            "train": ocp.args.StandardSave(_without_empty(copy.replace(agent=None))),
-            "progress": ocp.args.JsonSave(dataclasses.asdict(progress)),
-        }
+        arrays = {"agent": copy.agent, "train": _without_empty(copy.replace(agent=None))}
         if best is not None:
-            items["best"] = ocp.args.StandardSave(best)
+            arrays["best"] = best
+        counters = dataclasses.asdict(progress)
+        named = {k: x for item, tree in arrays.items() for k, x in _prefixed(item, tree).items()}
+        sums = checksums.of_arrays(named)
+        sums["progress"] = checksums.of_counters({**counters, **sums})
+        items = {
+            "progress": ocp.args.JsonSave({**counters, CHECKSUMS: sums}),
+            **{name: ocp.args.StandardSave(tree) for name, tree in arrays.items()},
+        }
+        first = self._latest is None
         with self._writing():
-            self._manager.save(progress.env_steps, args=ocp.args.Composite(**items))
+            if processes.is_main() and (self._folder / str(step)).exists():
+                self._set_aside(step)
+            self._latest, self._saving = step, True
+            self._checkpointer.save(self._plain / str(step), args=ocp.args.Composite(**items))
+        if first:
+            self._read_back(step)
         return True
+
+    def _read_back(self, step: int) -> None:
+        self.wait()
+        with processes.raise_together():
+            if processes.is_main():
+                folder = self._folder / str(step)
+                try:
+                    Saved.open(folder).check()
+                except DamagedError as error:
+                    raise UnreadableError(
+                        f"{folder}: the first checkpoint was written but cannot be read back "
+                        f"({error}). Train into another --run_dir, on another file system."
+                    ) from error
 
     def restore(self, template: TrainState) -> tuple[TrainState, AgentState | None, Progress]:
         """Loads the last save: the state, the best agents and the counters.
 
         `template` gives the shapes, types and shardings of the state.
+
+        Raises:
+            ValueError: it does not fit, in one sentence.
         """
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-        step = self.latest()
-        folder = Path(self._manager.directory) / str(step)
-        wanted = {
-            "agent": abstract.agent,
-            "train": _without_empty(abstract.replace(agent=None)),
-        }
-        if (folder / "best").is_dir():
-            wanted["best"] = abstract.agent
-        items = _restore(self._manager, step, wanted)
-        train = _with_empty(items["train"], abstract.replace(agent=None))
-        progress = Progress.read(items["progress"])
-        best = items.get("best")
-        if best is None and progress.best_return is not None:
-            best = self._restore_old_best(abstract.agent, progress)
+        saved = Saved.open(self._folder / str(self._latest))
+        agent = saved.restore("agent", template.agent)
+        rest = template.replace(agent=None)
+        train = _with_empty(saved.restore("train", _without_empty(rest)), rest)
+        progress, best = saved.progress, None
+        if saved.has_best:
+            best = saved.restore("best", template.agent)
+        elif progress.best_return is not None:
+            best = self._restore_old_best(template.agent, progress)
         if best is None:
             progress = progress.without_best()
-        return train.replace(agent=items["agent"]), best, progress
+        return train.replace(agent=agent), best, progress
 
-    def _restore_old_best(self, abstract: AgentState, progress: Progress) -> AgentState | None:
+    def _restore_old_best(self, template: AgentState, progress: Progress) -> AgentState | None:
         """Loads the best agent of version 0.1, which saved it apart; None if it is gone."""
         step = progress.member_best_steps[0]
         if step not in _steps(self._old_best):
             return None
-        with _manager(self._old_best, None) as manager:
-            return _restore(manager, step, {"agent": abstract})["agent"]
+        return Saved.open(self._old_best / str(step)).restore("agent", template)
 
     def clear_old_best(self) -> None:
         """Deletes the best agent of a run of version 0.1 that ended before its first save."""
         shutil.rmtree(self._old_best, ignore_errors=True)
 
     def wait(self) -> None:
-        """Waits until saves in progress are on disk.
+        """Waits until saves in progress are on disk, and deletes old ones.
 
         Raises:
             OSError: one of them could not be written.
         """
         with self._writing():
-            self._manager.wait_until_finished()
+            self._checkpointer.wait_until_finished()
+        if self._saving and processes.is_main():
+            for step in _steps(self._folder)[: -self._keep]:
+                shutil.rmtree(self._folder / str(step), ignore_errors=True)
 
     def close(self) -> None:
         """Waits for saves in progress, and closes the folder."""
-        try:
-            self.wait()
-        finally:
-            self._manager.close()
+        with self._closing:
+            try:
+                self.wait()
+            finally:
+                self._checkpointer.close()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -151,6 +319,7 @@ class Checkpoints:
             with writing_to(self._folder, Exception):
                 yield
         except OSError:
+            self._latest, self._saving = self.finished(), False
             for _ in range(10):  # threads of the save end a few moments later
                 self._remove_unfinished()
                 time.sleep(0.1)
@@ -162,68 +331,109 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _manager(folder: Path, keep: int | None) -> ocp.CheckpointManager:
-    # Processes that save together synchronise under a name of prefix and step. Two managers may
-    # save at once: each needs a prefix of its own.
-    apart = ocp.options.MultiprocessingOptions(barrier_sync_key_prefix=folder.name)
-    # Where folders are created in the background, threads wait five minutes for one that cannot be
-    # created, and keep the process alive.
-    now = ocp.AsyncOptions(create_directories_asynchronously=False)
-    return ocp.CheckpointManager(
-        folder.resolve(),
-        options=ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, multiprocessing_options=apart, async_options=now
-        ),
-        item_names=("agent", "best", "train", "progress"),
-    )
-
-
-def _restore(manager: ocp.CheckpointManager, step: int | None, wanted: dict[str, Any]) -> Any:
-    """Restores items of a save with the shapes that are `wanted`, and its counters.
-
-    Version 0.1 saved an agent that trained alone without an axis of members, which is added.
+@contextlib.contextmanager
+def _damage(item: str) -> Iterator[None]:
+    """Turns any failure of reading an item inside into one sentence.
 
     Raises:
-        ValueError: they do not fit, in one sentence.
+        DamagedError: the item cannot be read.
     """
-    counters = ocp.args.Composite(progress=ocp.args.JsonRestore())
     try:
-        progress = manager.restore(step, args=counters)["progress"]
-        Progress.read(progress)
-        alone = not progress["member_steps"]
-        stored = jax.tree.map(_without_axis, wanted) if alone else wanted
-        for name, template in stored.items():
-            _check_shapes(manager.directory / str(step) / name, template)
-        args = {name: ocp.args.StandardRestore(tree) for name, tree in stored.items()}
-        restored = manager.restore(step, args=ocp.args.Composite(**args)) if args else {}
-        items = {**dict(restored.items()), "progress": progress}
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        log.debug("restoring failed", exc_info=True)
+        yield
+    except DamagedError:
+        raise
+    except Exception as error:  # of orbax and tensorstore: of every kind
+        log.debug("reading a checkpoint failed", exc_info=True)
+        reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+        raise DamagedError(f"{item} cannot be read{reason}") from error
+
+
+@contextlib.contextmanager
+def _plain_path(folder: Path) -> Iterator[Path]:
+    """Yields a path of a folder that orbax and tensorstore can use.
+
+    Orbax looks for parts of a checkpoint by a glob pattern that begins with the folder's path, and
+    tensorstore takes a backslash for a slash: paths with such characters get a temporary symlink.
+    """
+    path = str(folder.resolve())
+    if re.fullmatch(r"[^\\*?\[\]\ud800-\udfff]*", path):
+        yield Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="purejaxppo-") as temporary:
+        link = Path(temporary, "checkpoints")
+        link.symlink_to(path, target_is_directory=True)
+        yield link
+
+
+def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Reads the arrays of an item by name.
+
+    Orbax reads them too, but if one is damaged, its unfinished reads of others print tracebacks.
+    """
+    context = ts.Context()
+    store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
+    keys = ts.KvStore.open(store, context=context).result().list().result()
+    names = [key.decode().removesuffix(ZARR) for key in keys if key.decode().endswith(ZARR)]
+    if not names:
+        raise FileNotFoundError(errno.ENOENT, "no arrays found")
+    opened = [
+        ts.open(
+            {
+                "driver": "zarr",
+                "kvstore": {**store, "path": f"{name}/"},
+                "fill_missing_data_reads": False,
+            },
+            context=context,
+            open=True,
+        )
+        for name in names
+    ]
+    reads = [array.result().read() for array in opened]
+    return {name: np.asarray(read.result()) for name, read in zip(names, reads, strict=True)}
+
+
+def _prefixed(item: str, tree: Any) -> dict[str, Any]:
+    """The arrays of an item by the names of their checksums, "agent.params.w"."""
+    return {f"{item}.{name}": x for name, x in _named(tree).items()}
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their names, "params.w"."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
+    """Puts arrays on the devices of a template, in its tree.
+
+    Raises:
+        ValueError: names or shapes differ, in one sentence.
+    """
+    leaves = _named(template)
+    shapes = {
+        name: jax.eval_shape(jax.random.key_data, x).shape if _is_key(x) else x.shape
+        for name, x in leaves.items()
+    }
+    found = {name: x.shape for name, x in arrays.items()}
+    if shapes != found:
+        log.debug("%s should have %s, and has %s", folder, shapes, found)
         raise ValueError(
-            f"{manager.directory / str(step)} does not fit the run's config.yaml: one of them was "
-            f"changed or damaged, or made by another version"
-        ) from error
-    if alone:
-        items |= {
-            name: jax.tree.map(_with_axis, items[name], tree) for name, tree in wanted.items()
-        }
-    return items
+            f"{folder} does not fit the run's config.yaml: one of them was changed or damaged, or "
+            f"made by another version"
+        )
+    placed = [_place(arrays[name], x) for name, x in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(template), placed)
 
 
-def _with_axis(x: jax.Array, described: jax.ShapeDtypeStruct) -> jax.Array:
-    """Adds a leading axis to an array; orbax describes keys with one axis more."""
-    sharding = described.sharding
-    if isinstance(sharding, NamedSharding):
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[: x.ndim + 1]))
-    return jax.jit(lambda x: x[None], out_shardings=sharding)(x)
-
-
-def _without_axis(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The description of an array without its leading axis."""
-    sharding = x.sharding
-    if isinstance(sharding, NamedSharding):
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
-    return jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
+def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
+    """Puts an array on the devices of another one; each process takes its part."""
+    if _is_key(like):
+        wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(like))
+        return jax.jit(wrap, out_shardings=like.sharding)(array)
+    array = array.astype(like.dtype, copy=False)
+    return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
 
 
 def _without_empty(tree: Any) -> Any:
@@ -240,16 +450,6 @@ def _with_empty(tree: Any, template: Any) -> Any:
         for x in leaves
     ]
     return jax.tree.unflatten(structure, full)
-
-
-def _check_shapes(folder: Path, template: Any) -> None:
-    """Checks shapes before orbax does, whose check leaves unfinished reads that fail at exit."""
-    stored = ocp.StandardCheckpointHandler().metadata(folder).tree
-    shapes = {leaf.name: leaf.shape for leaf in jax.tree.leaves(stored)}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        if not _is_key(leaf) and shapes[name] != leaf.shape:
-            raise ValueError(f"{name} is {shapes[name]} in {folder}, and should be {leaf.shape}")
 
 
 def _snapshot(tree: Any) -> Any:
@@ -306,7 +506,7 @@ def restore(
     run_dir = Path(run_dir)
     check_is_run(run_dir)
     config = load_config(run_dir / CONFIG, overrides, saved=True)
-    folder, step, item = _find(run_dir, checkpoint)
+    saved, item, arrays = _find(run_dir, checkpoint)
     members = load_members(run_dir / MEMBERS, config) or [config]
     check_platforms(calls_lapack=registry.calls_lapack(config.env))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -315,56 +515,131 @@ def restore(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         store.fact("agents", lambda: abstract_agents(config, len(members))),
     )
-    with _manager(folder, 1_000_000) as manager:
-        items = _restore(manager, step, {item: template})
-    progress = Progress.read(items["progress"])
-    best = item == "best" or folder.name == OLD_BEST
+    state = _placed(arrays, template, saved.folder)
+    progress = saved.progress
+    best = item == "best" or saved.folder.parent.name == OLD_BEST
     if best and None in progress.member_best:
         without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
         log.warning("%s: no evaluation has found a best agent %s", run_dir, ", ".join(without))
     steps = progress.member_best_steps if best else progress.member_steps
-    agents = Agent(config, items[item], progress.env_steps, tuple(members), tuple(steps))
+    agents = Agent(config, state, progress.env_steps, tuple(members), tuple(steps))
     return agents if len(members) > 1 else agents.member(0)
 
 
-def saved_steps(run_dir: Path) -> list[int]:
-    """Environment steps of a run's saves, in order.
+def restore_all(run_dir: str | Path) -> list[Agent]:
+    """Restores the agents of all checkpoints of a run, in order; a warning names damaged ones.
 
     Raises:
-        ValueError: no such run, or nothing has been saved.
+        ValueError: no such run, or nothing has been saved, or all checkpoints are damaged.
     """
+    run_dir = Path(run_dir)
     check_is_run(run_dir)
-    if steps := _steps(run_dir / "checkpoints"):
-        return steps
-    raise ValueError(f"{run_dir}: nothing has been saved yet")
+    agents, damaged = [], ""
+    for step in _steps(run_dir / "checkpoints"):
+        try:
+            agents.append(restore(run_dir, step))
+        except DamagedError as error:
+            log.warning("%s", error)
+            damaged = str(error)
+    if not agents:
+        raise ValueError(damaged or f"{run_dir}: nothing has been saved yet")
+    return agents
 
 
-def _find(run_dir: Path, checkpoint: str | int) -> tuple[Path, int, str]:
-    """The folder, the step and the item of a save; `restore` describes the arguments and errors."""
+def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, np.ndarray]]:
+    """Reads a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
     saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
     last, old_best = _steps(saves), _steps(old)
     if not last and not old_best:
         raise ValueError(f"{run_dir}: nothing has been saved yet")
-    has_best = bool(last) and (saves / str(last[-1]) / "best").is_dir()
-    if checkpoint == "best":
-        if has_best:
-            return saves, last[-1], "best"
-        if old_best:
-            return old, old_best[-1], "agent"
-        log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
-        return saves, last[-1], "agent"
-    if checkpoint == "last" and last:
-        return saves, last[-1], "agent"
+    if checkpoint in ("best", "last") and (last or checkpoint == "best"):
+        return _find_newest(run_dir, best=checkpoint == "best")
     if str(checkpoint).isdigit() and int(checkpoint) in (*last, *old_best):
         step = int(checkpoint)
-        return (saves if step in last else old), step, "agent"
-    known = ["best"] * (has_best or bool(old_best)) + ["last"] * bool(last)
+        folder = (saves if step in last else old) / str(step)
+        try:
+            saved = Saved.open(folder)
+            return saved, "agent", saved.arrays("agent")
+        except DamagedError as error:
+            if not folder.is_dir():
+                raise DamagedError(f"{folder} was deleted by a run that is training") from error
+            raise DamagedError(
+                f"{folder} is damaged ({error}). --checkpoint last takes the newest whole one."
+            ) from error
+    known = ["best"] * bool(old_best or _has_best(saves, last)) + ["last"] * bool(last)
     known += dict.fromkeys(str(s) for s in (*last, *old_best))
     raise ValueError(f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(known)}")
 
 
+def _has_best(saves: Path, steps: list[int]) -> bool:
+    """True if the last checkpoint has a best agent."""
+    return bool(steps) and (saves / str(steps[-1]) / "best").is_dir()
+
+
+def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np.ndarray]]:
+    """Reads the best or the last agent of the newest checkpoint in which it is whole."""
+    saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
+
+    def read(saved: Saved) -> tuple[Saved, str, dict[str, np.ndarray]]:
+        item = "best" if best and saved.has_best else "agent"
+        return saved, item, saved.arrays(item)
+
+    folder = old if best and _steps(old) and not _has_best(saves, _steps(saves)) else saves
+    advice = "Try --checkpoint last." if best else "Use a backup."
+    (saved, item, arrays), step, damaged = _first_whole(folder, read, advice)
+    if damaged:
+        log.warning(
+            "%s. Checkpoint %d is used instead, %s steps earlier.",
+            _described(folder, damaged),
+            step,
+            f"{max(damaged) - step:,}",
+        )
+    if best and item != "best" and folder is saves:
+        log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
+    return saved, item, arrays
+
+
+def _first_whole(
+    folder: Path, read: Callable[[Saved], T], advice: str
+) -> tuple[T, int, dict[int, str]]:
+    """Reads the newest whole checkpoint of a folder that has some.
+
+    A run that trains meanwhile deletes old checkpoints: once there is a newer one, the list is read
+    again, and what could not be read before does not count as damaged.
+
+    Returns:
+        The result of `read`, the steps of its checkpoint, and by the steps of newer ones the
+        reasons why these are damaged.
+
+    Raises:
+        ValueError: all are damaged.
+    """
+    while True:
+        steps, damaged = _steps(folder), dict[int, str]()
+        for step in reversed(steps):
+            try:
+                return read(Saved.open(folder / str(step))), step, damaged
+            except DamagedError as error:
+                if _steps(folder)[-1:] != steps[-1:]:
+                    break
+                damaged[step] = str(error)
+        else:
+            raise ValueError(f"{_described(folder, damaged)}. No whole one is left. {advice}")
+
+
+def _described(folder: Path, damaged: dict[int, str]) -> str:
+    """Names the damaged checkpoints of a folder."""
+    reasons = ", ".join(f"{step} ({reason})" for step, reason in damaged.items())
+    return f"{folder}: damaged checkpoint{'s' * (len(damaged) > 1)} {reasons}"
+
+
 def _steps(folder: Path) -> list[int]:
-    """The finished saves of a folder, in order."""
+    """The finished checkpoints of a folder, in order; other files and folders are ignored."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(
+        int(path.name)
+        for path in folder.iterdir()
+        if re.fullmatch(r"0|[1-9][0-9]*", path.name)
+        and ((path / "progress").is_dir() or (path / "agent").is_dir())
+    )

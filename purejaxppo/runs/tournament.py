@@ -19,7 +19,7 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.pgx import OPPONENT
 from purejaxppo.episodes import run_episodes
 from purejaxppo.runs import elo
-from purejaxppo.runs.checkpoint import restore, saved_steps
+from purejaxppo.runs.checkpoint import restore_all
 from purejaxppo.runs.folder import RATINGS
 from purejaxppo.spaces import MASK
 from purejaxppo.trained_agent import Agent
@@ -151,7 +151,7 @@ def rate(
     folder = Path(run)
     if games < 2 or games % 2:
         raise ValueError(f"--episodes {games} must be even with --elo: each player begins in half")
-    agents = [restore(folder, str(steps)) for steps in saved_steps(folder)]
+    agents = restore_all(folder)
     config = game_of(agents[0].config)
     agents = [agent if member == -1 else agent.member(member) for agent in agents]
     agents[0].check_single("--elo rates", str(run))

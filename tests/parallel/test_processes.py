@@ -257,6 +257,23 @@ def saves(run):
 
 
 @pytest.mark.full
+def test_process_0_chooses_the_newest_whole_checkpoint_for_all():
+    folder, flags = Path("lr=[1]"), ("--run_dir", "lr=[1]")
+    alone(*flags, "--total_timesteps", "1024", "--checkpoint.interval", "512")
+    first, last = saves(folder)
+    shutil.rmtree(folder / "checkpoints" / str(last) / "train")
+    (code, out, err), other = ends(both(*flags))
+    assert code == 0, (out, err)
+    assert f"resuming at {first:,} steps" in out
+    assert err.count("\n") == 1
+    assert f"damaged checkpoint {last} (train cannot be read" in err
+    assert f"from checkpoint {first}, and {last - first:,} steps are lost" in err
+    assert other == (0, "", "")
+    assert (folder / "checkpoints" / f"{last}.damaged").is_dir()
+    assert restore(folder, "last").env_steps == saves(folder)[-1] > last
+
+
+@pytest.mark.full
 def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
     flags += ["--logging.interval", "128"]

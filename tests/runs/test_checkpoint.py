@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import random
 import re
@@ -23,7 +24,8 @@ import purejaxppo.commands.evaluate as evaluate_command
 from purejaxppo import restore
 from purejaxppo.config.files import to_yaml
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.runs.checkpoint import Checkpoints
+from purejaxppo.runs.checkpoint import Checkpoints, restore_all
+from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
@@ -181,17 +183,293 @@ def test_kill_9_at_any_moment_never_loses_the_last_good_save(kills, config_file)
         assert len([s for s in steps if s > saved]) <= 2
 
 
-def test_a_damaged_or_foreign_save_gets_one_sentence(finished_run, config_file, capsys):
+def test_a_checkpoint_that_does_not_fit_the_config_gets_one_sentence(finished_run, capsys):
     text = Path("run/config.yaml").read_text()
     Path("run/config.yaml").write_text(text.replace("- 16", "- 32"))
     assert evaluate_command.main(["--run", "run"]) == 2
     assert "does not fit the run's config.yaml" in error_of(capsys)
-    Path("run/config.yaml").write_text(text)
-    last = max(Path("run/checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def test_the_only_checkpoint_damaged_ends_training_and_nothing_is_changed(
+    finished_run, config_file, capsys
+):
+    (last,) = Path("run/checkpoints").iterdir()
     shutil.rmtree(last / "train")
+    before = contents("run")
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
-    assert "does not fit the run's config.yaml" in capsys.readouterr().err
-    assert Path("run/config.yaml").read_text() == text
+    assert error_of(capsys) == (
+        f"error: run/checkpoints: damaged checkpoint {last.name} (train cannot be read: "
+        f"no arrays found). No whole one is "
+        f"left. Use a backup, --clobber (deletes this run), or another --run_dir.\n"
+    )
+    assert contents("run") == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def numbered(state, number):
+    """A state with `number` added to every array but keys."""
+    return jax.tree.map(lambda x: x if is_key(x) else (x + number).astype(x.dtype), state)
+
+
+def save_numbered(checkpoints, state, *numbers):
+    for number in numbers:
+        progress = Progress(number, 0.5, [number], [float(number)], [number])
+        best = numbered(state.agent, number + 1)
+        checkpoints.save(numbered(state, number), progress, best)
+        checkpoints.wait()
+
+
+@pytest.fixture(scope="module")
+def two_saved(make_config, tmp_path_factory):
+    """A run folder with checkpoints 10 and 20 of `numbered` states, and the state itself."""
+    config, run = make_config(), tmp_path_factory.mktemp("two") / "run"
+    state = Programs(config, jax.devices()[:1]).init()
+    checkpoints = Checkpoints(run)
+    save_numbered(checkpoints, state, 10, 20)
+    checkpoints.close()
+    (run / "config.yaml").write_text(to_yaml(config))
+    return run, state
+
+
+@pytest.fixture
+def two(two_saved, tmp_path):
+    """A copy of the folder of `two_saved`, and the state."""
+    shutil.copytree(two_saved[0], tmp_path / "run")
+    return tmp_path / "run", two_saved[1]
+
+
+def assert_equal(tree, other):
+    for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(
+            *(jax.random.key_data(x) if is_key(x) else x for x in (a, b)), strict=True
+        )
+
+
+def resumed_at(run, state):
+    """The step at which training resumes, with every array and counter of that checkpoint."""
+    checkpoints = Checkpoints(run)
+    again, best, progress = checkpoints.restore(state)
+    checkpoints.close()
+    number = progress.env_steps
+    assert progress == Progress(number, 0.5, [number], [float(number)], [number])
+    assert_equal(again, numbered(state, number))
+    assert_equal(best, numbered(state.agent, number + 1))
+    return number
+
+
+def read_at(run, state, checkpoint, plus):
+    """The step of the agent that `restore` reads, with every array of it."""
+    agent = restore(run, checkpoint)
+    expected = jax.tree.map(lambda x: x[0], numbered(state.agent, agent.env_steps + plus))
+    assert_equal(agent.state, expected)
+    return agent.env_steps
+
+
+def damages(data):
+    """Damaged contents of a file; None: deleted."""
+    middle = len(data) // 2
+    flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    return None, b"", data[:middle], flipped
+
+
+@pytest.mark.parametrize(
+    ("items", "agents"),
+    [
+        (["agent", "progress"], {}),
+        pytest.param(
+            ["agent", "progress", "train", "best", ""],
+            {"last": 0, "best": 1},
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=["training", "all"],
+)
+def test_damage_of_any_file_gives_the_checkpoint_before_or_the_right_numbers(
+    two, items, agents, capfd
+):
+    run, state = two
+    newest = run / "checkpoints" / "20"
+    paths = [p for item in items for p in (newest / item).glob("**/*" if item else "*")]
+    damaged = 0
+    for path in [path for path in paths if path.is_file()]:
+        data = path.read_bytes()
+        for content in damages(data):
+            path.unlink()
+            if content is not None:
+                path.write_bytes(content)
+            for checkpoint, plus in agents.items():
+                read_at(run, state, checkpoint, plus)
+            step = resumed_at(run, state)
+            damaged += step == 10
+            aside = run / "checkpoints" / "20.damaged"
+            assert aside.is_dir() == (step == 10)
+            if step == 10:
+                aside.rename(newest)
+            path.write_bytes(data)
+    assert damaged > 10
+    assert resumed_at(run, state) == 20
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def damage(run, step, item="agent"):
+    """Changes a byte of each file with arrays of an item."""
+    for path in (run / "checkpoints" / str(step)).glob(f"{item}/**/d/*"):
+        flip(path)
+
+
+def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two, caplog):
+    run, state = two
+    damage(run, 20)
+    before = contents(run / "checkpoints" / "20")
+    assert resumed_at(run, state) == 10
+    folder = run / "checkpoints"
+    assert caplog.messages == [
+        f"{folder}: damaged checkpoint 20 (agent cannot be read). Training continues from "
+        f"checkpoint 10, and 10 steps are lost. Renamed: 20.damaged."
+    ]
+    aside = contents(folder / "20.damaged")
+    assert [x for _, x in sorted(aside.items())] == [x for _, x in sorted(before.items())]
+    checkpoints = Checkpoints(run)
+    save_numbered(checkpoints, state, 20)
+    damage(run, 20)
+    checkpoints.close()
+    assert resumed_at(run, state) == 10
+    assert sorted(p.name for p in folder.iterdir()) == ["10", "20.damaged", "20.damaged2"]
+
+
+def test_reading_uses_the_checkpoint_before_a_damaged_one_and_renames_nothing(two, caplog):
+    run, state = two
+    damage(run, 20, "best")
+    before = contents(run)
+    assert read_at(run, state, "last", 0) == 20
+    assert not caplog.messages
+    assert read_at(run, state, "best", 1) == 10
+    assert caplog.messages == [
+        f"{run}/checkpoints: damaged checkpoint 20 (best cannot be read). Checkpoint 10 is used "
+        f"instead, 10 steps earlier."
+    ]
+    assert contents(run) == before
+
+
+def test_a_damaged_checkpoint_named_by_its_step_is_an_error(two, caplog):
+    run, state = two
+    damage(run, 20)
+    with pytest.raises(ValueError, match=r"checkpoints/20 is damaged \(agent cannot be read\)"):
+        restore(run, 20)
+    assert read_at(run, state, 10, 0) == 10
+    assert [agent.env_steps for agent in restore_all(run)] == [10]
+    assert "checkpoints/20 is damaged" in caplog.text
+
+
+def test_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
+    run = two[0]
+    damage(run, 20, "*")
+    flip(run / "checkpoints" / "10" / "progress" / "metadata")
+    named = r"checkpoints: damaged checkpoints 20 \(.* cannot be read\), 10 \(progress has.*\)\. No"
+    for read in (Checkpoints, restore, functools.partial(restore, checkpoint="last")):
+        with pytest.raises(ValueError, match=named):
+            read(run)
+    with pytest.raises(ValueError, match="is damaged"):
+        restore_all(run)
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["10", "20"]
+
+
+def test_other_files_and_folders_among_checkpoints_are_ignored(two):
+    run, state = two
+    folder = run / "checkpoints"
+    for name in ("99", "007", "31.orbax-checkpoint-tmp", "30.damaged", "x"):
+        (folder / name).mkdir()
+    for name in ("notes.txt", "98", "²"):
+        (folder / name).touch()
+    shutil.copytree(folder / "10", folder / "007", dirs_exist_ok=True)
+    assert read_at(run, state, "last", 0) == 20
+    assert resumed_at(run, state) == 20
+    checkpoints = Checkpoints(run)
+    save_numbered(checkpoints, state, 30, 99)
+    checkpoints.close()
+    assert resumed_at(run, state) == 99
+    left = {"30", "99", "99.damaged", "007", "30.damaged", "x", "notes.txt", "98", "²"}
+    assert {p.name for p in folder.iterdir()} == left
+
+
+def test_a_checkpoint_without_checksums_is_restored(two):
+    run, state = two
+    path = run / "checkpoints" / "20" / "progress" / "metadata"
+    counters = json.loads(path.read_text())
+    assert counters.pop("checksums").keys() >= {"progress", "agent.params.actor.bias"}
+    path.write_text(json.dumps(counters))
+    assert resumed_at(run, state) == read_at(run, state, "last", 0) == 20
+    damage(run, 20)
+    assert resumed_at(run, state) == 10
+
+
+def test_a_checkpoint_deleted_while_it_is_read_is_not_called_damaged(two, caplog):
+    run, state = two
+    folder = run / "checkpoints"
+    (folder / "20").rename(run / "aside")
+
+    def train_on(path):
+        if path.endswith("10/progress/metadata") and (run / "aside").exists():
+            (run / "aside").rename(folder / "20")
+            shutil.rmtree(folder / "10")
+
+    watch_files()
+    WATCHED.append(train_on)
+    try:
+        assert read_at(run, state, "last", 0) == 20
+    finally:
+        WATCHED.pop()
+    assert not (folder / "10").exists()
+    assert not caplog.messages
+
+
+def test_the_first_checkpoint_of_a_run_is_read_back(two_saved, tmp_path):
+    state = two_saved[1]
+
+    def cut(path):
+        if path.endswith("orbax-checkpoint-tmp"):
+            for file in Path(path, "train").glob("**/d/*"):
+                os.truncate(file, 10)
+
+    checkpoints = Checkpoints(tmp_path)
+    watch_files()
+    WATCHED.append(cut)
+    try:
+        with pytest.raises(
+            Stopped, match=r"written but cannot be read back \(train cannot be read"
+        ):
+            save_numbered(checkpoints, state, 10)
+    finally:
+        WATCHED.pop()
+    checkpoints.close()
+
+
+NAMES = ["lr=[1e-3]", "[a]", "a\\b", "a*b", "a?b", "{x}", "a b", "a\nb", "größe", "~", "%s"]
+NAMES += ["$HOME", "-dash", "up/../over", "\udcff"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_folder_may_have_any_name(name, two_saved, tmp_path, monkeypatch):
+    source, state = two_saved
+    monkeypatch.chdir(tmp_path)
+    Path("up").mkdir()
+    Path("axb").mkdir()  # what the pattern a?b matches
+    run = Path(name)
+    checkpoints = Checkpoints(run)
+    save_numbered(checkpoints, state, 10, 20, 30)
+    checkpoints.close()
+    shutil.copy(source / "config.yaml", run)
+    assert resumed_at(run, state) == read_at(run, state, "last", 0) == 30
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["20", "30"]
 
 
 def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, key):
