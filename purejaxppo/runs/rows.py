@@ -1,7 +1,7 @@
 """Rows of metrics: flat dicts from the names that dashboards use to numbers."""
 
-import contextlib
 import csv
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from purejaxppo.episodes import whole_returns
 from purejaxppo.types import Metrics
+
+log = logging.getLogger("purejaxppo")
 
 COLUMNS = (
     "global_step",
@@ -109,11 +111,35 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """The rows of a metrics.csv, without empty cells and truncated lines; [] if it is missing."""
-    rows = []
+    """Reads the rows of a metrics.csv, without empty cells; [] if it is missing.
+
+    Rows that were cut off or damaged, as by a full disk, are left out with a warning.
+    """
+    rows: list[Row] = []
+    damaged: list[int] = []
+    lines: list[str] = []
     if path.is_file():
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                with contextlib.suppress(ValueError):  # a line that a full disk has truncated
-                    rows.append({key: float(value) for key, value in row.items() if key and value})
-    return [row for row in rows if {"global_step", "update"} <= row.keys()]
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        lines = text.splitlines(keepends=True)
+    names = next(csv.reader(lines[:1]), [])
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            rows.append(_row(names, line))
+        except (ValueError, csv.Error):
+            damaged.append(number)
+    if damaged:
+        log.warning(
+            "%s: left out %d damaged row(s), the first in line %d", path, len(damaged), damaged[0]
+        )
+    return rows
+
+
+def _row(names: Sequence[str], line: str) -> Row:
+    """Parses one line; raises ValueError or csv.Error if it is not a whole row of numbers."""
+    if not line.endswith("\n"):
+        raise ValueError("cut off")
+    (cells,) = csv.reader([line])
+    row = {name: float(cell) for name, cell in zip(names, cells, strict=True) if cell}
+    if not {"global_step", "update"} <= row.keys():
+        raise ValueError("incomplete")
+    return row

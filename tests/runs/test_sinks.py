@@ -11,6 +11,7 @@ from support.disk import file_size_limit
 from tensorboardX.proto.event_pb2 import Event
 
 from purejaxppo.config.schema import LoggingConfig
+from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, logs, open_sinks
 
 
@@ -124,3 +125,31 @@ def test_a_log_file_on_a_full_disk_ends_nothing(make_config, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     assert "a thread of a save failed" in (tmp_path / "debug.log").read_text()
     assert not logging.getLogger("purejaxppo").handlers
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"30,3,1.5",  # a whole number of cells, but the last one may be cut off
+        b"30,3",
+        b"30,3,\xff\xfe\r\n",
+        b"30,3,1.5,7\r\n",
+        b"30,,1.5\r\n",
+        b"\x00\x00\x00\r\n",
+        b'"30,3\r\n',
+        b"\r\n",
+    ],
+)
+def test_damaged_rows_are_left_out_with_a_warning_and_the_others_kept(damage, tmp_path, caplog):
+    path = tmp_path / "metrics.csv"
+    whole = b"10,1,0.5\r\n20,2,\r\n"
+    path.write_bytes(b"global_step,update,charts/a\r\n" + whole + damage)
+    rows = [{"global_step": 10, "update": 1, "charts/a": 0.5}, {"global_step": 20, "update": 2}]
+    assert read_csv(path) == rows
+    assert caplog.messages == [f"{path}: left out 1 damaged row(s), the first in line 4"]
+    sink = CsvSink(path, 2, ("global_step", "update", "charts/a"))
+    sink.write({"global_step": 30, "update": 3, "charts/a": 2.0})
+    sink.close()
+    caplog.clear()
+    assert read_csv(path) == [*rows, {"global_step": 30, "update": 3, "charts/a": 2.0}]
+    assert caplog.messages == []
