@@ -103,7 +103,7 @@ def raise_together() -> Iterator[None]:
     except (ValueError, OSError) as error:
         sentence = str(error)
     raw = np.zeros(LONGEST, np.uint8)
-    data = sentence.encode()[:LONGEST]
+    data = sentence.encode(errors="backslashreplace")[:LONGEST]
     raw[: len(data)] = np.frombuffer(data, np.uint8)
     for index, row in enumerate(_gather(raw)):
         if row.any():

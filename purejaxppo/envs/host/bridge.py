@@ -18,6 +18,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
+from purejaxppo.envs.host.errors import printable
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.pictures.compressed import Picture
@@ -117,7 +118,7 @@ def named_failures(name: str, *envs: Any) -> Iterator[None]:
         failure = next((env.failure for env in envs if env.failure), None)
         if failure is None:
             raise
-        raise SimulatorError(f"{name}: {failure}") from error
+        raise SimulatorError(f"{name}: {printable(failure)}") from error
 
 
 class HostState(struct.PyTreeNode):

@@ -11,6 +11,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from purejaxppo import spaces
 from purejaxppo.aliases import EnvAction
 from purejaxppo.envs.host.bridge import HostStep, Token
+from purejaxppo.envs.host.errors import printable
 
 MOST = 2**31 - 1
 """The largest token, after which 1 comes."""
@@ -33,7 +34,10 @@ def call(function: Callable, result: Any, *args: Any) -> Any:
 
     def flat(*buffers: Any) -> list[Any]:
         leaves = [np.asarray(buffer) for buffer in buffers]
-        return returned.flatten_up_to(function(*structure.unflatten(leaves)))
+        try:
+            return returned.flatten_up_to(function(*structure.unflatten(leaves)))
+        except Exception as error:  # JAX turns the text into C, and the file names of the traceback
+            raise RuntimeError(printable(error)) from None
 
     if jax.default_backend() != "cpu":
         results = io_callback(flat, shapes, *given)

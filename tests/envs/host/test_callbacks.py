@@ -1,11 +1,16 @@
 """Calls to the host from compiled programs, on the program's own buffers and in the general way."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.children import environment
 
 from purejaxppo.envs.host.callbacks import call
+from purejaxppo.envs.host.errors import printable
 
 pytestmark = pytest.mark.toy
 SHAPES = {
@@ -43,3 +48,38 @@ def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
         return
     with pytest.raises(jax.errors.JaxRuntimeError, match="returned shape"):
         run()["sum"].block_until_ready()
+
+
+LONE_SURROGATE = """
+import jax, numpy as np
+from purejaxppo.envs.host.callbacks import call
+
+def host():
+    raise ValueError("no file caf\\udce9")
+
+code = compile("def f(): host()", "caf\\udce9.py", "exec")
+exec(code)
+try:
+    jax.jit(lambda: call(f, jax.ShapeDtypeStruct((), np.int32)))().block_until_ready()
+except jax.errors.JaxRuntimeError as error:
+    assert "no file caf\\\\udce9" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+
+
+def test_a_file_name_in_another_encoding_does_not_crash_the_process():
+    """In the text of an error, and as the file of a traceback; JAX would end by SIGSEGV."""
+    done = subprocess.run([sys.executable, "-c", LONE_SURROGATE], env=environment(), check=False)
+    assert done.returncode == 0
+
+
+def test_texts_of_errors_can_be_printed_and_are_short():
+    class Broken(ValueError):
+        def __str__(self):
+            raise KeyError("no text")
+
+    assert printable(ValueError("caf\udce9 é")) == "caf\\udce9 é"
+    assert printable(Broken()) == "Broken"
+    text = printable(ValueError("a" * 10_000 + "b" * 10_000))
+    assert text == "a" * 2000 + " ... " + "b" * 2000
