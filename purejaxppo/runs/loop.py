@@ -80,6 +80,7 @@ class TrainingLoop:
         # Updates in succession without a gradient step, and those all of whose steps diverged.
         self._idle = np.zeros(len(self.members), int)
         self._barren = np.zeros(len(self.members), int)
+        self._most_barren = min(MOST_UPDATES, self.intervals.total)
         self._warned = False  # that many episodes diverge
         self._sound = True  # False once the state is not finite: it is not saved then
 
@@ -182,7 +183,7 @@ class TrainingLoop:
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
         for row, idle, barren in zip(rows, self._idle, self._barren, strict=True):
-            row["charts/finite"] *= idle < MOST_IDLE and barren < min(MOST_UPDATES, every.total)
+            row["charts/finite"] *= idle < MOST_IDLE and barren < self._most_barren
         lost = self._lost(rows)
         self._sound = not lost
         evaluate = every.due(every.eval, p.update) and not lost
@@ -237,7 +238,7 @@ class TrainingLoop:
     def _reason(self, state: TrainState) -> str:
         """The message about a run with no agent left to train."""
         saved = self.checkpoints.latest()
-        if not self._barren.all():
+        if any(count < self._most_barren for count in self._barren):
             return what_was_lost(self.config, self.progress.env_steps, saved)
         value = self.programs.diverged_value(state, 0)
         return all_diverged(value, int(self._barren.min()), saved)
@@ -246,7 +247,8 @@ class TrainingLoop:
         """Warns once of an agent of whose episodes too many diverge."""
         for i, row in enumerate(rows):
             diverged = row["charts/diverged"]
-            if self._warned or diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged):
+            few = diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged)
+            if self._warned or few or not row["charts/finite"]:  # its own actions may be NaN
                 continue
             name = f"agent {i} (seed {self.members[i].seed}): " if len(rows) > 1 else ""
             self.console.say(name + warning(row, self.programs.diverged_value(state, i)))

@@ -216,10 +216,11 @@ def test_of_many_agents_one_that_only_diverges_has_no_score_and_the_others_go_on
     zero = jax.tree.map(lambda x: np.stack([x, x]), diagnostics.zero_metrics(()))
     good = zero._replace(**dict.fromkeys(("updates", "finite", "learned"), np.array([1, 1])))
 
-    def after(steps, diverged):
+    def after(steps, diverged, finite=(1, 1)):
         episodes = good.episodes._replace(diverged=np.array(diverged))
         run.progress.update += 1
-        metrics = good._replace(env_steps=np.array(steps), episodes=episodes)
+        changed = {"env_steps": np.array(steps), "finite": np.array(finite)}
+        metrics = good._replace(**changed, episodes=episodes)
         run._after_chunk(None, metrics, 0.0)
         return capsys.readouterr().out.count("no score from")
 
@@ -232,6 +233,9 @@ def test_of_many_agents_one_that_only_diverges_has_no_score_and_the_others_go_on
     with pytest.raises(NotFiniteError, match="every step of 5 updates diverged"):
         for _ in range(5):
             after([0, 0], [48, 48])
+    after([48, 48], [0, 0])
+    with pytest.raises(NotFiniteError, match="outputs or gradients are not finite"):
+        after([0, 0], [48, 48], finite=[0, 0])  # NaN in the actions: not the simulator's fault
     run.programs.close()
 
 
