@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 from jax._src import xla_bridge
+from jaxlib.mlir import ir
 from jaxlib.version import __version__ as version
 
 from purejaxppo.parallel.cores import cpu_cores
@@ -65,13 +66,26 @@ def too_few_threads(devices: Sequence[jax.Device]) -> bool:
     return can_block() and own > 1 and own >= threads()
 
 
+def calls_batches(lowered: Any) -> bool:
+    """True if a `jax.stages.Lowered` calls LAPACK for batches of matrices."""
+    found = []
+
+    def visit(op: Any) -> Any:
+        if op.operation.name == "stablehlo.custom_call" and BATCHED.search(str(op)):
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    lowered.compiler_ir().operation.walk(visit)
+    return bool(found)
+
+
 def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
     """Checks that a `jax.stages.Lowered` cannot block.
 
     Raises:
         TooFewThreadsError: it calls LAPACK for batches, on too many devices for the threads.
     """
-    if too_few_threads(devices) and BATCHED.search(lowered.as_text()):
+    if too_few_threads(devices) and calls_batches(lowered):
         raise TooFewThreadsError(
             f"jaxlib {version} can hang when {len(devices)} CPU devices call LAPACK "
             f"(Cholesky, QR, eigh, LU), so one is used. Set {VARIABLE}="

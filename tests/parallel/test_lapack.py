@@ -3,6 +3,9 @@
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.children import environment
 
@@ -67,7 +70,7 @@ print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
 """
 
 
-def run(script, folder, **variables):
+def run(script, folder, *, timeout=120, **variables):
     """What a script prints in a process of its own, on stdout and stderr."""
     env = {key: value for key, value in environment().items() if key != lapack.VARIABLE}
     return subprocess.run(
@@ -77,7 +80,7 @@ def run(script, folder, **variables):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=True,
     ).stdout
 
@@ -102,6 +105,32 @@ def test_a_task_that_calls_lapack_uses_one_device_where_two_would_hang(tmp_path)
     sentence = "CPU devices call LAPACK (Cholesky, QR, eigh, LU), so one is used. Set NPROC="
     assert sum(sentence in line for line in lines) == 2  # of training and of evaluation
     assert lines[-1] == "4 episodes"
+
+
+@pytest.mark.toy
+def test_a_call_for_one_matrix_at_a_time_is_no_batch():
+    def calls(function, *shape):
+        return lapack.calls_batches(jax.jit(function).lower(np.ones(shape, np.float32)))
+
+    for function in (jnp.linalg.cholesky, jnp.linalg.qr, jnp.linalg.eigh, jnp.linalg.inv):
+        assert calls(function, 8, 3, 3)
+        assert not calls(function, 3, 3)
+        assert not calls(lambda x, f=function: jax.lax.map(f, x), 8, 3, 3)
+    assert not calls(jnp.sin, 8, 3, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.optimized
+@pytest.mark.timeout(1000)
+def test_mujoco_trains_2048_environments_on_two_devices(tmp_path):
+    pytest.importorskip("mujoco_playground")
+    words = "--env.name playground/CheetahRun --env.num_envs 2048 --devices 2 --run_dir run "
+    words += "--ppo.rollout_length 8 --total_timesteps 65_536 --network.hidden 64 64"
+    script = f"from purejaxppo.commands.train import main; main({words.split()!r})"
+    lines = run(script, tmp_path, timeout=900).splitlines()
+    (first,) = [line for line in lines if line.startswith("playground/CheetahRun on ")]
+    assert "on 2 x cpu" in first
+    assert not any("LAPACK" in line for line in lines)
 
 
 @pytest.mark.toy
