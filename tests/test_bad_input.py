@@ -30,7 +30,7 @@ BAD = [
         "cnn_nature needs images of at least 36 x 36 pixels; these are 10 x 10: use cnn_small",
     ),
     (["--logging.wandb_project", "p"], "wandb is not installed: pip install"),
-    (["--devices", "4096"], "devices = 4096, but JAX sees"),
+    (["--devices", "1000"], "devices = 1000, but JAX sees"),
 ]
 
 
