@@ -17,6 +17,8 @@ from typing import Any
 from purejaxppo.envs.host import keeper
 from purejaxppo.envs.host.worker import GRACE_SECONDS, Fault, serve
 
+MOST_PRINTED = 1_000_000
+"""Bytes that a worker's environments may print."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -118,16 +120,21 @@ class ProcessHandle(Handle):
             raise ValueError("worker processes need Linux or macOS; threads run everywhere")
         self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in release
         self.connection, theirs = Pipe()
-        with theirs:
+        printed, output = os.pipe()
+        with theirs, open(output, "wb") as prints:
             fds = (theirs.fileno(), memory, self._trace.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", BOOT, json.dumps([*map(str, sys.path)]), *map(str, fds)],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # prints of environments are no output of this program
+                stdout=prints,
+                stderr=prints,
                 pass_fds=fds,
                 start_new_session=True,  # so that it can be ended with its own children
                 env={**ONE_THREAD, **os.environ},
             )
+
+        self._copying = threading.Thread(target=copy, args=(printed, str(self)), daemon=True)
+        self._copying.start()
 
     @property
     def group(self) -> int:
@@ -186,10 +193,31 @@ class ProcessHandle(Handle):
         """Closes the trace file and kills children that the worker left behind."""
         self._trace.close()
         self.kill()
+        self._copying.join(1.0)  # for the last lines that it printed
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, number)
+
+
+def copy(source: int, name: str) -> None:
+    """Copies a worker's output to stderr up to a limit; drops the rest, so that it never waits.
+
+    Args:
+        source: a pipe, which is closed at its end.
+        name: of the worker, for the note in place of the rest.
+    """
+    left = MOST_PRINTED
+    with open(source, "rb", buffering=0) as pipe:
+        while data := pipe.read(1 << 16):
+            if not left:
+                continue
+            data = data[:left]
+            left -= len(data)
+            if not left:
+                data += f"\n{name} printed {MOST_PRINTED:,} bytes; the rest is left out\n".encode()
+            with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
+                os.write(2, data)
 
 
 class ThreadHandle(Handle):

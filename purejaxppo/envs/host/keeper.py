@@ -54,7 +54,7 @@ def keep(log: str, largest: int, command: list[str]) -> int:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
     except OSError as error:
-        with open(log, "w") as file:
+        with contextlib.suppress(OSError), open(log, "w") as file:
             file.write(f"{command[0]}: {error.strerror}\n")
         return 127
     copying = threading.Thread(target=copy, args=(game.stdout, log, largest), daemon=True)
@@ -70,14 +70,20 @@ def keep(log: str, largest: int, command: list[str]) -> int:
 
 
 def copy(source, log: str, largest: int) -> None:
-    """Writes lines to the log; one that has grown beyond `largest` bytes becomes `LOG.old`."""
-    file = open(log, "wb", buffering=0)  # noqa: SIM115 - it changes
+    """Writes lines to the log; one that has grown beyond `largest` bytes becomes `LOG.old`.
+
+    Lines that cannot be written, as on a full disk, are dropped: the game must never wait for them.
+    """
+    file = None
     for line in iter(lambda: source.readline(1 << 16), b""):
-        if file.tell() + len(line) > largest:
-            file.close()
-            os.replace(log, f"{log}.old")
-            file = open(log, "wb", buffering=0)  # noqa: SIM115
-        file.write(line)
+        with contextlib.suppress(OSError):
+            if file is not None and file.tell() + len(line) > largest:
+                file.close()
+                file = None
+                os.replace(log, f"{log}.old")
+            if file is None:
+                file = open(log, "wb", buffering=0)  # noqa: SIM115 - it changes
+            file.write(line)
 
 
 def end_with_trainer(game: subprocess.Popen, alone: threading.Event) -> None:

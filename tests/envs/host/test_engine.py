@@ -112,6 +112,16 @@ def test_a_log_is_kept_short(tmp_path):
     assert tail.splitlines()[-1].startswith("  059999 x")
 
 
+def test_a_game_never_waits_for_a_log_that_cannot_be_written(tmp_path):
+    """A game blocks once the pipe that it prints into is full."""
+    code = "import sys\nfor _ in range(80_000): print('a line of some length')\nsys.exit(3)"
+    (tmp_path / "game.log.old").mkdir()  # so that a long log cannot be renamed to it
+    engine = start(tmp_path, code)
+    with pytest.raises(EngineError, match="ended with exit code 3"):
+        engine.wait_for(time.sleep, "connect", 10.0)
+    engine.close()
+
+
 def test_lines_that_are_written_late_are_still_in_the_tail(tmp_path):
     engine = Engine.__new__(Engine)
     engine.log = tmp_path / "log"

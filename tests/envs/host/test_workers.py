@@ -15,6 +15,7 @@ import pytest
 from support.paths import EXAMPLE_ENVS
 
 from purejaxppo.envs.host.factory import time_limit
+from purejaxppo.envs.host.handles import copy
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -400,6 +401,22 @@ def test_workers_import_no_jax_and_print_nothing_on_stdout(capfd):
     assert out == ""
     assert err.count("chatter") == 4
     assert wait_until_gone(pids) == []
+
+
+def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
+    reader, writer = os.pipe()
+    copying = threading.Thread(target=copy, args=(reader, "worker 1 (environment 3)"))
+    copying.start()
+    with open(writer, "wb") as prints:
+        for _ in range(1000):
+            prints.write(b"a line of some length\n" * 100)
+    copying.join(10)
+    _, err = capfd.readouterr()
+    assert len(err.encode()) < 1_000_100
+    assert err.startswith("a line of some length\n")
+    assert err.endswith(
+        "\nworker 1 (environment 3) printed 1,000,000 bytes; the rest is left out\n"
+    )
 
 
 def test_the_package_imports_no_jax_until_something_is_taken_from_it():
