@@ -47,7 +47,7 @@ def test_last_bit_of_a_parameter_differs():
         f"{KERNEL}: 1 of 2 numbers differ, by up to 5.96e-08"
     ]
     changed = golden.changed_hashes(golden.hashes(values()), golden.hashes(new))
-    assert [line.partition(":")[0] for line in changed] == [KERNEL]
+    assert [line.partition(". ")[0] for line in changed] == [f"not the stored bits: {KERNEL}"]
 
 
 def test_missing_and_new_arrays_and_other_shapes_differ():
@@ -81,7 +81,7 @@ def test_hashes_are_stored_and_compared(run):
     assert run(here=values()) == (0, "cartpole.yaml: identical\n")
     code, out = run(here={**values(), LOSS: np.zeros(4)})
     assert code == 1
-    assert out.startswith(f"cartpole.yaml: {LOSS}: ")
+    assert out.startswith(f"cartpole.yaml: not the stored bits: {LOSS}. ")
 
 
 def test_two_checkouts_are_compared(run, tmp_path):
