@@ -37,6 +37,9 @@ def named_when_done(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except OSError as error:  # Python names the file where one is opened, not where it is written
+        error.filename = error.filename or str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
         PARTIAL.discard(partial)

@@ -57,6 +57,7 @@ OURS = (
     FILM,
     *RATINGS,
     VERSIONS,
+    f".{VERSIONS}",
     ".config.yaml",
     copies.CODE,
     MEMBERS,
@@ -247,7 +248,7 @@ def record_run(config: Config, run_dir: Path, members: Sequence[Config] = ()) ->
         "git": git_revision(),
         "packages": dict(sorted({d.name: d.version for d in metadata.distributions()}.items())),
     }
-    (run_dir / VERSIONS).write_text(json.dumps(versions, indent=1), encoding="utf-8")
+    write_whole(run_dir / VERSIONS, json.dumps(versions, indent=1))
     return notes
 
 

@@ -10,7 +10,9 @@ import pytest
 from support.disk import file_size_limit
 from tensorboardX.proto.event_pb2 import Event
 
+from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import LoggingConfig
+from purejaxppo.runs.console import message_of
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, logs, open_sinks
 
@@ -114,6 +116,16 @@ def test_a_row_that_cannot_be_written_is_an_error_that_names_the_place(make, tmp
         with pytest.raises(OSError, match="written"):
             sink.close()
     assert str(failed.value) == f"{place} cannot be written (file too large)"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_old_one_kept(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("old")
+    with file_size_limit(100), pytest.raises(OSError, match="large") as failed:
+        write_whole(path, "x" * 1000)
+    assert message_of(failed.value) == f"{path}: file too large"
+    assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+    assert path.read_text() == "old"
 
 
 def test_a_log_file_on_a_full_disk_ends_nothing(make_config, tmp_path, capfd):
