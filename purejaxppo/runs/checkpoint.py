@@ -47,6 +47,7 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 """End of the name of a save that is being written."""
 OLD_BEST = "best"
 """Folder of the best agent of a run of version 0.1 that trained alone."""
+ITEMS = ("agent", "train", "progress", "best")
 CHECKSUMS = "checksums"
 """Key of the checksums among the saved counters; version 0.2 did not write it."""
 ZARR = "/.zarray"
@@ -641,5 +642,5 @@ def _steps(folder: Path) -> list[int]:
         int(path.name)
         for path in folder.iterdir()
         if re.fullmatch(r"0|[1-9][0-9]*", path.name)
-        and ((path / "progress").is_dir() or (path / "agent").is_dir())
+        and any((path / item).is_dir() for item in ITEMS)
     )

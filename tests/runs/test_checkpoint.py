@@ -380,6 +380,10 @@ def test_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
             read(run)
     with pytest.raises(ValueError, match="is damaged"):
         restore_all(run)
+    for item in ("agent", "progress", "best"):
+        shutil.rmtree(run / "checkpoints" / "10" / item)
+    with pytest.raises(ValueError, match=r"10 \(progress cannot be read"):
+        Checkpoints(run)  # and does not begin from scratch
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["10", "20"]
 
 
