@@ -102,12 +102,25 @@ class Programs:
         self.note = ""
         """A line about the devices in use, "" if they are those that were given."""
         self._use(devices)
-        if any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
+        if not processes.is_distributed():
+            self.avoid_hang()
+
+    def avoid_hang(self) -> None:
+        """Uses one device of each process where LAPACK could hang on more.
+
+        The constructor calls it for a process that is alone. Several call it together, once none of
+        them has failed: a failure before this collective would leave the others in it.
+        """
+        if not any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
+            return
+        with processes.raise_together():
             try:
                 self._begin_init()
             except lapack.TooFewThreadsError as error:
                 self.note = str(error)
-                first = {device.process_index: device for device in reversed(devices)}
+        if any(processes.maximum(bool(self.note))):  # another process may have fewer threads
+            first = {device.process_index: device for device in reversed(self.devices)}
+            with processes.raise_together():
                 self._use([first[index] for index in sorted(first)])
 
     def _use(self, devices: list[jax.Device]) -> None:

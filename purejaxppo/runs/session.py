@@ -161,6 +161,8 @@ def train(
         programs, run_kind = programs_of(config, spread(used, config), change)
         if config.pretrain.teacher and not (run_dir / CONFIG).is_file():
             pretraining.load_teacher(config, programs.parts.policy)
+    if processes.is_distributed():
+        programs.avoid_hang()
     with writing(config, run_dir, programs.members, clobber=clobber) as copied:
         run = run_kind(programs, run_dir, make_console(programs, quiet=quiet))
         if finished(run, notes):
@@ -250,8 +252,9 @@ def prepare(run: TrainingLoop) -> TrainState:
     if resumes:
         run.programs.continue_at(run.checkpoints.progress().update)
     state = run.programs.init()
-    if value := first_obs_value(state):
-        raise ValueError(f"env.name = {config.env.name}: reset returned {value}. {REMEDY}")
+    with processes.raise_together():
+        if value := first_obs_value(state):
+            raise ValueError(f"env.name = {config.env.name}: reset returned {value}. {REMEDY}")
     if resumes:
         with processes.raise_together():
             state = run.restore(state)

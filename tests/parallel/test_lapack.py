@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from support.children import environment
 
-from purejaxppo.config.schema import EnvConfig
+from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.parallel import lapack
+from purejaxppo.parallel import lapack, processes
+from purejaxppo.runs.programs import Programs
 
 CHOLESKY = """
 import os, sys
@@ -93,6 +94,16 @@ def test_sharded_cholesky_ends_with_more_threads_which_children_do_not_inherit(t
 def test_a_number_of_threads_chosen_by_the_user_stays(tmp_path):
     script = CHOLESKY.replace('assert "NPROC" not in os.environ', 'print(os.environ["NPROC"])')
     assert run(script, tmp_path, NPROC="5").startswith("5\n2 (2, 1024, 18, 18) ")
+
+
+def test_a_process_with_enough_threads_uses_one_device_if_another_process_has_too_few(monkeypatch):
+    sizes = {"ppo.rollout_length": 8, "ppo.num_minibatches": 2, "network.hidden": [8]}
+    sizes |= {"eval.num_episodes": 0, "num_shards": 2, "env.num_envs": 16}
+    config = Config().replace(**{"env.name": "dummy/constant", **sizes})
+    monkeypatch.setattr(processes, "maximum", lambda *numbers: (1.0,) * len(numbers))
+    programs = Programs(config, jax.devices()[:2])
+    programs.close()
+    assert (programs.shards.num_devices, programs.note) == (1, "")
 
 
 @pytest.mark.skipif(not lapack.can_block(), reason="this jaxlib does not block")

@@ -273,6 +273,52 @@ def test_process_0_chooses_the_newest_whole_checkpoint_for_all():
     assert restore(folder, "last").env_steps == saves(folder)[-1] > last
 
 
+BAD = """
+import jax
+import jax.numpy as jnp
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box
+
+
+class NanInProcess1:
+    observation = Box((2,), -1.0, 1.0)
+    action = Box((1,), -1.0, 1.0)
+    max_episode_steps = 8
+
+    def reset(self, key):
+        first = jax.random.uniform(key)
+        bad = (jax.process_index() == 1) & (first < 0.9)  # not in the check before the run
+        return first, jnp.array([0.0, jnp.where(bad, jnp.nan, 1.0)])
+
+    def step(self, key, state, action):
+        no = jnp.array(False)
+        return state, TaskStep(jnp.zeros(2), state, no, no)
+
+
+class NotMadeInProcess1(NanInProcess1):
+    def __init__(self):
+        if jax.process_index() == 1:
+            raise ValueError("no such file")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NanInProcess1", "env.name = jax/bad.py:NanInProcess1: reset returned observation[1] = "),
+        ("NotMadeInProcess1", "env.name = jax/bad.py:NotMadeInProcess1: line "),
+    ],
+)
+def test_an_environment_that_fails_in_one_process_gets_one_sentence_from_process_0(name, reason):
+    Path("bad.py").write_text(BAD)
+    (code, out, err), other = ends(both("--env.name", f"jax/bad.py:{name}", "--run_dir", "bad"))
+    assert code == 2, (out, err)
+    assert err.startswith(f"error: process 1: {reason}")
+    assert err.count("\n") == 1
+    assert other == (2, "", "")
+
+
 @pytest.mark.full
 def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     flags = ["--run_dir", "two", *LONG, "--checkpoint.interval", "1280"]
