@@ -43,7 +43,7 @@ try() {
     within "$tools" -m uv pip install --quiet --python "$environment/bin/python" "$@" "$wheel[brax,gymnax,render]" &&
     cd "$environment" &&
     within bin/python -c 'import jaxlib, sys; print("Python", sys.version.split()[0], "jaxlib", jaxlib.__version__)' &&
-    within env XDG_CACHE_HOME="$environment" bin/purejaxppo train --config hopper.yaml --total_timesteps 1_000_000 --run_dir run &&
+    within env XDG_CACHE_HOME="$environment" bin/purejaxppo train --config hopper.yaml --total_timesteps 1_000_000 --eval.interval 500_000 --run_dir run &&
     within env XDG_CACHE_HOME="$environment" bin/purejaxppo evaluate --run run --episodes 16
 }
 
@@ -52,7 +52,7 @@ python=$(newest_python)
 wheel=$(echo "$folder"/*.whl)
 
 echo "The wheel with requirements.lock:"
-limit=150
+limit=200
 (try locked --constraint "$lock") || { echo "The wheel failed with requirements.lock." >&2; exit 1; }
 
 echo "The wheel without requirements.lock:"
