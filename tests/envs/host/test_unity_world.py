@@ -1,5 +1,8 @@
 """Agents in slots: each rule of ML-Agents on hand-made messages, with numbers worked by hand."""
 
+import contextlib
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ pytest.importorskip("google.protobuf")
 from purejaxppo.envs.host.unity import messages
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows, Sensor
 from purejaxppo.envs.host.unity.messages import ProtocolError
+from purejaxppo.envs.host.unity.players import probe
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import leaves, plain
 
@@ -440,3 +444,28 @@ def test_agents_without_sensors_or_actions_are_refused():
     spec = messages.kind("ActionSpec")(num_continuous_actions=1)
     with pytest.raises(ProtocolError, match="observe nothing"):
         Behaviour.of(brain(action_spec=spec), messages.kind("AgentInfo")())
+
+
+def test_agents_with_new_ids_get_no_slots_while_another_behaviour_completes_its_period():
+    """Agent 1 asks twice, and then returns with a new id every two messages."""
+    walker = [1, 1, 2, 2, 3, 3, 4, 4]
+    runner = [9, None, None, None, None, None, None, 9]
+    brains = {}
+    for name in ("Runner", "Walker"):
+        brains[name] = messages.kind("BrainParameters")(brain_name=name)
+        brains[name].action_spec.num_continuous_actions = 1
+    told = [
+        output(agent(one, name="Walker"), *([agent(two, name="Runner")] if two else []))
+        for one, two in zip(walker, runner, strict=True)
+    ]
+    player = SimpleNamespace(
+        spec=SimpleNamespace(timeout=60.0),
+        brains=brains,
+        named=contextlib.nullcontext,
+        reset=lambda: told.pop(0),
+        receive=lambda: told.pop(0),
+        send=lambda reply: None,
+    )
+    layout = probe(player, {})
+    assert not told  # until agent 9 has asked twice
+    assert dict(zip(layout.names, layout.capacities, strict=True)) == {"Runner": 1, "Walker": 1}

@@ -267,7 +267,13 @@ class Census:
         self._most = 0
 
     def add(self, infos: Iterable[Message]) -> None:
-        """Adds the agents of a message."""
+        """Adds the agents of a message, until a decision period is complete.
+
+        Later ids may be those of agents that were disabled and enabled again. Slots for them would
+        stay empty, and evaluations would count each as an episode with a return of 0.
+        """
+        if self.complete:
+            return
         for info in infos:
             if info.done:
                 self._playing.discard(info.id)
