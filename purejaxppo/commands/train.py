@@ -16,6 +16,7 @@ from purejaxppo.commands import list as listing
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.parallel import meeting, places, processes
+from purejaxppo.parallel.settings import IN_RUNS, check_settings
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli, recording, session
 from purejaxppo.runs.checkpoint import restore
@@ -133,7 +134,9 @@ def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
         return places.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
 
     def prepare() -> Command:
-        return dataclasses.replace(parse(words), process_id=-1)
+        command = dataclasses.replace(parse(words), process_id=-1)
+        check_settings(IN_RUNS)  # JAX may be set otherwise in another process
+        return command
 
     # JAX's service would replace this process's handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)

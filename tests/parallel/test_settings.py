@@ -105,3 +105,17 @@ def test_a_variable_that_jax_cannot_read_is_one_sentence():
         "error: invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'. Correct or unset "
         "this variable.\n",
     )
+
+
+def test_one_of_several_processes_is_told_before_it_meets_the_others():
+    place = ["--coordinator", "127.0.0.1:9", "--num_processes", "2", "--process_id", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "purejaxppo", "train", "--env.name", "dummy/vector", *place],
+        env=environment(JAX_ENABLE_X64="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: JAX_ENABLE_X64 = True: purejaxppo computes in 32 bits.")
