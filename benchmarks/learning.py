@@ -95,14 +95,14 @@ def run(
     subprocess.run(on(cores, command), check=True, capture_output=True)
     seconds = time.perf_counter() - started
     code = (
-        "import sys, json; from purejaxppo import restore, evaluate\n"
+        "import sys, json, numpy as np; from purejaxppo import restore, evaluate\n"
         "run, n = sys.argv[1], int(sys.argv[2])\n"
         "from purejaxppo.parallel.shards import use_cpu_cores, use_compilation_cache\n"
         "use_cpu_cores(0); use_compilation_cache()\n"
         "out = {}\n"
         "for which in ('best', 'last'):\n"
         "    result = evaluate(restore(run, which), n)\n"
-        "    out[which] = [float(result.returns.mean()), float(result.returns.std()),\n"
+        "    out[which] = [result.score, float(np.nanstd(result.returns)),\n"
         "                  float(result.lengths.mean()), result.success_rate]\n"
         "print(json.dumps(out))\n"
     )

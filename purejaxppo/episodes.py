@@ -33,19 +33,20 @@ class Outcome(NamedTuple):
     lengths: Array  # [episodes] int32
 
 
-def whole_returns(returns: np.ndarray) -> np.ndarray:
-    """The returns of the episodes that did not diverge.
+def of_whole(values: np.ndarray, returns: np.ndarray) -> np.ndarray:
+    """The values of the episodes that did not diverge.
 
     Args:
+        values: [episodes], such as the returns themselves or the lengths.
         returns: float [episodes]; NaN where the episode diverged.
 
     Returns:
-        Float [episodes that did not]; one NaN if more than `MOST_DIVERGED` of all did.
+        [episodes that did not]; one NaN if more than `MOST_DIVERGED` of all did.
     """
     diverged = np.isnan(returns)
     if diverged.mean() > MOST_DIVERGED:
         return np.full(1, np.nan)
-    return returns[~diverged]
+    return values[~diverged]
 
 
 class Running(NamedTuple):

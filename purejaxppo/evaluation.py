@@ -20,7 +20,7 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.episodes import MOST_DIVERGED, Outcome, run_episodes, whole_returns
+from purejaxppo.episodes import MOST_DIVERGED, Outcome, of_whole, run_episodes
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
@@ -55,8 +55,8 @@ class Evaluation(NamedTuple):
         NaN where more than `episodes.MOST_DIVERGED` of an agent's episodes did.
         """
         if self.returns.ndim > 1:
-            return np.array([whole_returns(agent).mean() for agent in self.returns])
-        return float(whole_returns(self.returns).mean())
+            return np.array([of_whole(agent, agent).mean() for agent in self.returns])
+        return float(of_whole(self.returns, self.returns).mean())
 
     @property
     def success_rate(self) -> float | None:
@@ -73,7 +73,7 @@ class Evaluation(NamedTuple):
     def _statistics(self) -> str:
         r = self.returns
         diverged = int(np.isnan(r).sum())
-        x = np.asarray(self.score) if r.ndim > 1 else whole_returns(r)
+        x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r)
         if np.isnan(x).any():
             of = f" of {len(r)} agents" if r.ndim > 1 else ""
             return (
@@ -90,7 +90,7 @@ class Evaluation(NamedTuple):
             )
         return (
             f"{_episodes(len(r))}{cut}: return {mean} ± {std} (min {low}, max {high}), length "
-            f"{self.lengths.mean():.1f}"
+            f"{of_whole(self.lengths, r).mean():.1f}"
         )
 
 

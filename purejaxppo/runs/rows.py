@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.episodes import whole_returns
+from purejaxppo.episodes import of_whole
 from purejaxppo.types import Metrics
 
 log = logging.getLogger("purejaxppo")
@@ -84,11 +84,11 @@ def eval_row(returns: np.ndarray, lengths: np.ndarray, success_above: float | No
 
     Args:
         returns: float [episodes]; NaN where the episode diverged. Statistics are over the others,
-            and NaN once too many diverged; see `whole_returns`.
-        lengths: int [episodes], of all.
+            and NaN once too many diverged; see `of_whole`.
+        lengths: int [episodes].
         success_above: see `EnvSpec`; an episode that diverged is not a success.
     """
-    whole = whole_returns(returns)
+    whole = of_whole(returns, returns)
     success = {} if success_above is None else {SUCCESS: float(np.mean(returns > success_above))}
     return success | {
         "eval/diverged": int(np.isnan(returns).sum()),
@@ -96,7 +96,7 @@ def eval_row(returns: np.ndarray, lengths: np.ndarray, success_above: float | No
         "eval/return_std": float(whole.std()),
         "eval/return_min": float(whole.min()),
         "eval/return_max": float(whole.max()),
-        "eval/length_mean": float(lengths.mean()),
+        "eval/length_mean": float(of_whole(lengths, returns).mean()),
     }
 
 

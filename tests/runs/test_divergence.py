@@ -243,18 +243,21 @@ def test_of_many_agents_one_that_only_diverges_has_no_score_and_the_others_go_on
 def test_an_evaluation_leaves_few_diverged_episodes_out_and_has_no_score_with_more():
     returns = np.arange(32.0)
     returns[0] = np.nan
-    row = eval_row(returns, np.full(32, 9))
-    assert row["eval/diverged"] == 1
+    lengths = np.full(32, 9)
+    lengths[0] = 1  # where it diverged
+    row = eval_row(returns, lengths)
+    assert row["eval/diverged"] == 1 and row["eval/length_mean"] == 9.0
     assert row["eval/return_mean"] == 16.0  # 1 + ... + 31 = 496 over 31
     assert (row["eval/return_min"], row["eval/return_max"]) == (1.0, 31.0)
-    one = Evaluation(returns, np.full(32, 9), success_above=15.0)
+    one = Evaluation(returns, lengths, success_above=15.0)
     assert one.score == 16.0 and one.success_rate == 16 / 32
-    assert str(one).startswith("32 episodes (1 diverged): return 16.0 ± 8.9 (min 1.0, max 31.0)")
+    said = "32 episodes (1 diverged): return 16.0 ± 8.9 (min 1.0, max 31.0), length 9.0"
+    assert str(one).startswith(said)
     returns[:3] = np.nan
     assert eval_row(returns, np.full(32, 9))["eval/return_mean"] == 17.0  # 493 over 29
     returns[3] = np.nan  # 4 of 32 are more than a tenth
-    row = eval_row(returns, np.full(32, 9))
-    assert row["eval/diverged"] == 4
+    row = eval_row(returns, lengths)
+    assert row["eval/diverged"] == 4 and np.isnan(row["eval/length_mean"])
     assert all(np.isnan(row[f"eval/return_{name}"]) for name in ("mean", "std", "min", "max"))
     four = Evaluation(returns, np.full(32, 9))
     assert np.isnan(four.score)
