@@ -3,7 +3,7 @@
 #
 #   tests/wheel.sh .venv/bin/python     (a Python that has hatchling and uv)
 #
-# Takes the newest Python of 3.13, 3.12 and 3.11 that runs, trains hopper for about ten seconds and evaluates it. A failure
+# Takes the newest Python of 3.13, 3.12 and 3.11 that runs, trains hopper for ten seconds and evaluates it. A failure
 # with the lock file is an error. A failure without it is a warning, because a new release of another package can cause it.
 # All of it takes less than four minutes on two cores. The limits on time are wide enough for a machine at half that speed.
 set -euo pipefail
@@ -43,13 +43,27 @@ try() {
     within "$tools" -m uv pip install --quiet --python "$environment/bin/python" "$@" "$wheel[brax,gymnax,render]" &&
     cd "$environment" &&
     within bin/python -c 'import jaxlib, sys; print("Python", sys.version.split()[0], "jaxlib", jaxlib.__version__)' &&
-    within env XDG_CACHE_HOME="$environment" bin/purejaxppo train --config hopper.yaml --total_timesteps 1_000_000 --eval.interval 500_000 --run_dir run &&
-    within env XDG_CACHE_HOME="$environment" bin/purejaxppo evaluate --run run --episodes 16
+    within env XDG_CACHE_HOME="$environment" bin/purejaxppo train --config hopper.yaml --eval.interval 4_000_000 --callbacks "$folder/code/stop.py:Stop" --run_dir run &&
+    within env XDG_CACHE_HOME="$environment" bin/purejaxppo evaluate --run run --checkpoint last --episodes 16
 }
 
 python=$(newest_python)
 "$tools" -m hatchling build --target wheel --directory "$folder" >"$folder/build.log" 2>&1 || { cat "$folder/build.log" >&2; exit 1; }
 wheel=$(echo "$folder"/*.whl)
+
+mkdir "$folder/code"
+cat >"$folder/code/stop.py" <<PYTHON
+import time
+from purejaxppo import Callback
+
+class Stop(Callback):
+    def on_start(self, moment):
+        self.end = time.monotonic() + 10
+
+    def on_log(self, moment):
+        if time.monotonic() > self.end:
+            moment.stop("it has trained for ten seconds")
+PYTHON
 
 echo "The wheel with requirements.lock:"
 limit=480
