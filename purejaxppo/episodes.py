@@ -20,7 +20,7 @@ MOST_DIVERGED = 0.1
 """Share of an agent's episodes that may diverge; above it, it has no score.
 
 Mean returns leave diverged episodes out. Without this limit, an agent that breaks its simulator
-whenever it is about to lose would be the best.
+whenever it is about to lose would have the best score.
 """
 STEPS_AT_ONCE = 16
 """Steps of an accelerator's evaluation between two looks whether all episodes have ended."""
@@ -41,7 +41,7 @@ def of_whole(values: np.ndarray, returns: np.ndarray) -> np.ndarray:
         returns: float [episodes]; NaN where the episode diverged.
 
     Returns:
-        [episodes that did not]; one NaN if more than `MOST_DIVERGED` of all did.
+        [episodes that did not diverge]; a single NaN if more than `MOST_DIVERGED` of all did.
     """
     diverged = np.isnan(returns)
     if diverged.mean() > MOST_DIVERGED:

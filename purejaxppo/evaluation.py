@@ -117,10 +117,11 @@ def _check_spaces(spec: EnvSpec, policy: Policy) -> None:
 class Evaluator:
     """Runs whole episodes.
 
-    Simulators on the host are at most as many as in training, and play the episodes in turns. Other
-    episodes are divided over the shards; if their number does not divide, it is rounded up and
-    the rest is cut off by index, so that no episode is preferred for being short. Each has a key of
-    its own, by its number among all, so that it does not depend on how they are divided.
+    There are at most as many simulators on the host as in training, and they play the episodes in
+    turns. Other episodes are divided over the shards; if their number does not divide, it is
+    rounded up and the rest is cut off by index, so that no episode is preferred for being short.
+    Each has a key of its own, by its number among all, so that it does not depend on how they are
+    divided.
 
     Args:
         config: of the run.
@@ -166,7 +167,7 @@ class Evaluator:
         )
 
     def _make(self, seed: int) -> "HostEnv | WorldsEnv | Apart":
-        """The environments of a shard; on the host at most as many as in training."""
+        """The environments of a shard; at most as many simulators on the host as in training."""
         config, shards = evaluated(self.config), self.shards.num_shards
         if registry.on_host(config):
             config = replace(config, num_envs=max(1, config.num_envs // shards))
@@ -284,10 +285,10 @@ def _evaluate(
     deterministic: bool | None,
     devices: list[jax.Device],
 ) -> Evaluation:
-    """`evaluate` on these devices.
+    """Evaluates on these devices; see `evaluate`.
 
     Raises:
-        TooFewThreadsError: it could block on them.
+        TooFewThreadsError: the program could hang on them.
     """
     per_turn = min(episodes, MAX_PARALLEL)
     size = len(agent.members)

@@ -1,7 +1,7 @@
 """Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves and exits, the second exits at once.
 
-A second SIGHUP is ignored, because a shell that loses its terminal sends one as the system does.
-A process that ignores SIGHUP from its start, as under nohup, continues to ignore it.
+A second SIGHUP is ignored, because the shell and the system each send one when a terminal closes.
+A process that starts with SIGHUP ignored, as under nohup, continues to ignore it.
 
 Python runs signal handlers between two bytecode instructions, of which there are none while XLA
 compiles or computes, or while a simulator hangs; and an exception of a handler in a callback of JAX
@@ -37,7 +37,7 @@ def named_when_done(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
-    except OSError as error:  # Python names the file where one is opened, not where it is written
+    except OSError as error:  # Python names the file in errors of open, not of write
         error.filename = error.filename or str(path)
         raise
     finally:
@@ -114,7 +114,7 @@ def _hear(read: int) -> None:
             continue
         if _TAKERS and not taken:
             taken = True
-            _TAKERS[-1].take(number[0])  # its own handler may be newer than the signal
+            _TAKERS[-1].take(number[0])  # the signal may be older than its handler
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _say(f"{after_the_bar}{TAKEN}")
@@ -123,9 +123,9 @@ def _hear(read: int) -> None:
 
 
 def end_children() -> None:
-    """Sends SIGTERM to all processes that this one started, and to those that these started.
+    """Sends SIGTERM to all children of this process, their children and so on.
 
-    Environments that step in threads of this process may leave some behind. Reads /proc of Linux.
+    Environments that step in threads of this process may leave some behind. Reads /proc on Linux.
     """
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

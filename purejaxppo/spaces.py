@@ -130,7 +130,7 @@ def arrays_of(space: Space, tree: Any) -> Iterator[np.ndarray]:
 
 
 Part = tuple[tuple[str, ...], np.ndarray]
-"""An array of an observation of one environment, and its path in the space."""
+"""The path of an array in an observation space, and its value in one environment."""
 
 
 def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
@@ -158,7 +158,7 @@ def plain(number: float) -> str:
 
 
 def _called(path: tuple[str, ...]) -> str:
-    """The name of an array; a world's observation has its agents' rewards."""
+    """The name of an array. Observations of worlds include the rewards, by the path ("reward",)."""
     return "reward" if path == ("reward",) else ".".join(("observation", *path))
 
 

@@ -140,7 +140,7 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
         run, [fine, broken]
     )
     assert said == [
-        "no score from 480 steps on, since numbers are not finite or every step diverges: "
+        "no score from 480 steps on, because numbers are not finite or every step diverges: "
         "agent 1 (seed 6)"
     ]
     assert TrainingLoop._lost(run, [broken, broken])

@@ -25,7 +25,7 @@ List the environments that can be trained, or the configs that come with the lib
 
 
 def main(args: Sequence[str]) -> int:
-    """Runs the command, until nobody reads its output; returns its exit code."""
+    """Runs the command until the reader of its output closes the pipe; returns its exit code."""
     stream: Any = sys.stdout
     if isinstance(stream, Printed):
         stream = stream.stream

@@ -135,7 +135,7 @@ def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
 
     def prepare() -> Command:
         command = dataclasses.replace(parse(words), process_id=-1)
-        check_settings(IN_RUNS)  # JAX may be set otherwise in another process
+        check_settings(IN_RUNS)  # each process has its own settings of JAX
         return command
 
     # JAX's service would replace this process's handler of SIGTERM.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 MOST = 2**31 - 1
-"""Largest number of a rollout's rows, and of a run's updates: they are counted in int32."""
+"""Largest number of rows in a rollout, and of updates in a run: both are counted in int32."""
 
 
 def check(config: "Config") -> None:
@@ -152,16 +152,16 @@ def check_new_episodes(config: "Config") -> None:
 
 
 def check_products(config: "Config") -> None:
-    """Checks sizes that must divide each other, and the number of rows and of updates."""
+    """Checks that sizes divide each other, and limits the numbers of rows and updates."""
     rows, updates = config.steps_per_update, config.num_updates
     if rows > MOST:
         raise ValueError(
-            f"env.num_envs x ppo.rollout_length = {rows} rows are too many; at most {MOST} fit"
+            f"env.num_envs x ppo.rollout_length = {rows} must be at most {MOST}. Reduce either."
         )
     if updates > MOST:
         raise ValueError(
             f"total_timesteps = {config.total_timesteps} needs {updates} updates of env.num_envs x "
-            f"ppo.rollout_length = {rows} steps, more than {MOST}: enlarge these"
+            f"ppo.rollout_length = {rows} steps, more than {MOST}. Increase one of these."
         )
     shards = max(config.num_shards, 1)
     if config.env.num_envs % shards:

@@ -1,7 +1,7 @@
 """A run's copies of the Python files that its config names, in its folder `code`.
 
 A file is copied into a folder named after its content, with the modules next to it that it imports
-and the data files of its folder. A run uses the original while it is there and equals the copy.
+and the data files of its folder. A run uses the original if it exists and equals the copy.
 """
 
 import ast
@@ -21,15 +21,15 @@ from purejaxppo import interrupts
 CODE = "code"
 INDEX = "files.json"
 MOST_BYTES = 10_000_000
-"""Bytes of data files that a run copies in all."""
+"""Largest total size in bytes of the data files that a run copies."""
 MOST_FILES, MOST_SECONDS = 5_000, 2.0
 """Limits of the search for data files in a folder: entries, and seconds."""
 CODE_SUFFIXES = (".py", ".pyc")
 SELDOM_DATA = (".yaml", ".yml", ".toml", ".md", ".ipynb", ".log", ".out", ".html", ".gif", ".mp4")
-"""Suffixes of configs, notes and results: no data files unless the code names them."""
+"""Suffixes of configs, notes and results, which are copied only if the code names them."""
 NOT_FOLLOWED = ("__pycache__", "node_modules", "site-packages", "wandb", "mlruns")
 NOT_PROJECTS = ({".lock"}, {"config.yaml", "versions.json"}, {"pyvenv.cfg"}, {"conda-meta"})
-"""Names that together mark a folder of another kind: runs, virtual environments."""
+"""Sets of names: a folder that has all names of a set is a run or a virtual environment."""
 
 
 class Copy(TypedDict):
@@ -56,7 +56,7 @@ def index(run_dir: str | Path) -> dict[str, Copy]:
 class Change(NamedTuple):
     """An original that differs from its copy.
 
-    `files` are those that differ, relative to its folder: itself, modules that it imports, data.
+    `files` are the paths that differ, relative to its folder: the file, its modules and its data.
     """
 
     original: str
@@ -83,7 +83,7 @@ def copied(run_dir: str | Path) -> dict[str, str]:
 def of_run(run_dir: str | Path) -> dict[str, str]:
     """The files that a run uses, by name as the config writes them -> absolute paths.
 
-    The original, while it is there and equals the run's copy of it; otherwise the copy.
+    This is the original if it exists and equals the run's copy; otherwise it is the copy.
     """
     entries = index(run_dir)
     return {
@@ -93,7 +93,7 @@ def of_run(run_dir: str | Path) -> dict[str, str]:
 
 
 def changed(run_dir: str | Path) -> dict[str, Change]:
-    """The originals that are there and differ from a run's copies, by the copies' paths."""
+    """The originals that exist and differ from a run's copies, by path of the copy."""
     entries = index(run_dir)
     found = {
         copy: Change(entries[name]["original"], differences(Path(copy), entries[name]))
@@ -118,7 +118,7 @@ def differences(copy: Path, entry: Copy) -> list[str]:
 
 
 def equal(one: Path, other: Path) -> bool:
-    """True if two files are there and have the same content."""
+    """True if two files exist and have the same content."""
     try:
         same_size = one.stat().st_size == other.stat().st_size
         return same_size and one.read_bytes() == other.read_bytes()
@@ -134,7 +134,7 @@ def add(run_dir: Path, files: Mapping[str, Path]) -> list[str]:
         files: by name as the config writes it.
 
     Returns:
-        Lines to print: the data files that were copied, and those that the copies lack.
+        Lines to print: the data files that were copied, and those that were not.
 
     Raises:
         ValueError: the index of earlier copies is damaged.
@@ -169,19 +169,19 @@ def describe(run_dir: Path, folder: Path, contents: Contents) -> list[str]:
     if contents.lacking:
         notes.append(
             f"{run_dir / CODE} lacks data files of {folder}: {'; '.join(contents.lacking)}. Keep "
-            f"that folder if your code reads them: the run uses it while it is unchanged."
+            f"that folder if your code reads them: the run uses it as long as it does not change."
         )
     return notes
 
 
 def listed(names: Sequence[str]) -> str:
-    """Lists the first of some names, and the number of the others."""
+    """Lists the first six names and the number of the others."""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
 
 
 def folder_name(file: Path, contents: Contents) -> str:
-    """The name of a file's folder of copies: its own, and a hash of the content."""
+    """The name of a folder of copies: the file's name and a hash of the content."""
     digest = hashlib.sha256()
     for relative, data in (contents.sources | contents.data).items():
         digest.update(os.fsencode(relative) + b"\0" + data + b"\0")
@@ -191,8 +191,8 @@ def folder_name(file: Path, contents: Contents) -> str:
 def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     """Reads a file, the modules that it imports, and the data files of its folder.
 
-    Data files that the code names come first, then the smallest ones, up to `MOST_BYTES`. In a
-    folder with too many files to look at all, only those that the code names are included.
+    Data files that the code names come first, then the smallest ones, up to `MOST_BYTES`. If the
+    search ends early, only those that the code names are included.
 
     Args:
         file: the file.
@@ -230,7 +230,7 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
         lacking.append(f"{listed(too_large)} (more than {MOST_BYTES // 10**6} MB in all)")
     if search.ended_early:
         lacking.append(
-            f"it has more than {MOST_FILES:,} files or is slow to read, so that only files that "
+            f"it has more than {MOST_FILES:,} files or is slow to read, so only the files that "
             f"{file.name} names are copied"
         )
     return Contents(sources, dict(sorted(data.items())), lacking)
@@ -253,7 +253,7 @@ class Search:
     """
 
     def __init__(self, folder: Path, names: Set[str]) -> None:
-        """Starts nothing yet; `names` are those in the code."""
+        """Prepares a search; `names` are the parts of paths in the code, as `names_in`."""
         self.folder, self.names = folder, names
         self.ended_early = False
         self.unreadable: list[str] = []
@@ -283,7 +283,7 @@ class Search:
         return found
 
     def _entries(self, folder: Path) -> list[Path]:
-        """The entries of a folder in order; none of one that is not part of a project."""
+        """The entries of a folder in order; [] for run folders and virtual environments."""
         try:
             with os.scandir(folder) as entries:
                 names = [entry.name for entry in itertools.islice(entries, MOST_FILES + 1)]
@@ -299,7 +299,7 @@ class Search:
         self.unreadable.append(f"{path.relative_to(self.folder)} cannot be read ({reason})")
 
     def _is_hidden(self, path: Path) -> bool:
-        """True for hidden files and folders, links to such, and folders that are not followed."""
+        """True for hidden files and folders, links to them, and folders in `NOT_FOLLOWED`."""
         if path.name.startswith(".") or path.name in NOT_FOLLOWED:
             return True
         if not path.is_symlink():

@@ -32,12 +32,12 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> float | str:
-        """Loads a float; digits beyond its range, such as the hash 695e0514, stay a text."""
+        """Loads a float; one that would be infinite, such as the hash 695e0514, stays a text."""
         value = self.construct_yaml_float(node)
         return node.value if math.isinf(value) and "inf" not in node.value.lower() else value
 
     def construct_date(self, node: yaml.ScalarNode) -> str:
-        """Loads a date as a text: no setting holds a date."""
+        """Loads a date as a text, because no setting is a date."""
         return node.value
 
 
@@ -51,7 +51,7 @@ Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_date)
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes every text that `Loader` reads as something else than this text."""
+    """Quotes every text that `Loader` would read as another value."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
@@ -334,7 +334,7 @@ def dump(data: Any) -> str:
             return {key: plain(item) for key, item in value.items()}
         if isinstance(value, tuple | list):
             return [plain(item) for item in value]
-        # Without classes derived from these, such as NumPy's float64, which YAML cannot write.
+        # YAML cannot write derived classes such as NumPy's float64: convert them to the base.
         return next((kind(value) for kind in SCALARS if isinstance(value, kind)), value)
 
     return yaml.dump(plain(data), Dumper=Dumper, sort_keys=False)

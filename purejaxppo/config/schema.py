@@ -39,8 +39,8 @@ def setting(
         default: its value.
         low: the smallest value; of a list, of each entry.
         above: values are greater than this.
-        high: the largest value; of a list, of each entry. Whole numbers have one far above any use,
-            so that a slip is an error and not a run that never begins.
+        high: the largest value; of a list, of each entry. Integers have one far above any
+            practical value, so a typo is an error instead of a run that never starts.
         tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
             a field of `types.Hyperparams`.
         free: may change when a run resumes, since what is learned does not depend on it.

@@ -29,8 +29,8 @@ class Family(NamedTuple):
     host: bool = False
     """True if the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
     names: Literal["task", "reference", "module", "program"] = "task"
-    """What env.name has after the family: one of the listed tasks, a reference (`file.py:Name` or
-    `module:Name`), the same or a module alone, or the path of a program."""
+    """The part of env.name after the family: a listed task, a reference (`file.py:Name` or
+    `module:Name`), a reference or a module alone, or the path of a program."""
     references: tuple[str, ...] = ()
     """Options that are lists of references."""
     programs: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Family(NamedTuple):
 
 
 EDITOR = "editor"
-"""The task of game engines that waits for a game which the user starts."""
+"""The task of game engines for a game that the user starts."""
 FAMILIES = {
     "brax": Family(
         "purejaxppo.envs.brax",
@@ -297,7 +297,7 @@ def make(
         seed: of simulators that do not take a key.
         first: the number of the first environment, where this batch is one of several equal ones.
         evaluation: whole episodes with their true scores; the first of each environment counts.
-            Simulators on the host are at most as many as in training.
+            It has at most as many simulators on the host as training.
             Rows of a task of several agents are rounded up to whole worlds.
         film: pictures of simulators on the host will be requested.
 

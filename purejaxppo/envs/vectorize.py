@@ -134,7 +134,7 @@ class VectorEnv:
         return jax.vmap(convert)(action)
 
     def raw_step(self, state: VectorState, action) -> tuple[EnvState, TaskStep]:
-        """(tasks' states, TaskStep) [N, ...] of the next step, before its values are checked."""
+        """Returns (states, TaskStep) [N, ...] of the next step, before its values are checked."""
         _, step_key, _ = jax.random.split(state.key, 3)
         return self._advance(step_key, state.task, action)
 

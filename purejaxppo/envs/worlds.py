@@ -272,11 +272,11 @@ class WorldsEnv:
         return WorldsState(worlds, alive), step
 
     def raw_step(self, state: WorldsState, action) -> tuple[EnvState, TaskStep]:
-        """The same of the worlds, in JAX, before their values are checked: [W, ...]."""
+        """See `VectorEnv.raw_step`; the rows are worlds, [W, ...]."""
         return cast("VectorEnv", self.worlds).raw_step(state.worlds, self._joint(action))
 
     def _joint(self, action):
-        """Actions [N, ...] of all rows as the worlds', [W, ...]."""
+        """Actions [N, ...] of all rows as joint actions of worlds, [W, ...]."""
         return jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
 
     def _rows(self, obs) -> dict[str, Any]:

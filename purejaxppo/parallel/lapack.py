@@ -1,8 +1,8 @@
 """LAPACK on several CPU devices, which can block forever before jaxlib 0.11.1.
 
 A call for a batch of matrices (Cholesky, QR, eigh, LU) holds a thread of XLA's pool while other
-threads compute its parts. If as many devices call it as the pool has threads, all threads wait. A
-pool with more threads than devices avoids this, but slows down programs without LAPACK by a fifth.
+threads compute its parts. If as many devices call it as the pool has threads, all threads wait
+forever. More threads than devices avoid this, but slow down programs without LAPACK by a fifth.
 """
 
 import functools
@@ -26,7 +26,7 @@ BATCHED = re.compile(r'custom_call @lapack_[^\n]*num_batch_dims = "[1-9]')
 
 
 class TooFewThreadsError(ValueError):
-    """A program that can block on its devices."""
+    """A program that can hang on its devices."""
 
 
 def can_block() -> bool:

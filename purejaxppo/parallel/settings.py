@@ -1,4 +1,4 @@
-"""Settings of JAX that cannot be used here."""
+"""Settings of JAX that purejaxppo does not support."""
 
 from typing import Any, NamedTuple
 
@@ -26,24 +26,24 @@ NEVER = {
 AHEAD_OF_TIME = {
     "jax_disable_jit": Refused((True,), "programs are compiled ahead of time"),
 }
-"""Settings that no program can use which is compiled before its first call."""
+"""Settings that do not work with programs that are compiled before their first call."""
 IN_RUNS = AHEAD_OF_TIME | {
     "jax_debug_infs": Refused((True,), "the state of a run holds infinity before the first update"),
 }
 PURE = {
     "jax_debug_nans": Refused((True,), "learning curves hold NaN where no episode ended"),
 }
-"""Settings that `make_train` cannot use."""
+"""Settings that do not work with `make_train`."""
 
 
 def check_settings(also: dict[str, Refused] | None = None) -> None:
     """Check that JAX's settings can be used.
 
     Args:
-        also: settings that cannot be used either, besides `NEVER`.
+        also: further settings to reject, in addition to `NEVER`.
 
     Raises:
-        ValueError: names the variable.
+        ValueError: a setting has an unsupported value; the error names its variable.
     """
     for name, (values, reason) in (NEVER | (also or {})).items():
         value = getattr(jax.config, name)

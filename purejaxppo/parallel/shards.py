@@ -60,7 +60,7 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 def use_compilation_cache() -> None:
     """Stores compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR.
 
-    A user without a home folder, or with one that cannot be written, compiles each time.
+    Without a home folder that can be written, each process compiles its programs.
     """
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         try:
@@ -69,7 +69,7 @@ def use_compilation_cache() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
-        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        except (OSError, RuntimeError) as error:  # RuntimeError: home folder not found
             log.debug("compiled programs are not stored: %s", error)
             return
         jax.config.update("jax_compilation_cache_dir", str(folder))

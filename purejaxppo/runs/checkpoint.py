@@ -44,14 +44,14 @@ log = logging.getLogger("purejaxppo")
 T = TypeVar("T")
 
 UNFINISHED = ".orbax-checkpoint-tmp"
-"""End of the name of a save that is being written."""
+"""Suffix of the folder of a checkpoint that is being written."""
 OLD_BEST = "best"
 """Folder of the best agent of a run of version 0.1 that trained alone."""
 ITEMS = ("agent", "train", "progress", "best")
 CHECKSUMS = "checksums"
 """Key of the checksums among the saved counters; version 0.2 did not write it."""
 ZARR = "/.zarray"
-"""End of the key under which tensorstore stores the description of an array."""
+"""Suffix of the keys under which tensorstore stores the descriptions of arrays."""
 
 
 class DamagedError(ValueError):
@@ -69,7 +69,7 @@ class Saved:
     Attributes:
         folder: its folder, named after its environment steps.
         progress: its counters.
-        checksums: by item and array, "agent.params.w"; None if it was saved without.
+        checksums: by item and array, "agent.params.w"; None if version 0.2 saved it.
         alone: True for an agent of version 0.1, saved without an axis of members.
     """
 
@@ -102,7 +102,7 @@ class Saved:
         return saved or (self.folder / "best").is_dir()
 
     def arrays(self, item: str) -> dict[str, np.ndarray]:
-        """Reads all arrays of an item by name, and compares their checksums; keys as their data.
+        """Reads all arrays of an item by name, and compares checksums; random keys as their data.
 
         Raises:
             DamagedError: they cannot be read, or were changed.
@@ -130,7 +130,7 @@ class Saved:
 
         Raises:
             DamagedError: as `arrays`.
-            ValueError: they do not fit.
+            ValueError: the arrays do not fit the template.
         """
         return _placed(self.arrays(item), template, self.folder)
 
@@ -138,15 +138,15 @@ class Saved:
 class Checkpoints:
     """The checkpoints of one run folder, for the run that trains in it.
 
-    Opening them reads the last one. If it is damaged, it is renamed, and the newest whole one takes
-    its place. Process 0 chooses for all.
+    The constructor reads the newest checkpoint. If it is damaged, it is renamed, and the newest
+    intact one is used instead. Process 0 chooses for all.
 
     Args:
-        run_dir: the run's folder; its `checkpoints/` holds the last ones by environment steps.
-        keep: number of the last checkpoints that stay on disk.
+        run_dir: the run's folder; `checkpoints/` in it has a folder per checkpoint, STEPS.
+        keep: number of the newest checkpoints that stay on disk.
 
     Raises:
-        ValueError: there are checkpoints, and all are damaged.
+        ValueError: all existing checkpoints are damaged.
     """
 
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
@@ -160,23 +160,23 @@ class Checkpoints:
             if processes.is_main():
                 self._remove_unfinished()
                 if _steps(self._folder):
-                    latest = self._newest_whole()
+                    latest = self._newest_intact()
         latest = processes.of_main(-1 if latest is None else latest)
         self._latest = None if latest < 0 else latest
         self._saving = False
         self._closing = contextlib.ExitStack()
         self._plain = self._closing.enter_context(_plain_path(self._folder))
-        # Where folders are created in the background, threads wait five minutes for one that cannot
-        # be created, and keep the process alive.
+        # If a folder that is created in the background cannot be created, threads wait for it for
+        # five minutes and keep the process alive.
         now = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(), async_options=now
         )
 
-    def _newest_whole(self) -> int:
-        """Chooses the newest whole checkpoint, and renames newer ones, which are damaged."""
+    def _newest_intact(self) -> int:
+        """Returns the steps of the newest intact checkpoint, and renames newer, damaged ones."""
         advice = "Use a backup, --clobber (deletes this run), or another --run_dir."
-        _, step, damaged = _first_whole(self._folder, lambda saved: saved.check(), advice)
+        _, step, damaged = _first_intact(self._folder, lambda saved: saved.check(), advice)
         if damaged:
             names = [self._set_aside(number).name for number in damaged]
             log.warning(
@@ -189,7 +189,7 @@ class Checkpoints:
         return step
 
     def _set_aside(self, step: int) -> Path:
-        """Renames a folder that is not a whole checkpoint; returns its new path."""
+        """Renames the folder of a damaged checkpoint; returns its new path."""
         folder, number = self._folder / str(step), 1
         target = folder.with_suffix(".damaged")
         while target.exists():
@@ -263,7 +263,7 @@ class Checkpoints:
         `template` gives the shapes, types and shardings of the state.
 
         Raises:
-            ValueError: it does not fit, in one sentence.
+            ValueError: the checkpoint does not fit the template.
         """
         saved = Saved.open(self._folder / str(self._latest))
         agent = saved.restore("agent", template.agent)
@@ -293,7 +293,7 @@ class Checkpoints:
         """Waits until saves in progress are on disk, and deletes old ones.
 
         Raises:
-            OSError: one of them could not be written.
+            OSError: a save could not be written.
         """
         with self._writing():
             self._checkpointer.wait_until_finished()
@@ -311,30 +311,30 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Names the folder in errors of writing, and removes unfinished saves after one.
+        """Names the folder in errors of writing, and removes unfinished saves after them.
 
         Raises:
-            OSError: one sentence.
+            OSError: in one sentence.
         """
         try:
             with writing_to(self._folder, Exception):
                 yield
         except OSError:
             self._latest, self._saving = self.finished(), False
-            for _ in range(10):  # threads of the save end a few moments later
+            for _ in range(10):  # threads of the save may still write for a short time
                 self._remove_unfinished()
                 time.sleep(0.1)
             raise
 
     def _remove_unfinished(self) -> None:
-        """Deletes folders of saves that did not end, as far as that is possible."""
+        """Deletes the folders of unfinished saves as far as possible."""
         for path in self._folder.glob(f"*{UNFINISHED}"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _damage(item: str) -> Iterator[None]:
-    """Turns any failure of reading an item inside into one sentence.
+    """Turns any failure to read an item into one sentence.
 
     Raises:
         DamagedError: the item cannot be read.
@@ -343,7 +343,7 @@ def _damage(item: str) -> Iterator[None]:
         yield
     except DamagedError:
         raise
-    except Exception as error:  # of orbax and tensorstore: of every kind
+    except Exception as error:  # orbax and tensorstore raise many classes
         log.debug("reading a checkpoint failed", exc_info=True)
         reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
         raise DamagedError(f"{item} cannot be read{reason}") from error
@@ -351,10 +351,10 @@ def _damage(item: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_path(folder: Path) -> Iterator[Path]:
-    """Yields a path of a folder that orbax and tensorstore can use.
+    """Yields a path to a folder that orbax and tensorstore can use.
 
-    Orbax looks for parts of a checkpoint by a glob pattern that begins with the folder's path, and
-    tensorstore takes a backslash for a slash: paths with such characters get a temporary symlink.
+    Orbax reads `[`, `*` and `?` in a path as a glob pattern, and tensorstore reads a backslash as a
+    slash. Paths with such characters are replaced by a temporary symlink.
     """
     path = str(folder.resolve())
     if re.fullmatch(r"[^\\*?\[\]\ud800-\udfff]*", path):
@@ -369,7 +369,7 @@ def _plain_path(folder: Path) -> Iterator[Path]:
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of an item by name.
 
-    Orbax reads them too, but if one is damaged, its unfinished reads of others print tracebacks.
+    Orbax could read them, but after a damaged array its unfinished reads print tracebacks.
     """
     context = ts.Context()
     store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
@@ -407,10 +407,10 @@ def _named(tree: Any) -> dict[str, Any]:
 
 
 def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
-    """Puts arrays on the devices of a template, in its tree.
+    """Puts arrays into the tree of a template, on its devices.
 
     Raises:
-        ValueError: names or shapes differ, in one sentence.
+        ValueError: names or shapes differ.
     """
     leaves = _named(template)
     shapes = {
@@ -429,7 +429,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:
-    """Puts an array on the devices of another one; each process takes its part."""
+    """Puts an array on the devices of another one; each process stores its part."""
     if _is_key(like):
         wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(like))
         return jax.jit(wrap, out_shardings=like.sharding)(array)
@@ -565,7 +565,7 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
             if not folder.is_dir():
                 raise DamagedError(f"{folder} was deleted by a run that is training") from error
             raise DamagedError(
-                f"{folder} is damaged ({error}). --checkpoint last takes the newest whole one."
+                f"{folder} is damaged ({error}). --checkpoint last uses the newest intact one."
             ) from error
     known = ["best"] * bool(old_best or _has_best(saves, last)) + ["last"] * bool(last)
     known += dict.fromkeys(str(s) for s in (*last, *old_best))
@@ -578,7 +578,7 @@ def _has_best(saves: Path, steps: list[int]) -> bool:
 
 
 def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np.ndarray]]:
-    """Reads the best or the last agent of the newest checkpoint in which it is whole."""
+    """Reads the best or the last agent from the newest checkpoint in which it is intact."""
     saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
 
     def read(saved: Saved) -> tuple[Saved, str, dict[str, np.ndarray]]:
@@ -587,7 +587,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
 
     folder = old if best and _steps(old) and not _has_best(saves, _steps(saves)) else saves
     advice = "Try --checkpoint last." if best else "Use a backup."
-    (saved, item, arrays), step, damaged = _first_whole(folder, read, advice)
+    (saved, item, arrays), step, damaged = _first_intact(folder, read, advice)
     if damaged:
         log.warning(
             "%s. Checkpoint %d is used instead, %s steps earlier.",
@@ -600,20 +600,20 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
     return saved, item, arrays
 
 
-def _first_whole(
+def _first_intact(
     folder: Path, read: Callable[[Saved], T], advice: str
 ) -> tuple[T, int, dict[int, str]]:
-    """Reads the newest whole checkpoint of a folder that has some.
+    """Reads the newest intact checkpoint of a folder that has checkpoints.
 
-    A run that trains meanwhile deletes old checkpoints: once there is a newer one, the list is read
-    again, and what could not be read before does not count as damaged.
+    A run that trains at the same time deletes old checkpoints. If there is a newer checkpoint after
+    a failure, the folder is listed again, and the failure does not count as damage.
 
     Returns:
-        The result of `read`, the steps of its checkpoint, and by the steps of newer ones the
-        reasons why these are damaged.
+        The result of `read`, the steps of its checkpoint, and the damage of newer checkpoints by
+        their steps.
 
     Raises:
-        ValueError: all are damaged.
+        ValueError: all checkpoints are damaged.
     """
     while True:
         steps, damaged = _steps(folder), dict[int, str]()
@@ -625,7 +625,7 @@ def _first_whole(
                     break
                 damaged[step] = str(error)
         else:
-            raise ValueError(f"{_described(folder, damaged)}. No whole one is left. {advice}")
+            raise ValueError(f"{_described(folder, damaged)}. No intact one is left. {advice}")
 
 
 def _described(folder: Path, damaged: dict[int, str]) -> str:

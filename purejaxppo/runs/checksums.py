@@ -49,7 +49,7 @@ def _sum(x: np.ndarray | jax.Array) -> int:
             continue
         part = np.asarray(shard.data)
         start = [cut.start or 0 for cut in shard.index]
-        # Below the last axis that is cut, elements are contiguous in the whole array.
+        # After the last axis that is sharded, elements are contiguous in the whole array.
         axis = max((i for i, n in enumerate(part.shape) if n < x.shape[i]), default=0)
         for row in np.ndindex(part.shape[:axis]):
             first = [*np.add(start[:axis], row), *start[axis:]]

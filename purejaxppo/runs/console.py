@@ -19,14 +19,14 @@ class Stopped(RuntimeError):
 
 
 class Printed:
-    """A text stream for output that nobody needs to read: what cannot be written is dropped.
+    """A text stream that drops output which cannot be written.
 
-    The reader of a pipe may have ended, the terminal may be closed, the disk may be full. None of
-    these ends a run. Characters that the stream cannot encode are replaced.
+    The reader of a pipe may have ended, the terminal may be closed, or the disk may be full. None
+    of these ends a run. Characters that the stream cannot encode are replaced.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        """Wraps a stream; Python has None for one that was closed before it started."""
+        """Wraps a stream; None: it was closed before Python started."""
         self.stream: Any = io.StringIO() if stream is None else stream
 
     def __getattr__(self, name: str) -> Any:
@@ -52,7 +52,7 @@ class Printed:
     def _dropping(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # nobody will ever read it: Python's own flush at exit, too
+        except BrokenPipeError:  # for good, and also when Python flushes it at exit
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), self.stream.fileno())
         except (OSError, ValueError):  # ValueError: it is closed
@@ -61,7 +61,7 @@ class Printed:
 
 def keep_printing() -> None:
     """Lets this process continue when its output cannot be written."""
-    for descriptor in range(3):  # a closed one would be the number of the next file that is opened
+    for descriptor in range(3):  # the next file would get the number of a closed one
         try:
             os.fstat(descriptor)
         except OSError:

@@ -35,7 +35,7 @@ def member_curves(rows: Iterable[Row], key: str) -> tuple[np.ndarray, np.ndarray
 
 
 def has_returns(rows: Iterable[Row]) -> bool:
-    """True if any row has a return to draw."""
+    """True if any row has a return."""
     keys = "charts/episodic_return", "eval/return_mean"
     return any(math.isfinite(row.get(key, math.nan)) for row in rows for key in keys)
 

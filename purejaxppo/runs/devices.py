@@ -26,12 +26,12 @@ def found(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
 
 
 def check_platforms(*, calls_lapack: bool = False) -> None:
-    """Check that JAX finds the devices that JAX_PLATFORMS asks for, and can use them.
+    """Check that JAX finds the devices of JAX_PLATFORMS and can use them.
 
     Starts JAX, with more threads for simulators that call LAPACK.
 
     Raises:
-        ValueError: it does not.
+        ValueError: JAX does not find them or cannot use them.
     """
     asked = os.environ.get("JAX_PLATFORMS", "")
     try:

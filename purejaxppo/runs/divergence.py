@@ -1,4 +1,4 @@
-"""Simulators that diverge: the value to blame, and messages about it."""
+"""Simulators that diverge: the first value that did, and messages about it."""
 
 from functools import partial
 from typing import Any, cast
@@ -19,12 +19,12 @@ from purejaxppo.types import AgentState, RolloutState, TrainState
 
 REMEDY = (
     f"Observations and rewards must be finite and within ±{plain(LARGEST)}: scale them, "
-    "or repair the simulator."
+    "or fix the simulator."
 )
 
 
 MOST_UPDATES = 5
-"""Updates in succession all of whose steps may diverge."""
+"""Number of successive updates in which every step diverges, after which a run stops."""
 
 
 def first_obs_value(state: TrainState) -> str:
@@ -67,7 +67,7 @@ def replayed_value(
 def _search(
     parts: Parts, agent: AgentState, state: RolloutState, key: Key, progress: Scalar
 ) -> tuple[Array, TaskStep]:
-    """Steps as `rollout.collect`: (True if any step diverges, the first that does, of one row)."""
+    """Steps as `rollout.collect` -> (any step diverged, one row of the first step that did)."""
     env = cast(VectorEnv, parts.env)
     key = split_keys(key).act
     state = parts.start(state, key, progress)
@@ -78,7 +78,7 @@ def _search(
         env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
         _, raw = env.raw_step(env_state, choice.env_action)
         env_state, out = env.step(env_state, choice.env_action)
-        bad = jnp.any(out.diverged.reshape(len(raw.reward), -1), axis=1)  # of worlds: any agent
+        bad = jnp.any(out.diverged.reshape(len(raw.reward), -1), axis=1)  # a world's: of any agent
         state, _ = record(state, state.obs, choice, env_state, out)
         return state, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))
 
@@ -89,12 +89,12 @@ def _search(
 
 
 def _names(path: Any) -> tuple[str, ...]:
-    """The names of a path of a pytree."""
+    """The keys of a path in a pytree, as text."""
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
 def warning(row: Row, value: str) -> str:
-    """The warning about a row of metrics of whose episodes too many diverged.
+    """The warning about a row of metrics with too many diverged episodes.
 
     Args:
         row: of one agent.
@@ -106,14 +106,14 @@ def warning(row: Row, value: str) -> str:
 
 
 def all_diverged(value: str, updates: int, saved: int | None) -> str:
-    """The error of a run all of whose steps diverge.
+    """The error of a run in which every step diverges.
 
     Args:
         value: one that diverged; "" if it is unknown.
         updates: number of updates in succession in which all steps diverged.
-        saved: environment steps of the last save, None if there is none.
+        saved: environment steps of the last checkpoint; None without one.
     """
-    kept = f"the save at {saved:,} steps is kept" if saved else "nothing was saved"
+    kept = f"the checkpoint at {saved:,} steps is kept" if saved else "nothing was saved"
     return f"every step of {updates} updates diverged: {_reason(value)}; {kept}. {REMEDY}"
 
 

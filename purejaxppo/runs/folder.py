@@ -104,11 +104,11 @@ def run_folder(run_dir: Path, *, clobber: bool, ours: Sequence[str] = OURS) -> I
 
 @contextlib.contextmanager
 def writing_to(place: str | Path, kind: type[Exception] = OSError) -> Iterator[None]:
-    """Names the place in an error of writing to it, in which it may be missing.
+    """Names the place in errors of writing to it, because some errors do not.
 
     Args:
         place: a file or folder.
-        kind: the errors to look at; those without the text of a system error pass unchanged.
+        kind: class of these errors; those without the text of a system error are not changed.
 
     Raises:
         OSError: "PLACE cannot be written (no space left on device)".
@@ -167,9 +167,9 @@ def code_of(folder: str | Path, configs: Sequence[Config]) -> list[str]:
             instead = f", and not of {change.original}: {_reason(change)}" if change else ""
             lines.append(f"{folder} runs code of {file}{instead}")
         evaluated = replace(config.env, options={**config.env.options, **config.eval.options})
-        begun = [registry.started(config.env), registry.started(evaluated)]
-        modules = imported_modules(config) + [module for one in begun for module in one.modules]
-        programs = [program for one in begun for program in one.programs]
+        started = [registry.started(config.env), registry.started(evaluated)]
+        modules = imported_modules(config) + [module for one in started for module in one.modules]
+        programs = [program for one in started for program in one.programs]
         lines += [f"{folder} runs code of the module {_with_place(module)}" for module in modules]
         lines += [f"{folder} runs the program {program}" for program in programs]
     return list(dict.fromkeys(map(_printable, lines)))
@@ -187,12 +187,12 @@ def _with_place(module: str) -> str:
 
 
 def _printable(line: str) -> str:
-    """A line with escapes for characters that could hide a part of it on a terminal."""
+    """A line with escapes for characters that could hide parts of it in a terminal."""
     return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in line)
 
 
 def _reason(change: copies.Change) -> str:
-    """The reason for which a copy is used."""
+    """The reason why a copy is used."""
     first = change.files[0]
     itself = first == Path(change.original).name
     return "it has changed since" if itself else f"{first} next to it has changed since"

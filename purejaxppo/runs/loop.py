@@ -77,11 +77,11 @@ class TrainingLoop:
         self.no_curve = ""
         self._pending: Metrics | None = None
         self._gone: set[int] = set()  # members that are not finite any more
-        # Updates in succession without a gradient step, and those all of whose steps diverged.
+        # Successive updates without a gradient step, and those in which every step diverged.
         self._idle = np.zeros(len(self.members), int)
         self._barren = np.zeros(len(self.members), int)
         self._most_barren = min(MOST_UPDATES, self.intervals.total)
-        self._warned = False  # that many episodes diverge
+        self._warned = False  # True once a run has warned of diverged episodes
         self._sound = True  # False once the state is not finite: it is not saved then
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -115,7 +115,7 @@ class TrainingLoop:
         return state
 
     def _end(self, state: TrainState) -> None:
-        """Saves for the last time, and waits until everything is on disk."""
+        """Writes the last checkpoint, and waits until everything is on disk."""
         with self._between_chunks(state):
             self._save(state)
             self.checkpoints.wait()
@@ -156,7 +156,7 @@ class TrainingLoop:
             raise Stopped(f"{what.rstrip('.')}. {self._save_first(state)}") from error
 
     def _save_first(self, state: TrainState) -> str:
-        """Saves after a failure, as far as one process can; describes what is saved."""
+        """Saves after a failure if possible; returns a sentence about the last checkpoint."""
         try:
             if self._sound and not processes.is_distributed():
                 self._store(state)
@@ -169,7 +169,7 @@ class TrainingLoop:
         elif saved == steps:
             done, then = f"Saved at {steps:,} steps in {self.run_dir}", "resume"
         else:
-            done, then = f"The last save, at {saved:,} steps in {self.run_dir}, is intact", "resume"
+            done, then = f"The checkpoint at {saved:,} steps in {self.run_dir} is intact", "resume"
         return f"{done}. Fix the cause, then run the same command to {then}."
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
@@ -244,11 +244,11 @@ class TrainingLoop:
         return all_diverged(value, int(self._barren.min()), saved)
 
     def _warn(self, rows: list[Row], state: TrainState) -> None:
-        """Warns once of an agent of whose episodes too many diverge."""
+        """Warns of the first agent with too many diverged episodes, once per run."""
         for i, row in enumerate(rows):
             diverged = row["charts/diverged"]
             few = diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged)
-            if self._warned or few or not row["charts/finite"]:  # its own actions may be NaN
+            if self._warned or few or not row["charts/finite"]:  # the agent's actions may be NaN
                 continue
             name = f"agent {i} (seed {self.members[i].seed}): " if len(rows) > 1 else ""
             self.console.say(name + warning(row, self.programs.diverged_value(state, i)))
@@ -261,7 +261,7 @@ class TrainingLoop:
             names = ", ".join(f"{i} (seed {self.members[i].seed})" for i in sorted(gone))
             steps = f"{self.progress.env_steps:,} steps"
             self.console.say(
-                f"no score from {steps} on, since numbers are not finite or every step diverges: "
+                f"no score from {steps} on, because numbers are not finite or every step diverges: "
                 f"agent {names}"
             )
         self._gone = gone

@@ -100,7 +100,7 @@ class Programs:
         self._pool = ThreadPoolExecutor(3, "compile")
         self._depends = type(self).__name__, len(self.members), depends_on
         self.note = ""
-        """A line about the devices in use, "" if they are those that were given."""
+        """The reason why fewer devices are used than were given, "" if all are used."""
         self._use(devices)
         if not processes.is_distributed():
             self.avoid_hang()
@@ -108,8 +108,8 @@ class Programs:
     def avoid_hang(self) -> None:
         """Uses one device of each process where LAPACK could hang on more.
 
-        The constructor calls it for a process that is alone. Several call it together, once none of
-        them has failed: a failure before this collective would leave the others in it.
+        The constructor calls it in a run of one process. Several processes call it together, after
+        all constructors have succeeded: otherwise they would wait for one that failed.
         """
         if not any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
             return
@@ -124,7 +124,7 @@ class Programs:
                 self._use([first[index] for index in sorted(first)])
 
     def _use(self, devices: list[jax.Device]) -> None:
-        """Makes what depends on the devices."""
+        """Creates the attributes that depend on the devices."""
         self.devices = devices
         self.shards = Shards(self.config.num_shards, devices, len(self.members))
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
@@ -158,7 +158,7 @@ class Programs:
             return jax.block_until_ready(init.result()(self.key, self._ids))
 
     def _begin_init(self) -> Future:
-        """Begins to compile `init`, and others after it."""
+        """Starts to compile `init`, then the other programs."""
         init = self._job("init", lambda: self._init.lower(self.key, self._ids))
         self.begin()
         return init
@@ -273,11 +273,11 @@ class Programs:
     def diverged_value(self, state: TrainState, member: int) -> str:
         """Name a value that diverged in a member's environments; "" if it is unknown.
 
-        For simulators in JAX another rollout from the state is searched.
+        For simulators in JAX, it is searched in another rollout from the state.
         """
         if not self.facts.spec.restorable:
             return next((env.diverged_value for env in self._envs if env.diverged_value), "")
-        if processes.is_distributed():  # one process has a part of the state
+        if processes.is_distributed():  # each process has only a part of the state
             return ""
         try:
             here = jax.device_get((state.agent, state.update, state.rollout, state.key))

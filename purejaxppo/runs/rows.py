@@ -135,7 +135,7 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _row(names: Sequence[str], line: str) -> Row:
-    """Parses one line; raises ValueError or csv.Error if it is not a whole row of numbers."""
+    """Parses a line; raises ValueError or csv.Error if it is not a complete row of numbers."""
     if not line.endswith("\n"):
         raise ValueError("cut off")
     (cells,) = csv.reader([line])

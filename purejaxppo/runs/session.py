@@ -82,7 +82,7 @@ def writing(
                     check_outside(config, run_dir)
                 stack.enter_context(run_folder(run_dir, clobber=clobber))
                 if not (run_dir / CONFIG).is_file():
-                    # First, so that it is a run folder.
+                    # Written early: config.yaml marks a run folder.
                     notes = record_run(config, run_dir, members)
         with processes.raise_together():
             if not (run_dir / CONFIG).is_file():

@@ -89,7 +89,7 @@ class TensorBoardSink:
         step = int(row["global_step"])
         with writing_to(self._folder):
             for key, value in row.items():
-                if "/" in key and math.isfinite(value):  # tensorboardX warns of others
+                if "/" in key and math.isfinite(value):  # tensorboardX warns about others
                     self.writer.add_scalar(key, value, step)
 
     def close(self) -> None:
@@ -254,8 +254,8 @@ class LogFile(logging.FileHandler):
 def logs(config: Config, run_dir: Path) -> Iterator[None]:
     """Sends debug detail to the log file, if the config has one and this process writes.
 
-    After a save that failed, the threads of Orbax and TensorStore report a traceback each. The run
-    reports the reason in one sentence, and these go to the log file alone.
+    After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to the
+    log file, because the run reports the reason in one sentence.
     """
     ours, absl = logging.getLogger("purejaxppo"), logging.getLogger("absl")
     handler: logging.Handler = logging.NullHandler()
@@ -275,7 +275,7 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
     hook = sys.unraisablehook
 
     def without_late_results(lost: Any) -> None:
-        """Logs the error of a TensorStore result that comes after Orbax has given up a save."""
+        """Logs errors of TensorStore that arrive after Orbax has given up a save."""
         if str(lost.exc_value) == "Event loop is closed":
             absl.debug("a late result", exc_info=lost.exc_value)
         else:

@@ -76,7 +76,7 @@ class Writer(SummaryWriter):
         return self.file_writer
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes the value of each tag to an event file of its own."""
+        """Writes the value of each tag to a separate event file."""
         self._get_file_writer()
         for tag in tag_scalar_dict:
             folder = os.path.join(self.logdir, main_tag, tag)

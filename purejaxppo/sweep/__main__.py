@@ -75,7 +75,7 @@ def sweep(command: Command) -> int:
 def files_of(folder: Path, command: Command) -> dict[str, str]:
     """The Python files that a sweep uses, by name as the config writes them.
 
-    Other machines see the sweep's folder, and not always the originals.
+    Other hosts can read the sweep's folder, but not always the originals.
     """
     return copies.of_run(folder) if command.launcher == "local" else copies.copied(folder)
 

@@ -86,7 +86,7 @@ def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence
 
 
 def test_more_rows_or_updates_than_can_be_counted_are_refused():
-    with pytest.raises(ValueError, match="rollout_length = 2147483648 rows are"):
+    with pytest.raises(ValueError, match="rollout_length = 2147483648 must be"):
         Config().replace(**{"env.num_envs": 2**24, "ppo.rollout_length": 2**7})
     with pytest.raises(ValueError, match="needs 34359738368 updates of "):
         Config().replace(total_timesteps=2**50)

@@ -183,7 +183,7 @@ def test_at_most_ten_megabytes_are_copied_and_what_is_lacking_is_named(project, 
     assert "(9,000 kB)" in notes[0]
     assert notes[1] == (
         f"{tmp_path}/run/code lacks data files of {project}: a.bin (more than 10 MB in all). Keep "
-        f"that folder if your code reads them: the run uses it while it is unchanged."
+        f"that folder if your code reads them: the run uses it as long as it does not change."
     )
 
 
@@ -209,7 +209,7 @@ def test_a_folder_of_too_many_files_gives_only_those_that_the_code_names(
         (project / f"many/{i}.json").touch()
     folder, notes = copy(project, tmp_path / "run")
     assert names(folder) == SOURCES | {"robot.xml", "meshes/leg.stl"}
-    assert "it has more than 100 files or is slow to read, so that only files that tr" in notes[1]
+    assert "it has more than 100 files or is slow to read, so only the files that tr" in notes[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails to read")

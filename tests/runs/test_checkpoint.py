@@ -111,7 +111,7 @@ def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
         assert process.returncode == 2, err
         assert re.fullmatch(
             r"error: run/\S+ cannot be written \(no space left on device\)\. (Saved at \S+ steps in"
-            r" run|The last save, at \S+ steps in run, is intact)\. Fix the cause, then run the"
+            r" run|The checkpoint at \S+ steps in run is intact)\. Fix the cause, then run the"
             r" same command to resume\.\n",
             err,
         )
@@ -199,7 +199,7 @@ def test_the_only_checkpoint_damaged_ends_training_and_nothing_is_changed(
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert error_of(capsys) == (
         f"error: run/checkpoints: damaged checkpoint {last.name} (train cannot be read: "
-        f"no arrays found). No whole one is "
+        f"no arrays found). No intact one is "
         f"left. Use a backup, --clobber (deletes this run), or another --run_dir.\n"
     )
     assert contents("run") == before

@@ -29,7 +29,7 @@ from purejaxppo.spaces import Box, Discrete, diverged_value
 
 NO = jnp.array(False)
 REMEDY = (
-    "Observations and rewards must be finite and within ±1e10: scale them, or repair the simulator."
+    "Observations and rewards must be finite and within ±1e10: scale them, or fix the simulator."
 )
 
 

@@ -235,7 +235,7 @@ def a_run(saves, make_config):
     ("saves", "done"),
     [
         (Saves(), "Saved at 4,096 steps in runs/a"),
-        (Saves(9, before=2048), "The last save, at 2,048 steps in runs/a, is intact"),
+        (Saves(9, before=2048), "The checkpoint at 2,048 steps in runs/a is intact"),
         (Saves(9), "Nothing could be saved in runs/a"),
     ],
 )
@@ -267,7 +267,7 @@ def test_who_has_said_it_all_saves_nothing(make_config):
 def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
     run, _ = a_run(Saves(before=128), make_config)
     run._sound = False
-    said = "The last save, at 128 steps in runs/a, is intact"
+    said = "The checkpoint at 128 steps in runs/a is intact"
     with pytest.raises(Stopped, match=said), run._between_chunks("state"):
         raise FULL
 

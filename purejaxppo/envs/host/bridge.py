@@ -60,7 +60,7 @@ class Pool(Protocol):
         ...
 
     def begin(self, seeds: jax.Array) -> tuple[Token, Obs]:
-        """As `reset`, with a seed for each environment, of simulators that take one at a reset."""
+        """As `reset`, with a seed for each environment; not all simulators use it."""
         ...
 
     def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
@@ -240,8 +240,8 @@ class HostEnv:
     def begin(self, seeds) -> tuple[HostState, Obs]:
         """Starts an episode of each environment or world from its own seed.
 
-        Under vmap each member's environments have the seeds that they have alone. EnvPool's and
-        engines' simulators draw from the generators that they were started with instead.
+        Under vmap, the environments of each agent get the same seeds as without it. EnvPool and
+        game engines ignore them, and draw from the generators that they were started with.
         """
         return self._begun(*self._calls_of(self.spec.num_envs)[2](seeds))
 

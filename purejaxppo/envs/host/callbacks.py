@@ -36,7 +36,7 @@ def call(function: Callable, result: Any, *args: Any) -> Any:
         leaves = [np.asarray(buffer) for buffer in buffers]
         try:
             return returned.flatten_up_to(function(*structure.unflatten(leaves)))
-        except Exception as error:  # JAX turns the text into C, and the file names of the traceback
+        except Exception as error:  # JAX converts text and traceback; see `printable`
             raise RuntimeError(printable(error)) from None
 
     if jax.default_backend() != "cpu":

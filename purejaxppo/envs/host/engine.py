@@ -255,7 +255,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Waits a moment, then kills the processes of the group that are left."""
+    """Waits for a few seconds, then kills the remaining processes of the group."""
     _release(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(keeper.GRACE_SECONDS + 1.0)

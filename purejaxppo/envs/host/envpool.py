@@ -260,7 +260,7 @@ class EnvPool:
         return self.begin(jax.random.key_data(key))
 
     def begin(self, seeds):
-        """Every environment at a start, drawn from the pool's own seeds and not from `seeds`."""
+        """Resets every environment. The pool draws from its own seeds and ignores `seeds`."""
 
         def host_reset(seeds):
             del seeds

@@ -8,18 +8,18 @@ class MakeError(LoadError):
 
 
 LONGEST = 4000
-"""Largest number of characters of an error's text."""
+"""Largest number of characters in the text of an error."""
 
 
 def printable(error: Exception) -> str:
-    """The text of an error, of limited length and without characters that no encoding has.
+    """The text of an error, shortened and with escapes for lone surrogates.
 
-    JAX ends the process with a segmentation fault if the error of a callback has a lone surrogate,
-    which is part of any file name in another encoding.
+    The process crashes in JAX if the error of a callback, or a file name in its traceback, contains
+    a lone surrogate. Python decodes file names that are not UTF-8 to such characters.
     """
     try:
         text = str(error)
-    except Exception:  # of a class of the environment
+    except Exception:  # raised by the __str__ of a custom class
         text = type(error).__name__
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) > LONGEST:

@@ -17,8 +17,8 @@ from purejaxppo.envs.host.godot_wire import SHOWN, VERSION, Wire, WireError
 
 notice = logging.getLogger("purejaxppo")
 
-ASK_SECONDS = 1.0  # to send a connection the first messages, which its buffer holds
-MOST_WIRES = 64  # connections that have not answered; the oldest is dropped for a new one
+ASK_SECONDS = 1.0  # limit for sending the first messages, which fit into the buffer
+MOST_WIRES = 64  # connections without an answer; beyond it, the oldest is dropped
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Game:
             notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
 
     def connect(self) -> Layout:
-        """Waits for the game, and asks it for its spaces.
+        """Waits for the game, and requests its spaces.
 
-        Other programs may connect to the port, too: the game is the first that answers.
+        Other programs may also connect to the port: the first one that answers is the game.
 
         Raises:
             EngineError: it did not connect, or did not answer.
@@ -120,11 +120,11 @@ class Game:
         return self.layout
 
     def _answered(self, wires: list[Wire], seconds: float) -> Message | None:
-        """The description that one of the connections has sent; None if none has in `seconds`.
+        """Returns the description that a connection has sent; None after `seconds` without one.
 
         Args:
-            wires: connections that were asked and have not answered; new ones are added, and those
-                that close or send anything else are removed.
+            wires: connections without an answer yet; new ones are added, and those that close or
+                send anything else are removed.
             seconds: time limit.
         """
         sources: list[Any] = [self._server, *wires]
@@ -152,7 +152,7 @@ class Game:
 
     @contextlib.contextmanager
     def _dropped_after_error(self, wires: list[Wire], wire: Wire) -> Iterator[None]:
-        """Closes a connection that closes its end, or sends something else than a game."""
+        """Drops a connection after a `WireError`, with a warning."""
         try:
             yield
         except WireError as error:

@@ -80,7 +80,7 @@ class Wire:
         return self._next()
 
     def poll(self) -> dict[str, Any] | None:
-        """The next message if all of it has arrived.
+        """Returns the next message; None until all of it has arrived.
 
         Raises:
             WireError: as `receive`.
@@ -101,7 +101,7 @@ class Wire:
         return self._socket.fileno()
 
     def _missing(self) -> int:
-        """The bytes that may be read before the next message is whole, 0 if it is."""
+        """Number of bytes to read before checking again; 0 once the next message is complete."""
         read = self._read
         if len(read) < 4:
             return CHUNK
@@ -114,7 +114,7 @@ class Wire:
         return max(0, 4 + size - len(read))
 
     def _next(self) -> dict[str, Any]:
-        """Takes a whole message from what was read."""
+        """Removes a complete message from the bytes that were read, and returns it."""
         size = int.from_bytes(self._read[:4], "little")
         data = bytes(self._read[4 : 4 + size])
         del self._read[: 4 + size]

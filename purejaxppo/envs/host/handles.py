@@ -18,7 +18,7 @@ from purejaxppo.envs.host import keeper
 from purejaxppo.envs.host.worker import GRACE_SECONDS, Fault, serve
 
 MOST_PRINTED = 1_000_000
-"""Bytes that a worker's environments may print."""
+"""Number of bytes that the environments of a worker may print."""
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -201,10 +201,10 @@ class ProcessHandle(Handle):
 
 
 def copy(source: int, name: str) -> None:
-    """Copies a worker's output to stderr up to a limit; drops the rest, so that it never waits.
+    """Copies a worker's output to stderr up to a limit; drops the rest, so the worker never blocks.
 
     Args:
-        source: a pipe, which is closed at its end.
+        source: a pipe; it is closed when the output ends.
         name: of the worker, for the note in place of the rest.
     """
     left = MOST_PRINTED
@@ -269,7 +269,7 @@ class Guard:
         )
 
     def add(self, worker: ProcessHandle) -> None:
-        """Guards one more worker."""
+        """Adds a worker to those that the process kills."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%d\n" % worker.group)
         self._process.stdin.flush()

@@ -2,15 +2,15 @@
 
     python keeper.py LOG LARGEST_LOG COMMAND...
 
-starts a game, writes its output to a log, and ends with it. The exit code is the game's; 128 + n
-says that signal n ended the game, and 127 that the command was not found.
+starts a game, writes its output to a log, and ends with it. The exit code is the game's; it is
+128 + n if signal n ended the game, and 127 if the command was not found.
 
     python keeper.py --groups
 
 reads the ids of process groups, one per line, and kills those that are left when the trainer ends.
 
-Both import the standard library alone, so that they start within milliseconds. Standard input is a
-pipe that the trainer holds open: it closes when the trainer ends, however it ends.
+Both import only the standard library, to start within milliseconds. Standard input is a pipe that
+the trainer holds open: it closes when the trainer ends, even if it is killed.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 
-GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer has
+GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer
 PATROL_SECONDS = 0.05  # between checks that they have ended
 GROUPS = "--groups"
 
@@ -72,7 +72,7 @@ def keep(log: str, largest: int, command: list[str]) -> int:
 def copy(source, log: str, largest: int) -> None:
     """Writes lines to the log; one that has grown beyond `largest` bytes becomes `LOG.old`.
 
-    Lines that cannot be written, as on a full disk, are dropped: the game must never wait for them.
+    Lines that cannot be written, as on a full disk, are dropped: otherwise the game would block.
     """
     file = None
     for line in iter(lambda: source.readline(1 << 16), b""):
@@ -82,7 +82,7 @@ def copy(source, log: str, largest: int) -> None:
                 file = None
                 os.replace(log, f"{log}.old")
             if file is None:
-                file = open(log, "wb", buffering=0)  # noqa: SIM115 - it changes
+                file = open(log, "wb", buffering=0)  # noqa: SIM115 - closed above and at exit
             file.write(line)
 
 

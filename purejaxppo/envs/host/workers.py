@@ -119,7 +119,7 @@ class WorkerPool:
     def reset(self, seed: int | np.ndarray) -> Any:
         """Starts a new episode of every environment: a seed, or seeds [N] -> obs [N, ...].
 
-        With one seed environment i is seeded with seed + i. It draws its later episodes from its
+        With one seed, environment i is seeded with seed + i. It draws its later episodes from its
         own generator.
         """
         seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.asarray(seed)

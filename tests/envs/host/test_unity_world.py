@@ -230,7 +230,7 @@ def test_the_agents_of_a_lost_player_diverge():
 def test_two_ends_or_two_requests_of_an_agent_in_one_message_are_an_error(done):
     world = make_world()
     begin(world, agent(1))
-    with pytest.raises(ProtocolError, match="end or its request twice in one message"):
+    with pytest.raises(ProtocolError, match="two ends or two requests of one agent in a message"):
         world.read(output(agent(1, done=done), agent(1, done=done)))
 
 

@@ -177,9 +177,9 @@ class Behaviour:
         return agent_action(least, choice)
 
     def idle(self, info: Message) -> Message:
-        """The action of an agent that no policy acts for: zeros, and each branch's first choice.
+        """The action of an agent without a policy: zeros, and each branch's first allowed choice.
 
-        Choices that the agent's mask forbids are not taken: a game may not be able to play them.
+        A game may be unable to execute choices that the agent's mask forbids.
         """
         branches = np.split(self.allowed(info), np.cumsum(self.branches)[:-1])
         choice = [branch.argmax() for branch in branches if branch.size]

@@ -23,7 +23,7 @@ from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
 
 MOST_MESSAGES = 100
-"""Messages after which `probe` stops waiting for an agent that asks twice."""
+"""Number of messages after which `probe` no longer waits for a second request."""
 
 
 class Players:
@@ -214,8 +214,8 @@ class Players:
 def probe(player: Player, asked: Mapping[str, int]) -> Layout:
     """The slots that a player needs, from its first messages.
 
-    Agents with different decision steps are not all in the first message: the player is stepped
-    until an agent of each behaviour has asked twice, which is a whole decision period.
+    Agents with different decision steps are not all in the first message. So the player is stepped
+    for a whole decision period: until an agent of each behaviour has requested two decisions.
 
     Args:
         player: connected.
@@ -259,18 +259,18 @@ class Census:
     """The agents of a behaviour in a player's first messages."""
 
     def __init__(self, behaviour: Behaviour) -> None:
-        """No agents yet."""
+        """Starts without agents."""
         self.behaviour = behaviour
         self.asks: Counter[int] = Counter()
-        """How often each agent has asked, by id."""
+        """Number of decisions that each agent has requested, by id."""
         self._playing: set[int] = set()
         self._most = 0
 
     def add(self, infos: Iterable[Message]) -> None:
         """Adds the agents of a message, until a decision period is complete.
 
-        Later ids may be those of agents that were disabled and enabled again. Slots for them would
-        stay empty, and evaluations would count each as an episode with a return of 0.
+        Ids that appear later may be of agents that were disabled and enabled again. Slots for them
+        would stay empty, and evaluations would count each as an episode with a return of 0.
         """
         if self.complete:
             return
@@ -284,12 +284,12 @@ class Census:
 
     @property
     def complete(self) -> bool:
-        """True after a whole decision period: an agent has asked twice."""
+        """True after a whole decision period: an agent has requested two decisions."""
         return max(self.asks.values(), default=0) > 1
 
     @property
     def slots(self) -> int:
-        """The number of agents; the most at once if each is disabled after one decision."""
+        """The number of agents; if the period is incomplete, the largest number at once."""
         return max(len(self.asks) if self.complete else self._most, 1)
 
 

@@ -2,11 +2,11 @@
 
 Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
 the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
-its last one. An agent keeps its id over episodes, and has a new one only after it was disabled.
+its last one. An agent keeps its id over episodes, and gets a new one only after it was disabled.
 After an episode's end the slot is empty, until a row brings the first observation of the next
 episode. If the end and that observation are in one message, the terminal row has the true last
-observation and the player waits for a row, which brings the first one: the other agents, who have
-acted on the terminal row, are absent on the one after it.
+observation, and the player waits for one row, which brings the first observation. The other agents
+have acted on the terminal row, and are absent on the row after it.
 
 Nothing here imports JAX.
 """
@@ -82,7 +82,7 @@ class World:
         self.asking: list[Asking] = []
         self.chosen: dict[int, Message] = {}
         self.waiting: list[tuple[int, str, Message]] = []
-        """Agents to enter on the next row, since an episode ended in their slot on this one."""
+        """Agents that enter on the next row, because an episode ended in their slot on this row."""
         for slot in range(size):
             self.rows.clear(slot)
 
@@ -131,7 +131,7 @@ class World:
         asks = [(name, info) for name, info in infos if not info.done]
         self.asking = [Asking(name, info.id, info) for name, info in asks]
         if len(infos) != len({(info.id, info.done) for _, info in infos}):
-            raise ProtocolError("sent an agent's end or its request twice in one message")
+            raise ProtocolError("sent two ends or two requests of one agent in a message")
         for name, info in ends:
             self._continue(name, info)
         for name, info in asks:
@@ -183,7 +183,7 @@ class World:
             self.ended[slot] = True
 
     def _arrive(self, name: str, info: Message) -> None:
-        """Gives an agent an empty slot: if possible one without an end on this row, or its last."""
+        """Gives an agent an empty slot: first without an end on this row, then its last one."""
         slots = self.layout.slots(name)
         taken = set(self.slot_of.values())
         free = sorted(
