@@ -3,7 +3,7 @@
 #   make evaluate RUN_DIR=runs/hopper-s3         scores that run; make film films it again
 #   make sweep                                   compares learning rates on CartPole
 #   make train EXTRAS=brax,gymnax,render,cuda12  the same on a GPU
-#   make PYTHON=/path/to/python3.12 train        with this Python, and not the newest of 3.13, 3.12, 3.11
+#   make PYTHON=/path/to/python3.12 train        with this Python instead of the newest of 3.13, 3.12, 3.11
 
 PYTHON ?=
 VENV ?= .venv
@@ -70,7 +70,7 @@ test-apart: $(for_test) mpirun gpu-compiler
 	  eval "$(RUN) -m pytest -q -p randomly $$ARGS" -m \"$(ALL)\" "$$1"; \
 	  code=$$?; [ $$code -eq 0 ] || [ $$code -eq 5 ] || { echo "$$1 failed alone" >&2; exit 1; }' apart
 
-# Ten updates of five configs, bit for bit: against the stored hashes, or against BASE=/path/to/another/checkout.
+# Compares ten updates of five configs bit for bit with the stored hashes, or with BASE=/path/to/another/checkout.
 golden: $(for_test)
 	$(RUN) tests/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
@@ -95,7 +95,7 @@ mpirun:
 	fi
 
 # Godot 4 in .godot-engine, for tests and configs that play its games; other systems install it themselves.
-# GODOT_RL_PLUGIN names a checkout of godot_rl_agents_plugin, for the test that plays a game with it.
+# The test of the official plugin runs if GODOT_RL_PLUGIN is the path of a checkout of godot_rl_agents_plugin.
 godot:
 	tests/engines/install_godot.sh .godot-engine
 

@@ -69,7 +69,7 @@ def is_tunable(value: ast.expr | None) -> bool:
 
 
 def limits_text(value: ast.expr | None) -> str:
-    """The range of a `setting`, such as 1 to 2^16, as Markdown."""
+    """The range of a `setting` as Markdown, such as ", 1 to 2^16"."""
     keywords = value.keywords if isinstance(value, ast.Call) else []
     limits = {x.arg: ast.unparse(x.value).replace(" ** ", "^") for x in keywords}
     low, above, high = (limits.get(name) for name in ("low", "above", "high"))
