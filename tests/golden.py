@@ -171,7 +171,7 @@ def changed_hashes(stored: dict[str, str], new: dict[str, str]) -> list[str]:
 
 
 def processor() -> str:
-    """What compiled programs depend on: the processor's model, width of vectors and cores."""
+    """The processor's model, vector width and cores, on which compiled programs depend."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []

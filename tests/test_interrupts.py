@@ -132,7 +132,7 @@ def test_training_from_python_takes_sighup_and_gives_the_handlers_back():
 
 
 def test_a_signal_just_before_the_run_takes_signals_is_not_lost():
-    """The thread may read it when the run's own handler is installed, which never saw it."""
+    """The thread may read it after the run's handler is installed, which did not receive it."""
     code = """
 import os, signal
 from purejaxppo import interrupts

@@ -91,7 +91,7 @@ def assert_numbers(actual, recorded, name="run"):
 
 
 def read_config(path):
-    """The fields of a config file by dotted name, without those that are answered."""
+    """The fields of a config file by dotted name, without removed ones."""
     sections = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     flat = {}
     for section, value in sections.items():
@@ -129,13 +129,13 @@ def test_every_field_of_0_2_is_read_and_has_the_same_default(folder):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", [name for name in FIELDS if FIELDS[name]["others"]])
-def test_every_choice_of_a_field_of_0_2_is_taken(name):
+def test_every_choice_of_a_field_of_0_2_is_accepted(name):
     for value in FIELDS[name]["others"] if name not in ANSWERED else ():
         assert field_of(purejaxppo.Config().replace(**{name: value}), name) == value
 
 
 @pytest.mark.toy
-def test_removed_fields_and_flags_are_answered_in_one_sentence(folder):
+def test_removed_fields_and_flags_give_an_error_in_one_sentence(folder):
     for name, sentence in ANSWERED.items():
         value = FIELDS.get(name, {"default": ""})["default"]
         code, _, err = command("train", f"--{name}", *(() if value is False else (str(value),)))
@@ -150,14 +150,14 @@ def test_removed_fields_and_flags_are_answered_in_one_sentence(folder):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("line", NAMES["lines"], ids=lambda line: " ".join(line["words"][:5]))
-def test_every_command_line_of_0_2_is_taken(line, folder):
-    code, out, err = command(*without_answered(line["words"]))
+def test_every_command_line_of_0_2_is_accepted(line, folder):
+    code, out, err = command(*without_removed(line["words"]))
     assert code == line["code"], err
     assert line["output"] in out + err
 
 
-def without_answered(words):
-    """The words of a command line without flags that are answered, and without their values."""
+def without_removed(words):
+    """The words of a command line without removed flags and their values."""
     kept, keep = [], True
     for word in words:
         if word.startswith("--"):

@@ -152,7 +152,7 @@ def test_configs_are_copied_if_the_code_names_them(tmp_path):
     assert names(folder) == {"track.py", "robot.yaml", "a.toml"}
 
 
-def test_links_are_copied_as_files_but_none_to_hidden_ones(project, tmp_path):
+def test_links_are_copied_as_files_except_links_to_hidden_files(project, tmp_path):
     (tmp_path / "shared/deep").mkdir(parents=True)
     (tmp_path / "shared/deep/arm.stl").write_text("arm")
     (tmp_path / ".private").mkdir()
@@ -175,7 +175,7 @@ def test_links_are_copied_as_files_but_none_to_hidden_ones(project, tmp_path):
     assert not any(b"secret" in (folder / name).read_bytes() for name in names(folder))
 
 
-def test_at_most_ten_megabytes_are_copied_and_what_is_lacking_is_named(project, tmp_path):
+def test_at_most_ten_megabytes_are_copied_and_the_other_files_are_named(project, tmp_path):
     for name, size in (("robot.xml", 6_000_000), ("a.bin", 5_000_000), ("b.bin", 3_000_000)):
         (project / name).write_bytes(bytes(size))
     folder, notes = copy(project, tmp_path / "run")

@@ -72,7 +72,7 @@ print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
 
 
 def run(script, folder, *, timeout=120, **variables):
-    """What a script prints in a process of its own, on stdout and stderr."""
+    """Runs a script in a new process; returns its stdout and stderr."""
     env = {key: value for key, value in environment().items() if key != lapack.VARIABLE}
     return subprocess.run(
         [sys.executable, "-c", script],
@@ -119,7 +119,7 @@ def test_a_task_that_calls_lapack_uses_one_device_where_two_would_hang(tmp_path)
 
 
 @pytest.mark.toy
-def test_a_call_for_one_matrix_at_a_time_is_no_batch():
+def test_a_call_for_one_matrix_is_not_a_batch():
     def calls(function, *shape):
         return lapack.calls_batches(jax.jit(function).lower(np.ones(shape, np.float32)))
 

@@ -75,7 +75,7 @@ def test_evaluate_and_load_refuse_what_they_cannot_use(name, value, change, make
             load(tmp_path)
 
 
-def test_a_program_with_64_bits_can_import_the_package_and_is_told_the_variable():
+def test_a_program_with_64_bits_can_import_the_package_and_the_error_names_the_variable():
     code = (
         "import jax; jax.config.update('jax_enable_x64', True)\n"
         "import purejaxppo\n"
@@ -107,7 +107,7 @@ def test_a_variable_that_jax_cannot_read_is_one_sentence():
     )
 
 
-def test_one_of_several_processes_is_told_before_it_meets_the_others():
+def test_a_process_with_an_unsupported_setting_fails_before_it_meets_the_others():
     place = ["--coordinator", "127.0.0.1:9", "--num_processes", "2", "--process_id", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "purejaxppo", "train", "--env.name", "dummy/vector", *place],

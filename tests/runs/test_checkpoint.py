@@ -190,7 +190,7 @@ def test_a_checkpoint_that_does_not_fit_the_config_gets_one_sentence(finished_ru
     assert "does not fit the run's config.yaml" in error_of(capsys)
 
 
-def test_the_only_checkpoint_damaged_ends_training_and_nothing_is_changed(
+def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
     finished_run, config_file, capsys
 ):
     (last,) = Path("run/checkpoints").iterdir()

@@ -53,7 +53,7 @@ def test_characters_that_a_stream_does_not_have_are_replaced():
     assert raw.getvalue() == b"gr\\xf6\\xdfe: 1 +- 2 \\udcff\n"
 
 
-def test_a_run_says_on_without_a_reader(monkeypatch):
+def test_a_run_continues_without_a_reader_of_its_output(monkeypatch):
     """Rich would end the process."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -67,7 +67,7 @@ def test_a_run_says_on_without_a_reader(monkeypatch):
 
 
 def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path):
-    """What libraries print would end in metrics.csv."""
+    """Otherwise the output of libraries could end in metrics.csv."""
     script = (
         "from purejaxppo.commands import begin_process\n"
         "begin_process()\n"

@@ -122,7 +122,7 @@ total_timesteps: {12 * updates}
         (f"gymnasium/{__file__}:Market", "{workers: thread}", "observation[1] = -inf"),
     ],
 )
-def test_a_run_all_of_whose_steps_diverge_stops_with_a_value(
+def test_a_run_in_which_every_step_diverges_stops_and_names_a_value(
     name, options, value, config_file, capsys
 ):
     config_file.write_text(config_of(name, 40, options=options))
@@ -140,7 +140,7 @@ def test_a_run_all_of_whose_steps_diverge_stops_with_a_value(
     assert not Path("run/learning_curve.png").exists()
 
 
-def test_a_run_many_of_whose_episodes_diverge_says_so_once_and_goes_on(config_file, capsys):
+def test_a_run_with_many_diverged_episodes_warns_once_and_continues(config_file, capsys):
     config_file.write_text(config_of(f"jax/{__file__}:EveryThird", 6))
     assert train(config_file, "--run_dir", "run") == 0
     out, err = capsys.readouterr()
@@ -207,7 +207,7 @@ def test_a_simulator_in_jax_is_searched_for_the_value(env, value, make_config, m
         assert divergence.replayed_value(parts, state.agent, state.update, rollout, key) == ""
 
 
-def test_of_many_agents_one_that_only_diverges_has_no_score_and_the_others_go_on(
+def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
     tmp_path, make_config, capsys
 ):
     rare = {"eval": {"num_episodes": 0}, "checkpoint": CheckpointConfig(interval=48 * 20)}

@@ -209,13 +209,13 @@ def test_every_field_that_holds_references_is_read(field, given):
     assert imports("given") == [MODULE.format(folder=Path.cwd())]
 
 
-def test_every_family_that_accepts_any_name_says_what_its_names_start():
+def test_every_family_that_accepts_any_name_declares_the_kind_of_its_names():
     free = {name for name in registry.FAMILIES if hasattr(registry.adapter(name), "is_task")}
     assert free == {name for name, family in registry.FAMILIES.items() if family.names != "task"}
 
 
 @pytest.mark.parametrize("family", ["godot", "unity", "gymnasium", "pettingzoo"])
-def test_every_option_of_text_says_what_it_starts(family):
+def test_every_text_option_is_marked_if_it_starts_something(family):
     defaults = {"godot": godot, "unity": unity, "gymnasium": gymnasium, "pettingzoo": pettingzoo}
     texts = {key for key, x in defaults[family].DEFAULTS.items() if isinstance(x, str)}
     entry = registry.FAMILIES[family]

@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_old_one_kept(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_a_log_file_on_a_full_disk_ends_nothing(make_config, tmp_path, capfd):
+def test_a_log_file_on_a_full_disk_does_not_end_a_run(make_config, tmp_path, capfd):
     config = make_config(logging=LoggingConfig(log_file="debug.log"))
     with file_size_limit(4096), logs(config, tmp_path):
         for _ in range(100):

@@ -69,7 +69,7 @@ else:
 
 
 def test_a_file_name_in_another_encoding_does_not_crash_the_process():
-    """In the text of an error, and as the file of a traceback; JAX would end by SIGSEGV."""
+    """The name is in the error and in its traceback. JAX alone would crash with SIGSEGV."""
     done = subprocess.run([sys.executable, "-c", LONE_SURROGATE], env=environment(), check=False)
     assert done.returncode == 0
 

@@ -115,7 +115,7 @@ def test_a_log_is_kept_short(tmp_path):
 def test_a_game_never_waits_for_a_log_that_cannot_be_written(tmp_path):
     """A game blocks once the pipe that it prints into is full."""
     code = "import sys\nfor _ in range(80_000): print('a line of some length')\nsys.exit(3)"
-    (tmp_path / "game.log.old").mkdir()  # so that a long log cannot be renamed to it
+    (tmp_path / "game.log.old").mkdir()  # prevents that a long log is renamed to it
     engine = start(tmp_path, code)
     with pytest.raises(EngineError, match="ended with exit code 3"):
         engine.wait_for(time.sleep, "connect", 10.0)

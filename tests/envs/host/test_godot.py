@@ -136,7 +136,7 @@ STRANGERS = {
 
 
 @pytest.mark.toy
-def test_strangers_who_connect_first_are_dropped(caplog):
+def test_connections_that_are_not_the_game_are_dropped(caplog):
     port = free_port()
     config = EnvConfig(
         name="godot/editor", num_envs=2, options={"port": port, "timeout": 20.0, "restarts": 3}
@@ -187,7 +187,7 @@ def test_strangers_who_connect_first_are_dropped(caplog):
 
 
 @pytest.mark.toy
-def test_strangers_alone_do_not_hold_up_a_start(caplog):
+def test_connections_that_are_not_the_game_do_not_delay_the_timeout(caplog):
     port = free_port()
     config = EnvConfig(name="godot/editor", num_envs=2, options={"port": port, "timeout": 2.0})
 

@@ -114,7 +114,7 @@ def test_an_exported_game_plays_as_its_project(game, tmp_path):
 PLUGIN = os.environ.get("GODOT_RL_PLUGIN", "")
 
 
-@pytest.mark.skipif(not PLUGIN, reason="GODOT_RL_PLUGIN names no checkout of the official plugin")
+@pytest.mark.skipif(not PLUGIN, reason="GODOT_RL_PLUGIN is not set to a checkout of the plugin")
 @pytest.mark.parametrize("game", ["walk"], indirect=True)
 def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
     shutil.copytree(Path(PLUGIN) / "addons", Path(game) / "addons")

@@ -74,7 +74,7 @@ GAMES = {
 pytestmark = pytest.mark.xdist_group("processes")
 with_package = [
     pytest.mark.full,
-    pytest.mark.skipif(not PACKAGE, reason="MLAGENTS_PACKAGE names no folder of the package"),
+    pytest.mark.skipif(not PACKAGE, reason="MLAGENTS_PACKAGE is not set to a folder"),
     pytest.mark.skipif(not shutil.which("mcs"), reason="Mono's mcs is not installed"),
 ]
 

@@ -261,7 +261,7 @@ def test_an_agent_that_ends_between_its_decisions_keeps_its_slot():
     assert (out["terminated"], out["asked"]) == ([False, True], [False, False])
     out = row(world, [0.3, 0.4], agent(1, 1.5, reward=4.0, done=True))
     assert (out["sent"], out["reward"], out["terminated"]) == ({}, [4.0, 0.0], [True, False])
-    # What was paid before the first decision belongs to none.
+    # Rewards before the first decision belong to no decision.
     out = row(world, [0.5, 0.6], agent(2, 20.0, reward=0.5), agent(1, 10.0, reward=0.25))
     assert (out["sent"], out["reward"]) == ({}, [0.0, 0.0])
     assert (out["obs"], out["asked"]) == ([10.0, 20.0], [True, True])
