@@ -100,7 +100,7 @@ def test_sighup_is_ignored_under_nohup(words, busy):
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    if words:  # the first signal that is not ignored saves
+    if words:  # saves at the first signal that is not ignored
         time.sleep(0.3)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)

@@ -287,7 +287,7 @@ def _is_own(file: str) -> bool:
 def _module_of(path: Path) -> Any:
     """A Python file as a module, loaded again after the file has changed.
 
-    It is also the package of its folder, so that `from . import x` finds x.py next to it.
+    It is also the package of its folder: `from . import x` finds x.py next to it.
     """
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     name = f"purejaxppo_file_{path.stem}_{abs(hash(path))}_{digest}"

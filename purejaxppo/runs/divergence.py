@@ -50,7 +50,7 @@ def replayed_value(
 
     Args:
         parts: of the run.
-        agent: of one member.
+        agent: one agent of the run.
         update: number of updates so far, [].
         state: of the environments of one shard.
         key: of this shard.
@@ -110,7 +110,7 @@ def all_diverged(value: str, updates: int, saved: int | None) -> str:
 
     Args:
         value: one that diverged; "" if it is unknown.
-        updates: number of updates in succession in which all steps diverged.
+        updates: number of successive updates in which every step diverged.
         saved: environment steps of the last checkpoint; None without one.
     """
     kept = f"the checkpoint at {saved:,} steps is kept" if saved else "nothing was saved"

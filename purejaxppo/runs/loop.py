@@ -79,8 +79,8 @@ class TrainingLoop:
         self._gone: set[int] = set()  # members that are not finite any more
         # Successive updates without a gradient step, and those in which every step diverged.
         self._idle = np.zeros(len(self.members), int)
-        self._barren = np.zeros(len(self.members), int)
-        self._most_barren = min(MOST_UPDATES, self.intervals.total)
+        self._diverging = np.zeros(len(self.members), int)
+        self._most_diverging = min(MOST_UPDATES, self.intervals.total)
         self._warned = False  # True once a run has warned of diverged episodes
         self._sound = True  # False once the state is not finite: it is not saved then
 
@@ -175,15 +175,15 @@ class TrainingLoop:
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
         p, every = self.progress, self.intervals
         self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
-        barren = self._barren + metrics.updates * (metrics.episodes.diverged > 0)
-        self._barren = np.where(metrics.env_steps > 0, 0, barren)
+        diverging = self._diverging + metrics.updates * (metrics.episodes.diverged > 0)
+        self._diverging = np.where(metrics.env_steps > 0, 0, diverging)
         if self._pending is not None:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
         done = p.update * self.programs.steps_per_update
-        for row, idle, barren in zip(rows, self._idle, self._barren, strict=True):
-            row["charts/finite"] *= idle < MOST_IDLE and barren < self._most_barren
+        for row, idle, diverging in zip(rows, self._idle, self._diverging, strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE and diverging < self._most_diverging
         lost = self._lost(rows)
         self._sound = not lost
         evaluate = every.due(every.eval, p.update) and not lost
@@ -238,10 +238,10 @@ class TrainingLoop:
     def _reason(self, state: TrainState) -> str:
         """The message about a run with no agent left to train."""
         saved = self.checkpoints.latest()
-        if any(count < self._most_barren for count in self._barren):
+        if any(count < self._most_diverging for count in self._diverging):
             return what_was_lost(self.config, self.progress.env_steps, saved)
         value = self.programs.diverged_value(state, 0)
-        return all_diverged(value, int(self._barren.min()), saved)
+        return all_diverged(value, int(self._diverging.min()), saved)
 
     def _warn(self, rows: list[Row], state: TrainState) -> None:
         """Warns of the first agent with too many diverged episodes, once per run."""
@@ -378,7 +378,7 @@ class TrainingLoop:
                 closing.callback(self.sinks.pop().close)
 
     def _draw(self) -> None:
-        """Draws the learning curve; `no_curve` is the reason if there is none."""
+        """Draws the learning curve, or stores the reason for its absence in `no_curve`."""
         path, evaluated = self.run_dir / "learning_curve.png", self.config.eval.policy
         alike = len({member.ppo for member in self.members}) == 1
         size, seed = len(self.members), self.config.seed

@@ -271,7 +271,7 @@ class Programs:
         return next((env.failure for env in self._envs if env.failure), None)
 
     def diverged_value(self, state: TrainState, member: int) -> str:
-        """Name a value that diverged in a member's environments; "" if it is unknown.
+        """Name a value that diverged in the environments of an agent; "" if it is unknown.
 
         For simulators in JAX, it is searched in another rollout from the state.
         """

@@ -2,11 +2,11 @@
 
     python unity_engine.py --mlagents-port PORT --scenario NAME [--agents N] [--period N] ...
 
-It is the gRPC client, asks for decisions every `period` ticks and ends episodes between them. An
-agent keeps its id over episodes, so that its end and its next decision may be in one message; only
-one that pauses, as if it were disabled and enabled again, has a new id. Actions are matched with
-agents by their position, and it ends with an error where Unity would crash: when there are fewer or
-more actions than agents that asked.
+It is the gRPC client, requests decisions every `period` ticks and ends episodes between them. An
+agent keeps its id over episodes, so its end and its next decision may be in one message. Only an
+agent that pauses, as if it were disabled and enabled again, gets a new id. Actions are matched with
+agents by their position. Where Unity would crash, the game ends with an error: if there are fewer
+or more actions than agents that requested one.
 """
 
 import argparse

@@ -306,7 +306,7 @@ namespace Unity.MLAgents.CommunicatorObjects
     }
 }
 
-// Parts of the package that are left out: models inside of Unity, analytics, attributes as sensors.
+// Stubs for parts of the package that are left out: inference, analytics, sensors from attributes.
 
 namespace Unity.InferenceEngine
 {
