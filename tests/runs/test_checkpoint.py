@@ -314,6 +314,14 @@ def test_damage_of_any_file_gives_the_checkpoint_before_or_the_right_numbers(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_readable_arrays_of_another_checkpoint_count_as_damage(two):
+    run, state = two
+    older, newer = (run / "checkpoints" / str(step) / "agent" for step in (10, 20))
+    shutil.rmtree(newer)
+    shutil.copytree(older, newer)
+    assert resumed_at(run, state) == 10
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
