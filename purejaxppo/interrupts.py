@@ -1,6 +1,7 @@
 """Signal handling: the first Ctrl-C, SIGTERM or SIGHUP saves and exits, the second exits at once.
 
 A second SIGHUP is ignored, because the shell and the system each send one when a terminal closes.
+So is a second SIGTERM within a second: `timeout` sends one to the process and one to its group.
 A process that starts with SIGHUP ignored, as under nohup, continues to ignore it.
 
 Python runs signal handlers between two bytecode instructions, of which there are none while XLA
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -23,6 +25,8 @@ NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP"
 TAKEN = "stopping after this chunk, with a save; Ctrl-C once more ends at once"
 NOTHING_LOST = "what was saved before is as it was"
 FLUSH_SECONDS = 0.5
+REPEAT_SECONDS = 1.0
+"""Time after a SIGTERM in which another one is ignored."""
 PARTIAL: set[Path] = set()
 """Files that are being written, and are deleted when a signal ends the process."""
 _TAKERS: list["Interrupt"] = []
@@ -51,6 +55,7 @@ class Interrupt:
     def __init__(self) -> None:
         """Installs its signal handlers, if this is the main thread."""
         self.signal: str | None = None
+        self._since = 0.0
         self._old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in _not_ignored():
@@ -60,11 +65,21 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.take(number)
-        self._give_back(signal.SIGINT, signal.SIGTERM)
+        self._give_back(signal.SIGINT)
+        if not self.repeats(number):
+            self._give_back(signal.SIGTERM)
+            if number == signal.SIGTERM:
+                signal.raise_signal(number)
 
     def take(self, number: int) -> None:
         """Stores the first signal."""
-        self.signal = self.signal or signal.Signals(number).name
+        if self.signal is None:
+            self.signal, self._since = signal.Signals(number).name, time.monotonic()
+
+    def repeats(self, number: int) -> bool:
+        """True if a signal is the SIGTERM that was taken, or another one right after it."""
+        soon = time.monotonic() - self._since < REPEAT_SECONDS
+        return number == signal.SIGTERM and self.signal == "SIGTERM" and soon
 
     def restore(self) -> None:
         """Restores the previous signal handlers."""
@@ -108,17 +123,17 @@ def _leave_to_thread(number: int, frame: FrameType | None) -> None:
 
 def _hear(read: int) -> None:
     """Reads the numbers of signals from a pipe, and acts on them."""
-    taken = False
+    taken: Interrupt | None = None
     while number := os.read(read, 1):
         if number[0] not in NUMBERS:
             continue
-        if _TAKERS and not taken:
-            taken = True
-            _TAKERS[-1].take(number[0])  # the signal may be older than its handler
+        if _TAKERS and taken is None:
+            taken = _TAKERS[-1]
+            taken.take(number[0])  # the signal may be older than its handler
             if number[0] == signal.SIGINT:  # Ctrl-C
                 after_the_bar = "\n" if sys.stderr.isatty() else ""
                 _say(f"{after_the_bar}{TAKEN}")
-        elif not (taken and _is_hangup(number[0])):
+        elif taken is None or not (_is_hangup(number[0]) or taken.repeats(number[0])):
             _end(number[0])
 
 

@@ -93,6 +93,20 @@ def test_a_second_sighup_is_ignored_and_sigterm_then_ends(busy):
     assert err == "error: interrupted; what was saved before is as it was\n"
 
 
+def test_a_second_sigterm_ends_the_process_unless_it_follows_within_a_second(busy):
+    """timeout sends one SIGTERM to the process, and one to its group."""
+    process = busy("take")
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    assert process.poll() is None
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert err == "error: interrupted; what was saved before is as it was\n"
+
+
 @pytest.mark.parametrize("words", [(), ("take",)])
 def test_sighup_is_ignored_under_nohup(words, busy):
     process = busy(*words, prefix=["nohup"])
@@ -101,7 +115,7 @@ def test_sighup_is_ignored_under_nohup(words, busy):
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     if words:  # saves at the first signal that is not ignored
-        time.sleep(0.3)
+        time.sleep(1.2)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
@@ -121,6 +135,17 @@ interrupt.restore()
 print((signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM)) == before, flush=True)
 signal.raise_signal(signal.SIGHUP)
 """
+TWO_SIGTERMS = """
+import signal, time
+from purejaxppo import interrupts
+
+interrupt = interrupts.Interrupt()
+signal.raise_signal(signal.SIGTERM)
+signal.raise_signal(signal.SIGTERM)
+print(interrupt.signal, flush=True)
+time.sleep(1.1)
+signal.raise_signal(signal.SIGTERM)
+"""
 
 
 def test_training_from_python_takes_sighup_and_gives_the_handlers_back():
@@ -129,6 +154,14 @@ def test_training_from_python_takes_sighup_and_gives_the_handlers_back():
     )
     assert process.stdout == "SIGHUP True\nTrue\n"
     assert process.returncode == -signal.SIGHUP
+
+
+def test_training_from_python_ends_at_a_second_sigterm_unless_it_follows_within_a_second():
+    process = subprocess.run(
+        [sys.executable, "-c", TWO_SIGTERMS], check=False, capture_output=True, text=True
+    )
+    assert process.stdout == "SIGTERM\n"
+    assert process.returncode == -signal.SIGTERM
 
 
 def test_a_signal_just_before_the_run_takes_signals_is_not_lost():

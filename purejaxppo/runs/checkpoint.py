@@ -586,7 +586,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
         return saved, item, saved.arrays(item)
 
     folder = old if best and _steps(old) and not _has_best(saves, _steps(saves)) else saves
-    advice = "Try --checkpoint last." if best else "Use a backup."
+    advice = "Try --checkpoint last, or use a backup." if best else "Use a backup."
     (saved, item, arrays), step, damaged = _first_intact(folder, read, advice)
     if damaged:
         log.warning(
