@@ -236,6 +236,17 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     return Contents(sources, dict(sorted(data.items())), lacking)
 
 
+def is_output(path: Path) -> bool:
+    """True for the file that this process prints to, as of `train > log.txt`."""
+    for number in (1, 2):
+        try:
+            if os.path.samestat(path.stat(), os.fstat(number)):
+                return True
+        except OSError:  # it is closed
+            continue
+    return False
+
+
 def read_up_to(path: Path, size: int, most: int) -> bytes | None:
     """Reads a file of `size` bytes; None if it has more than `most`."""
     if size > most:
@@ -276,7 +287,7 @@ class Search:
                         real.add(path.resolve())
                         put = waiting.appendleft if path.name in self.names else waiting.append
                         put(path)
-                    elif path.is_file() and path.suffix not in CODE_SUFFIXES:
+                    elif path.is_file() and not (path.suffix in CODE_SUFFIXES or is_output(path)):
                         found.append((path, path.stat().st_size))
                 except (OSError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
                     self._report(path, error)

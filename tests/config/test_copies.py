@@ -2,9 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.children import environment
 
 from purejaxppo.config import copies, references
 
@@ -150,6 +153,23 @@ def test_configs_are_copied_if_the_code_names_them(tmp_path):
     (tmp_path / "train.yml").write_text("1")
     folder, _ = copy(tmp_path, tmp_path / "run")
     assert names(folder) == {"track.py", "robot.yaml", "a.toml"}
+
+
+def test_the_redirected_output_of_a_run_is_not_data(tmp_path):
+    (tmp_path / "walk.py").write_text("SPEED = 1")
+    code = "import sys; from pathlib import Path; from purejaxppo.config import copies; "
+    code += "print(copies.add(Path('run'), {'walk.py': Path('walk.py')}), file=sys.stderr)"
+    with (tmp_path / "train.txt").open("w") as output:
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    assert process.stderr == "[]\n"
 
 
 def test_links_are_copied_as_files_except_links_to_hidden_files(project, tmp_path):
