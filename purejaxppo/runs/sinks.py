@@ -250,6 +250,18 @@ class LogFile(logging.FileHandler):
             super().close()
 
 
+def not_of_a_save(record: logging.LogRecord) -> bool:
+    """False for errors of a failed save that nothing has waited for; logs them as debug detail.
+
+    asyncio reports them when they are garbage-collected, which can be after the run.
+    """
+    text = record.getMessage()
+    if "orbax" not in text and "ocdbt" not in text:
+        return True
+    logging.getLogger("purejaxppo").debug("a late error of a save: %s", text)
+    return False
+
+
 @contextlib.contextmanager
 def logs(config: Config, run_dir: Path) -> Iterator[None]:
     """Sends debug detail to the log file, if the config has one and this process writes.
@@ -272,6 +284,7 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
         ours.propagate = False  # absl, which Orbax imports, lets the root logger print everything
     absl.addHandler(handler)
     absl.propagate = False
+    logging.getLogger("asyncio").addFilter(not_of_a_save)
     hook = sys.unraisablehook
 
     def without_late_results(lost: Any) -> None:

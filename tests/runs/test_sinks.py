@@ -165,3 +165,12 @@ def test_damaged_rows_are_left_out_with_a_warning_and_the_others_kept(damage, tm
     caplog.clear()
     assert read_csv(path) == [*rows, {"global_step": 30, "update": 3, "charts/a": 2.0}]
     assert caplog.messages == []
+
+
+def test_late_errors_of_a_failed_save_are_not_printed(make_config, tmp_path, caplog):
+    asyncio = logging.getLogger("asyncio")
+    with logs(make_config(), tmp_path):
+        pass
+    asyncio.error("Task exception was never retrieved\nfuture: <Task orbax/checkpoint>")
+    asyncio.error("Task exception was never retrieved\nfuture: <Task own.py>")
+    assert [record.getMessage()[-8:] for record in caplog.records] == [" own.py>"]
