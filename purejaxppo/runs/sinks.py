@@ -255,7 +255,7 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
 
     asyncio reports them when they are garbage-collected, which can be after the run.
     """
-    text = record.getMessage()
+    text = logging.Formatter().format(record)  # with the traceback
     if "orbax" not in text and "ocdbt" not in text:
         return True
     logging.getLogger("purejaxppo").debug("a late error of a save: %s", text)

@@ -172,5 +172,11 @@ def test_late_errors_of_a_failed_save_are_not_printed(make_config, tmp_path, cap
     with logs(make_config(), tmp_path):
         pass
     asyncio.error("Task exception was never retrieved\nfuture: <Task orbax/checkpoint>")
+    trace = {}
+    exec(compile("def save(): raise OSError(28, 'No space')", "orbax/path.py", "exec"), trace)
+    try:
+        trace["save"]()
+    except OSError as error:
+        asyncio.error("Future exception was never retrieved", exc_info=error)
     asyncio.error("Task exception was never retrieved\nfuture: <Task own.py>")
     assert [record.getMessage()[-8:] for record in caplog.records] == [" own.py>"]
