@@ -1,5 +1,6 @@
 """Runs as a user makes them: finished, changed, clobbered, evaluated."""
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -16,8 +17,9 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
 from purejaxppo.evaluation import evaluate
+from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.folder import run_folder
-from purejaxppo.runs.resume import moved_schedules
+from purejaxppo.runs.resume import changes, eval_settings, moved_schedules
 from purejaxppo.runs.rows import read_csv
 
 
@@ -223,3 +225,98 @@ def test_the_command_that_a_run_prints_at_its_end_evaluates_it(config_file, caps
     words = [*shlex.split(printed), "--episodes", "2"]
     found = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "2 episodes: return " in found
+
+
+STEADY = '''
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.spaces import Box
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Pays `pay` at every step and never ends."""
+
+    pay: float = 1.0
+    max_episode_steps: int = 0
+    observation = Box((1,))
+    action = Box((1,), -1.0, 1.0)
+    cheap_reset = True
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step(self, key, state, action):
+        no = jnp.array(False)
+        return state, TaskStep(state, jnp.float32(self.pay), no, no)
+'''
+
+
+@pytest.fixture
+def steady(config_file):
+    """A function: flags -> the lines of a run of `Steady`, whose returns are pay x steps."""
+    Path("steady.py").write_text(STEADY)
+    few = ("--eval.num_episodes", 2, "--ppo.num_epochs", 1, "--num_shards", 1, "--num_seeds", 2)
+
+    def run(capsys, steps, *flags):
+        named = ("--env.name", "jax/steady.py:Steady", "--run_dir", "run")
+        assert train(config_file, *named, *few, "--total_timesteps", steps, *flags) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def best_of_run():
+    """The counters of the last checkpoint of `run`."""
+    checkpoints = Checkpoints(Path("run"))
+    checkpoints.close()
+    return checkpoints.progress()
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("version", ["this", "0.2"])
+def test_best_agent_is_evaluated_again_when_evaluation_settings_change(version, steady, capsys):
+    steady(capsys, 256, "--eval.max_steps", 10)
+    assert best_of_run().member_best == [10.0, 10.0]
+    if version == "0.2":  # which stored neither the settings nor checksums
+        for path in Path("run/checkpoints").glob("*/progress/metadata"):
+            counters = json.loads(path.read_text())
+            del counters["checksums"], counters["eval_settings"]
+            path.write_text(json.dumps(counters))
+    lines = steady(capsys, 512, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
+    (again,) = [line for line in lines if "evaluated again" in line]
+    assert again == (
+        "eval.options changes from {} to {'pay': 2.0}, eval.max_steps changes from 10 to 4: the "
+        "best agent so far was evaluated again, with return 8.000 (before: 10.0)"
+    )
+    assert best_of_run().member_best == [8.0, 8.0]
+    assert best_of_run().member_best_steps == best_of_run().member_steps
+    lines = steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", 2.0)
+    assert not any("evaluated again" in line for line in lines)
+
+
+@pytest.mark.toy
+def test_best_agent_is_kept_without_evaluations_and_where_new_settings_break_it(steady, capsys):
+    steady(capsys, 256, "--eval.max_steps", 10)
+    steps = best_of_run().member_best_steps
+    steady(capsys, 512, "--eval.num_episodes", 0)
+    assert best_of_run().member_best == [10.0, 10.0]
+    assert best_of_run().member_best_steps == steps
+    lines = steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", "1e30")
+    assert sum("diverged episodes for a mean return (before: 10.0)" in line for line in lines) == 1
+    assert best_of_run().member_best_steps == steps
+    assert list(Path("run/checkpoints").glob("*/best"))
+    assert best_of_run().eval_settings["eval.max_steps"] == 4
+
+
+def test_every_setting_of_evaluations_but_their_interval_belongs_to_a_score(make_config):
+    config = make_config()
+    names = {f"eval.{field.name}" for field in dataclasses.fields(config.eval)}
+    assert eval_settings(config).keys() == names - {"eval.interval"}
+    other = make_config(eval={"num_episodes": 5, "stochastic": True})
+    assert changes(eval_settings(config), eval_settings(other)) == (
+        "eval.num_episodes changes from 32 to 5, eval.stochastic changes from False to True"
+    )

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 
 from purejaxppo.agents import optimizers, schedules
+from purejaxppo.config.files import load_config
+from purejaxppo.config.hints import number
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.interrupts import Interrupt
@@ -20,10 +22,12 @@ from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.console import Console, Stopped, message_of
 from purejaxppo.runs.curves import has_returns, plot_returns
 from purejaxppo.runs.divergence import MOST_UPDATES, all_diverged, warning
+from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.not_finite import NotFiniteError, what_was_lost
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
+from purejaxppo.runs.resume import changes, eval_settings
 from purejaxppo.runs.rows import (
     COLUMNS,
     MEMBER_COLUMNS,
@@ -306,10 +310,8 @@ class TrainingLoop:
     def _evaluate(self, state: TrainState) -> list[Row]:
         """Evaluates each member; returns their numbers, and stores those that are better."""
         p = self.progress
-        key = self.programs.eval_key(p.update)
-        returns, lengths = jax.device_get(self.programs.evaluate(state.agent, key))
-        above = self.programs.facts.success_above
-        rows = [eval_row(*pair, above) for pair in zip(returns, lengths, strict=True)]
+        self._update_best()
+        rows = self._eval_rows(state.agent)
         scores = [row["eval/return_mean"] for row in rows]
         better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
         for i in np.flatnonzero(better):
@@ -317,6 +319,37 @@ class TrainingLoop:
         best_so_far = state.agent if self.best is None else self.best
         self.best = self.programs.keep_better(np.asarray(better), best_so_far, state.agent)
         return rows
+
+    def _eval_rows(self, agent: AgentState) -> list[Row]:
+        """Evaluates each member of `agent`, with the episodes of the current update."""
+        key = self.programs.eval_key(self.progress.update)
+        returns, lengths = jax.device_get(self.programs.evaluate(agent, key))
+        above = self.programs.facts.success_above
+        return [eval_row(*pair, above) for pair in zip(returns, lengths, strict=True)]
+
+    def _update_best(self) -> None:
+        """Evaluates the best agents again if the evaluation settings have changed since.
+
+        An agent without a score under the new settings keeps its place until another one has one.
+        """
+        p, settings = self.progress, eval_settings(self.config)
+        changed, before = changes(p.eval_settings, settings), p.best_return
+        p.eval_settings = settings
+        if self.best is None or before is None or not changed:
+            return
+        scores = [row["eval/return_mean"] for row in self._eval_rows(self.best)]
+        p.member_best = [
+            None if best is None else (-math.inf if math.isnan(score) else score)
+            for best, score in zip(p.member_best, scores, strict=True)
+        ]
+        after = "too many diverged episodes for a mean return"
+        if all(score != -math.inf for score in p.member_best):
+            assert p.best_return is not None
+            after = f"return {number(p.best_return)}"
+        self.console.say(
+            f"{changed}: the best agent so far was evaluated again, with {after} (before: "
+            f"{number(before)})"
+        )
 
     def _save(self, state: TrainState) -> None:
         """Begins a save, and tells the callbacks; neither if these steps are saved already."""
@@ -348,6 +381,9 @@ class TrainingLoop:
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""
         state, self.best, self.progress = self.checkpoints.restore(self._savable(template))
+        if self.best is not None and not self.progress.eval_settings:  # saved by version 0.2
+            saved = load_config(self.run_dir / CONFIG, saved=True)
+            self.progress.eval_settings = eval_settings(saved)
         return state if self.restorable else state.replace(rollout=template.rollout)
 
     def open_sinks(self) -> None:

@@ -17,6 +17,8 @@ class Progress:
     """Best evaluations."""
     member_best_steps: list[int] = dataclasses.field(default_factory=list)
     """Environment steps at the best evaluations."""
+    eval_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the best evaluations, by dotted name; {} before the first one."""
 
     @classmethod
     def of(cls, size: int) -> "Progress":
@@ -25,11 +27,15 @@ class Progress:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Progress":
-        """Reads a save's counters; version 0.1 had no lists for an agent that trained alone."""
+        """Reads the counters of a checkpoint.
+
+        Version 0.1 had no lists for an agent that trained alone, and 0.2 no `eval_settings`.
+        """
         if not saved["member_steps"]:
             keys = ("env_steps", "best_return", "best_env_steps")
             names = ("member_steps", "member_best", "member_best_steps")
             saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
+        saved = {"eval_settings": {}} | saved
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 
     @property

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from purejaxppo.agents import schedules
 from purejaxppo.config import copies, references
 from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.run_files import texts_of, with_copies
 from purejaxppo.config.schema import Config
+from purejaxppo.program_keys import WITHOUT_EFFECT
 from purejaxppo.runs.folder import CONFIG
 
 
@@ -40,6 +42,24 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     return with_copies(config, copies.of_run(run_dir)), [
         f"{key} changes from {_show(before[key])} to {_show(after[key])}" for key in tunable
     ]
+
+
+def eval_settings(config: Config) -> dict[str, Any]:
+    """Returns the settings that an evaluation's score depends on and that a resume may change."""
+    return {
+        name: value
+        for name, value in flatten(config).items()
+        if name.startswith("eval.") and name not in WITHOUT_EFFECT
+    }
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Describes the settings that differ, by dotted name; "" if all are equal."""
+    return ", ".join(
+        f"{name} changes from {_show(before.get(name))} to {_show(value)}"
+        for name, value in after.items()
+        if before.get(name) != value
+    )
 
 
 def unknown_objects(config: Config, run_dir: Path) -> list[str]:
