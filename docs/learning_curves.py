@@ -26,7 +26,7 @@ SUITES = {
         for name in ("hopper", "walker2d", "halfcheetah", "reacher", "inverted_pendulum")
     )
 }
-"""Suites whose tasks have 5 seeds each."""
+"""Suites by name, and the configs of their tasks."""
 RESAMPLES, COVERAGE = 2_000, 0.95
 COLUMNS = 4
 
@@ -37,14 +37,25 @@ def iqm(values: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def interval(tasks: list[np.ndarray]) -> tuple[float, float, float]:
-    """(IQM, lower, upper) of all runs of some tasks, runs resampled within each task.
+    """(IQM, lower, upper) over tasks of equal weight, runs resampled within each task.
 
     Stratified bootstrap with percentiles, as Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
     """
     rng = np.random.default_rng(0)
     drawn = [runs[rng.integers(len(runs), size=(RESAMPLES, len(runs)))] for runs in tasks]
-    low, high = np.quantile(iqm(np.concatenate(drawn, 1)), [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
-    return float(iqm(np.concatenate(tasks))), float(low), float(high)
+    low, high = np.quantile(iqm(pooled(drawn)), [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    return float(iqm(pooled(tasks))), float(low), float(high)
+
+
+def pooled(tasks: list[np.ndarray]) -> np.ndarray:
+    """Joins the runs of tasks, repeated so that all tasks weigh the same.
+
+    Args:
+        tasks: [..., runs] each, with different numbers of runs.
+    """
+    sizes = [runs.shape[-1] for runs in tasks]
+    repeats = [math.lcm(*sizes) // size for size in sizes]
+    return np.concatenate([np.repeat(*pair, -1) for pair in zip(tasks, repeats, strict=True)], -1)
 
 
 def figure(of: tuple[float, float, float]) -> str:
@@ -75,7 +86,8 @@ def normalised(runs: results.Rows, randoms: dict[str, float]) -> np.ndarray:
 def suites(rows: results.Rows) -> list[str]:
     """A table of the suites' interquartile means; nothing before random actions were measured."""
     randoms = {row["config"]: row["return_mean"] for row in results.read("random_returns.jsonl")}
-    runs = {own[0]["config"]: own for own in results.group(rows, "config").values()}
+    plain = [row for row in rows if not row["flags"]]
+    runs = {own[0]["config"]: own for own in results.group(plain, "config").values()}
     table = []
     for suite, configs in SUITES.items():
         if not all(config in randoms and len(runs.get(config, ())) > 1 for config in configs):
@@ -102,7 +114,8 @@ def suites(rows: results.Rows) -> list[str]:
         "Last checkpoints, normalised so that 0 is what uniformly random actions get "
         "(`python benchmarks/random_returns.py`) and 1 the highest published number of the table "
         "above, by `python docs/make_results.py`; interquartile means with 95 % intervals of a "
-        "stratified bootstrap over seeds (Agarwal et al. 2021). The published numbers are of "
+        "stratified bootstrap over seeds (Agarwal et al. 2021). Tasks have the same weight, also "
+        "with different numbers of runs. The published numbers are of "
         "earlier versions of the tasks: the mean says where runs stand on one scale, not who "
         "learns better. Ant-v5 has not been measured yet, and is no part of it.",
         "",

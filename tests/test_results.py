@@ -328,6 +328,23 @@ def test_interquartile_means_and_their_intervals():
     assert low < middle < high
 
 
+def test_tasks_with_different_numbers_of_runs_have_the_same_weight():
+    """Without weights, the six runs at 4 make the middle half, whose mean is 4."""
+    curves = load_script("learning_curves")
+    tasks = [np.full(2, 0.0), np.full(6, 4.0)]
+    assert curves.interval(tasks) == (2.0, 2.0, 2.0)
+    np.testing.assert_array_equal(curves.pooled(tasks), [0.0] * 6 + [4.0] * 6)
+    rows = [learning_row("hopper_v5.yaml", seed, seed, seed) for seed in range(3)]
+    flags = [row | {"flags": "--seed 3"} for row in rows]
+    randoms = dict.fromkeys(curves.SUITES["MuJoCo v5"], 0.0)
+    others = [learning_row(config, seed, 1, 1) for config in list(randoms)[1:] for seed in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        random_rows = [{"config": config, "return_mean": 0.0} for config in randoms]
+        patch.setattr(curves.results, "read", lambda name: random_rows)
+        (line,) = [x for x in curves.suites([*rows, *flags, *others]) if "**MuJoCo v5**" in x]
+    assert line.startswith("| **MuJoCo v5**, 5 tasks | 11 |")  # without the runs with flags
+
+
 def test_returns_are_normalised_between_random_actions_and_what_others_publish():
     curves = load_script("learning_curves")
     rows = [learning_row("hopper_v5.yaml", seed, last, last) for seed, last in ((0, 0), (1, 2410))]
