@@ -114,12 +114,11 @@ def compiled_stages(parts: Any) -> tuple[list[Stage], Any]:
     from purejaxppo.agents import diagnostics
     from purejaxppo.agents.policy import Policy
     from purejaxppo.agents.schedules import make_hyperparams
-    from purejaxppo.types import Losses
 
     config, spec, hp = parts.config, parts.env.spec, make_hyperparams(parts.config)
     unscaled = replace(config, ppo=replace(config.ppo, normalize_obs=False))
     bare = Policy(unscaled, spec)
-    losses = Losses._make([jnp.zeros(())] * len(Losses._fields))
+    losses = diagnostics.zero_metrics(()).losses
 
     def roll(act, state):
         key, now = jax.random.split(state.key)
