@@ -87,6 +87,19 @@ def make(name: str, config: EnvConfig):
     return task
 
 
+def _one(value: Any, name: str) -> Any:
+    """One value as it is, and the value of an array of one.
+
+    Raises:
+        ValueError: there are several values.
+    """
+    if jnp.size(value) != 1:
+        raise ValueError(
+            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. It must be one value."
+        )
+    return value if jnp.shape(value) == () else jnp.reshape(value, ())
+
+
 class GymnaxTask:
     """One gymnax environment, without its auto-reset."""
 
@@ -134,6 +147,7 @@ class GymnaxTask:
     def step(self, key, state, action):
         """One raw step; the time limit is `params.max_steps_in_episode`."""
         obs, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        reward, terminated = _one(reward, "a reward"), _one(terminated, "an end")
         if hasattr(self.env, "is_truncated"):
             truncated = self.env.is_truncated(state, self.params)
         else:  # before gymnax 1.0 the time limit was one of the ends

@@ -132,6 +132,27 @@ def test_the_older_interface_of_gymnax_truncates_at_its_limit(write_module):
     assert steps(env, [0, 1, 0])[1][:, 1:3].tolist() == [[0, 0], [0, 0], [0, 1]]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_reward_of_gymnax_may_be_an_array_of_one_value_and_of_no_more(write_module, size):
+    write_module(
+        "import gymnax, jax.numpy as jnp\n\n"
+        "class Arrays:\n"
+        "    def __init__(self):\n"
+        "        self.inner, self.default_params = gymnax.make('CartPole-v1')\n"
+        "    def __getattr__(self, name):\n"
+        "        return getattr(self.inner, name)\n"
+        "    def step_env(self, *args):\n"
+        "        obs, state, reward, end, info = self.inner.step_env(*args)\n"
+        f"        return obs, state, jnp.full({size}, reward), end[None], info\n"
+    )
+    env = make("gymnax/package.py:Arrays")
+    if size == 1:
+        assert steps(env, [0, 1])[1][:, 0].tolist() == [1, 1]
+        return
+    with pytest.raises(ValueError, match=r"^env.name: step_env returns a reward of shape \(2,\)"):
+        steps(env, [0])
+
+
 @pytest.fixture
 def write_module(tmp_path, monkeypatch):
     """A function that writes package.py into the current folder, which is empty."""

@@ -357,11 +357,26 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
         ("JoinsLater", {}, "c is not there when an episode starts"),
         ("Vanishes", {}, "b left without being terminated or truncated"),
         ("Breaks", {}, "the wire is cut"),
+        ("ComesBack", {}, "b is in the world again after its end. Agents that come back"),
+        ("ComesBack", {"gone": False}, "b is in the world again after its end. Agents that come"),
+        ("Grows", {}, "d is in the world, but not in possible_agents. Name all agents there.$"),
+        ("PaysNothing", {}, "the world returned no reward of b. Return a dict with one of each"),
+        ("PaysNothing", {"missing": False}, "step returned reward of b = None. It must be one"),
+        ("OldStep", {}, "step returned 4 values, the interface of Gym before 0.26. Return"),
+        ("OldReset", {}, "reset returned an observation alone, the interface of Gym before 0.26"),
     ],
 )
 def test_worlds_that_fail_say_so(name, options, words):
     with pytest.raises(SimulatorError, match=words):
         play(pettingzoo(name, 3, **options), jnp.zeros((3, 3), jnp.int32))
+
+
+@pytest.mark.parametrize("name", ["KeepsTheEnded", "PaysArrays"])
+def test_worlds_that_list_ended_agents_or_return_arrays_of_one_value_are_as_by_hand(name):
+    actions = jnp.array([[1, 1, 2]] * 6, jnp.int32)
+    rows = [play(pettingzoo(x, 3), actions)[1] for x in (name, "Hand")]
+    jax.tree.map(np.testing.assert_array_equal, *rows)
+    assert rows[0].terminated.any()
 
 
 # Since 1.27 PettingZoo's own modules say that its registry is to be preferred.

@@ -203,3 +203,80 @@ def make_hand(**options):
 def make_nothing():
     """A function that makes none."""
     return 3
+
+
+class ComesBack(Hand):
+    """b is in the world again at step 3, after its end at step 2.
+
+    With `gone` = False it stays in the list of agents in between.
+    """
+
+    def __init__(self, gone=True):
+        super().__init__()
+        self.gone = gone
+
+    def step(self, actions):
+        obs, rewards, over, late, infos = super().step({a: actions.get(a, 0) for a in self.agents})
+        if self.time == 2 and not self.gone:
+            self.agents = ["a", "b", "c"]
+        if self.time == 3:
+            self.agents = ["a", "b", "c"]
+            over = {**over, "b": False}
+        return obs, rewards, over, late | {"b": False}, infos
+
+
+class KeepsTheEnded(Hand):
+    """Agents that have ended stay in the list of agents, and their end is reported again."""
+
+    def step(self, actions):
+        obs, rewards, over, late, infos = super().step({a: actions.get(a, 0) for a in self.agents})
+        self.agents = list(self.possible_agents)
+        over = {agent: end or self.time > self.last[agent] for agent, end in over.items()}
+        return obs, rewards, over, late, infos
+
+
+class Grows(Hand):
+    """d is in the world from step 1 on."""
+
+    def step(self, actions):
+        out = super().step(actions)
+        self.agents = [*self.agents, "d"]
+        return out
+
+
+class PaysNothing(Hand):
+    """The reward of b is missing, or is None."""
+
+    def __init__(self, missing=True):
+        super().__init__()
+        self.missing = missing
+
+    def step(self, actions):
+        obs, rewards, *rest = super().step(actions)
+        rewards.pop("b")
+        rewards |= {} if self.missing else {"b": None}
+        return obs, rewards, *rest
+
+
+class PaysArrays(Hand):
+    """Rewards and ends are arrays of one value."""
+
+    def step(self, actions):
+        obs, rewards, over, late, infos = super().step(actions)
+        parts = ({a: np.array([x]) for a, x in part.items()} for part in (rewards, over, late))
+        return obs, *parts, infos
+
+
+class OldStep(Hand):
+    """Returns four values, as PettingZoo did before 1.22."""
+
+    def step(self, actions):
+        obs, rewards, over, _, infos = super().step(actions)
+        return obs, rewards, over, infos
+
+
+class OldReset(Hand):
+    """Returns observations alone."""
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed, options)[0]

@@ -11,6 +11,7 @@ import numpy as np
 
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.gym_spaces import action_space
+from purejaxppo.envs.host.returned import pair
 from purejaxppo.envs.teams import mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -41,7 +42,7 @@ class Masked(gymnasium.Wrapper):
 
     def reset(self, **options: Any) -> Any:
         """Resets the environment; the observation has the mask of the first step."""
-        obs, info = self.env.reset(**options)
+        obs, info = pair(self.env.reset(**options))
         return self._with_mask(obs, info, "reset"), info
 
     def step(self, action: Any) -> Any:

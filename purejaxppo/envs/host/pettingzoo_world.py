@@ -19,6 +19,7 @@ from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.factory import one_line
 from purejaxppo.envs.host.gym_spaces import action_space, decoder, encoder, observation_space
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
+from purejaxppo.envs.host.returned import flag, number, pair
 from purejaxppo.envs.teams import (
     ALIVE,
     TERMINATED,
@@ -191,7 +192,7 @@ class ParallelWorld(gymnasium.Env):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Starts an episode with all agents."""
-        obs, infos = self.env.reset(seed=seed, options=options)
+        obs, infos = pair(self.env.reset(seed=seed, options=options))
         absent = [agent for agent in self.agents if agent not in self.env.agents]
         if absent:
             raise MakeError(
@@ -199,6 +200,7 @@ class ParallelWorld(gymnasium.Env):
                 f"agents that join later are not supported"
             )
         self._elapsed = 0
+        self._left: set[Any] = set()  # agents that have ended and are not in the world any more
         self._alive = np.ones(len(self.agents), bool)
         self._seen = [self._see(i, obs, infos, "reset") for i in range(len(self.agents))]
         nothing = np.zeros(len(self.agents), np.float32)
@@ -217,16 +219,68 @@ class ParallelWorld(gymnasium.Env):
         for i in lived:
             agent = self.agents[i]
             self._seen[i] = self._see(i, obs, infos, "step")
-            reward[i] = rewards[agent]
-            if terminations[agent]:
+            reward[i] = number(self._part(rewards, agent, "reward"), f"reward of {agent}")
+            terminated = self._part(terminations, agent, "termination")
+            truncated = self._part(truncations, agent, "truncation")
+            if flag(terminated, f"termination of {agent}"):
                 end[i] = TERMINATED
-            elif truncations[agent] or late:
+            elif flag(truncated, f"truncation of {agent}") or late:
                 end[i] = TRUNCATED
             elif agent not in self.env.agents:
                 raise ValueError(f"{agent} left without being terminated or truncated")
+        ended = [agent for agent, alive in zip(self.agents, self._alive, strict=True) if not alive]
         self._alive &= end == ALIVE
+        if self._alive.any():
+            self._check_agents(ended, terminations, truncations)
         over, cut = not self._alive.any(), bool((end == TRUNCATED).any())
         return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
+
+    def _check_agents(self, ended: list[Any], terminations: dict, truncations: dict) -> None:
+        """Checks, while a world's episode continues, that no agent has come back or is new.
+
+        Args:
+            ended: the agents that had ended before this step.
+            terminations: as the world returned them.
+            truncations: as the world returned them.
+
+        Raises:
+            MakeError: an agent plays that has ended before, or that is not in `possible_agents`.
+        """
+        there = self.env.agents
+        for agent in there:
+            if agent not in self.agents:
+                raise MakeError(
+                    f"pettingzoo/{self.name}: {agent} is in the world, but not in possible_agents. "
+                    f"Name all agents there."
+                )
+        for agent in ended:
+            # Some worlds keep agents that have ended in the list, and go on reporting their end.
+            plays = not (terminations.get(agent, True) or truncations.get(agent, True))
+            if agent in there and (plays or agent in self._left):
+                raise MakeError(
+                    f"pettingzoo/{self.name}: {agent} is in the world again after its end. Agents "
+                    f"that come back within an episode are not supported: do not report an end of "
+                    f"such an agent, or end the episode of all agents."
+                )
+        self._left |= {
+            agent
+            for agent, alive in zip(self.agents, self._alive, strict=True)
+            if not alive and agent not in there
+        }
+
+    def _part(self, parts: Any, agent: Any, name: str) -> Any:
+        """An agent's part of a result of `reset` or `step`.
+
+        Raises:
+            MakeError: it is missing.
+        """
+        try:
+            return parts[agent]
+        except (LookupError, TypeError):
+            raise MakeError(
+                f"pettingzoo/{self.name}: the world returned no {name} of {agent}. Return a dict "
+                f"with one of each agent that plays."
+            ) from None
 
     def render(self) -> Any:
         """A picture by the world's own `render`."""
@@ -239,7 +293,8 @@ class ParallelWorld(gymnasium.Env):
     def _see(self, i: int, obs: dict, infos: dict, when: str) -> tuple[Any, Any]:
         """(observation, mask or None) of agent i."""
         agent = self.agents[i]
-        own, mask = split_mask_off(self._encode[i](obs[agent]), self._own[i])
+        seen = self._part(obs, agent, "observation")
+        own, mask = split_mask_off(self._encode[i](seen), self._own[i])
         if self._mask:
             where = f"pettingzoo/{self.name}: env.options.mask"
             when = f"{when} for {agent}"

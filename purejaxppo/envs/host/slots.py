@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.host.gym_spaces import action_space, decoder, observation_space, read, sources
+from purejaxppo.envs.host.returned import flag, number, pair
 from purejaxppo.spaces import (
     LARGEST,
     MASK,
@@ -144,12 +145,13 @@ class EnvGroup:
         parts = [part[lane] for part in self._buffers.action]
         action = self._decode[lane](tree_of(self.action, parts))
         obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
-        return obs, float(reward), bool(terminated), bool(truncated)
+        ends = flag(terminated, "terminated"), flag(truncated, "truncated")
+        return obs, number(reward, "reward"), *ends
 
     def _first(self, lane: int, seed: int | None) -> Any:
         """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
         for _ in range(TRIES):
-            obs, _ = self.envs[lane].reset(seed=seed)
+            obs, _ = pair(self.envs[lane].reset(seed=seed))
             self._write(lane, obs)
             if all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs):
                 return obs

@@ -20,6 +20,7 @@ import numpy as np
 
 from purejaxppo.config.references import LoadError
 from purejaxppo.envs.host.factory import Maker, time_limit
+from purejaxppo.envs.host.returned import old_interface
 from purejaxppo.envs.host.slots import EnvGroup, buffers
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Space
@@ -105,6 +106,8 @@ def _attempt(doing: str, where: Callable[[], int], work: Callable, *arguments: A
     except LoadError as error:
         return Fault(where(), str(error), "", True)
     except (Exception, SystemExit) as error:
+        if sentence := old_interface(error):
+            return Fault(where(), sentence, "", True)
         summary = f"raised {type(error).__name__} in {doing}: {error}"
         return Fault(where(), summary, traceback.format_exc(), False)
 

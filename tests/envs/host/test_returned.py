@@ -1,0 +1,184 @@
+"""Values that reset and step return: rewards and ends of all kinds, and Gym's old interface."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from purejaxppo.envs.host.returned import flag, number
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_spec
+
+pytestmark = pytest.mark.xdist_group("processes")
+STEP = "Return (obs, reward, terminated, truncated, info), as Gymnasium does."
+RESET = "Return (obs, info), as Gymnasium does."
+SEED = "Define reset(self, *, seed=None, options=None), as Gymnasium does."
+
+
+class Still(gymnasium.Env):
+    """Pays 1.0 for every step, and does not end."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+class RewardOfOne(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), np.array([1.0]), np.array([False]), 1, {}
+
+
+class RewardOfNothing(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), None, False, False, {}
+
+
+class EndOfNothing(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, None, False, {}
+
+
+class InfoBeforeTruncated(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, {}, False
+
+
+class OldStep(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, {}
+
+
+class OldStepWithLimit(OldStep):
+    max_episode_steps = 20  # in a TimeLimit, which unpacks the result
+
+
+class StepOfThree(Still):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False
+
+
+class OldReset(Still):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32)
+
+
+class OldResetOfPair(OldReset):
+    observation_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
+
+    def reset(self, *, seed=None, options=None):
+        return 0, 1
+
+
+class NoSeed(Still):
+    def reset(self):
+        return np.zeros(2, np.float32), {}
+
+
+class NoSeedWithLimit(NoSeed):
+    max_episode_steps = 20
+
+
+class UnpacksItsOwn(Still):
+    """Fails to unpack another value than a result of an environment."""
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = (1, 2, 3, 4)
+        return obs, reward, terminated, truncated, info
+
+
+def play(name, **options):
+    spec = make_spec(f"{__file__}:{name}", **options)
+    with WorkerPool(spec, 1, kind="thread") as pool:
+        pool.reset(0)
+        return pool.step(np.zeros(1, int))
+
+
+def test_a_reward_and_ends_may_be_arrays_of_one_value():
+    row = play("RewardOfOne")
+    assert (row.reward[0], row.terminated[0], row.truncated[0]) == (1.0, False, True)
+
+
+OLD = [
+    ("RewardOfNothing", "step returned reward = None. It must be one number."),
+    ("EndOfNothing", "step returned terminated = None. It must be true or false."),
+    ("InfoBeforeTruncated", "step returned truncated = {}. It must be true or false."),
+    ("OldStep", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
+    ("OldStepWithLimit", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
+    ("StepOfThree", f"(expected 5, got 3)). {STEP}"),
+    ("OldReset", f"reset returned an observation alone, the interface of Gym before 0.26. {RESET}"),
+    (
+        "OldResetOfPair",
+        f"reset returned an observation alone, the interface of Gym before 0.26. {RESET}",
+    ),
+    ("NoSeed", f"reset does not take seed and options, the interface of Gym before 0.26. {SEED}"),
+    (
+        "NoSeedWithLimit",
+        f"reset does not take seed and options, the interface of Gym before 0.26. {SEED}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "sentence"), OLD)
+def test_what_gymnasium_does_not_return_is_an_error_of_one_sentence(name, sentence):
+    with pytest.raises(ValueError) as caught:
+        play(name)
+    text = str(caught.value)
+    assert text.endswith(sentence)
+    assert "\n" not in text
+
+
+def test_an_observation_alone_is_named_under_a_wrapper_that_unpacks_it():
+    with pytest.raises(ValueError, match="reset returned an observation alone"):
+        play("OldReset", mask=True)
+
+
+def test_other_errors_of_unpacking_keep_their_traceback():
+    with pytest.raises(WorkerError, match="in step: not enough values") as caught:
+        play("UnpacksItsOwn")
+    assert "Traceback" in str(caught.value)
+
+
+ONES = (1, 1.0, True, np.float64(1), np.int8(1), np.True_, np.array(1.0), np.ones((1, 1)), [1])
+ONES += (jnp.float32(1), jnp.ones(1, jnp.bfloat16), Fraction(2, 2), Decimal(1))
+
+
+@pytest.mark.parametrize("value", ONES, ids=repr)
+def test_one_of_any_type_is_a_reward_of_one_and_an_end(value):
+    reward, end = number(value, "reward"), flag(value, "terminated")
+    assert (type(reward), reward, end) == (float, 1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.ones(2), r"reward of shape \(2,\)"),
+        (np.ones(0), r"reward of shape \(0,\)"),
+        ("1.0", "reward = '1.0'"),
+        (1j, "reward = 1j"),
+        ({"a": 1.0}, r"reward = {'a': 1.0}"),
+        (None, "reward = None"),
+    ],
+)
+def test_a_reward_that_is_not_one_number_is_named(value, words):
+    with pytest.raises(ValueError, match=rf"^step returned {words}. It must be one number.$"):
+        number(value, "reward")
+
+
+def test_rewards_that_are_nan_or_infinite_are_left_to_the_check_for_divergence():
+    assert np.isnan(number(np.array([np.nan]), "reward"))
+    assert number(float("inf"), "reward") == np.inf
+
+
+@pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
+def test_an_end_that_is_not_true_or_false_is_named(value):
+    with pytest.raises(ValueError, match=r"^step returned truncated .*must be true or false.$"):
+        flag(value, "truncated")
