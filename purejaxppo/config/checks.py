@@ -194,6 +194,25 @@ def check_products(config: "Config") -> None:
             f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
             f"{config.ppo.num_minibatches}; try env.num_envs = {good}"
         )
+    check_normalization(config)
+
+
+def check_normalization(config: "Config") -> None:
+    """Checks that advantages are normalised over more than one row of all shards."""
+    ppo, rows = config.ppo, config.steps_per_update
+    if ppo.objective == "imitate":  # which does not use advantages
+        return
+    if ppo.advantage_normalization == "minibatch" and rows == ppo.num_minibatches > 1:
+        raise ValueError(
+            f"ppo.num_minibatches = {rows}: a minibatch has one row, and the only advantage of a "
+            f"minibatch is normalised to 0. Try ppo.num_minibatches = {rows // 2}, or "
+            f"ppo.advantage_normalization = batch or none."
+        )
+    if ppo.advantage_normalization != "none" and rows == 1:
+        raise ValueError(
+            "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised "
+            "to 0. Increase either, or set ppo.advantage_normalization = none."
+        )
 
 
 def check_stretches(config: "Config", local_envs: int) -> None:

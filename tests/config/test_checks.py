@@ -52,6 +52,15 @@ WRONG = [
         "does not split into num_shards x ppo.num_minibatches = 4; try env.num_envs = 8",
     ),
     (
+        ["--env.num_envs", "2", "--ppo.rollout_length", "4", "--ppo.num_minibatches", "8"],
+        "ppo.num_minibatches = 8: a minibatch has one row, and the only advantage of a minibatch "
+        "is normalised to 0. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
+    ),
+    (
+        ["--env.num_envs", "1", "--ppo.rollout_length", "1", "--ppo.num_minibatches", "1"],
+        "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised to 0",
+    ),
+    (
         ["--num_shards", "3"],
         "env.num_envs = 64 does not split into num_shards = 3; try 63",
     ),
