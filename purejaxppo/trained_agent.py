@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import spaces
 from purejaxppo.agents.policy import Policy
 from purejaxppo.aliases import EnvAction, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
+from purejaxppo.envs.outside import Outside
 from purejaxppo.types import AgentAct, AgentState
 
 
@@ -71,18 +71,21 @@ class Agent:
     ) -> Any:
         """Chooses an action for one observation, or for a batch of them; numpy in, numpy out.
 
-        Observations and actions are the environment's own. A recurrent policy keeps its memory from
-        call to call; `reset` begins a new episode.
+        Observations and actions are the environment's own, with its tuples, dtypes, shapes and
+        smallest choices. A recurrent policy keeps its memory from call to call; `reset` begins a
+        new episode.
 
         Args:
-            obs: as the environment returns it, or N of them on a leading axis.
+            obs: as the environment returns it, or N of them, with a leading axis on every array.
+                Of several agents: a dict by agent or a tuple of all, for their actions alike; or
+                rows, as the policy reads them.
             start: True where an observation is the first of an episode, bool or [N]; None: all are
                 on the first call and after `reset`, and none on others.
             deterministic: the distribution's mode, or samples; None: as the run's evaluations.
 
         Raises:
-            ValueError: the observation does not fit the policy; the batch has another size than
-                before; or this is several agents.
+            ValueError: the observation does not fit its space or is not finite; the batch has
+                another size than before, with a memory; or this is several agents.
         """
         self._acting = self._acting or Acting(self)
         return self._acting.act(obs, start, deterministic)
@@ -99,23 +102,38 @@ class Agent:
         return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Key, Obs], EnvAction]:
-        """(key, obs [N, ...]) -> action [N, ...], as the environment takes it.
+        """(key, obs [N, ...]) -> action [N, ...], both the environment's own; see `act`.
+
+        It can be traced. Then values are not checked, tasks of several agents take rows, and
+        numbers of 64 bits have 32.
 
         Raises:
             ValueError: the policy has a memory.
         """
-        policy, state = self.policy, jax.device_get(self.state)
+        env = registry.make(self.config.env, 1, evaluation=True)
+        env.close()
+        policy, state = Policy(self.config, env.spec), jax.device_get(self.state)
         if policy.recurrent:
             raise ValueError(
                 f"network.rnn = {self.config.network.rnn}: what a policy with a memory does "
                 f"depends on more than the observation; Agent.policy.act takes a carry"
             )
         act = how_to_act(self.config, policy, deterministic)
+        outside = Outside(env.spec)
+
+        def step(key: Key, rows: Obs) -> EnvAction:
+            n = jax.tree.leaves(rows)[0].shape[0]
+            carry = policy.network.initial_carry((n,))
+            choice = act(state, key, carry, rows, jnp.zeros(n, bool))
+            return env.to_simulator(choice.env_action, rows)
+
+        compiled = jax.jit(step)
 
         def control(key: Key, obs: Obs) -> EnvAction:
-            n = jax.tree.leaves(obs)[0].shape[0]
-            carry = policy.network.initial_carry((n,))
-            return act(state, key, carry, obs, jnp.zeros(n, bool)).env_action
+            if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((key, obs))):
+                return outside.decode(step(key, outside.encode(obs)))
+            rows = outside.rows(obs)
+            return rows.leave(jax.device_get(compiled(key, rows.obs)))
 
         return control
 
@@ -132,6 +150,7 @@ class Acting:
         agent.check_single("act is for", "this run")
         env = registry.make(agent.config.env, 1, evaluation=True)
         self._to_simulator = env.to_simulator
+        self._outside = Outside(env.spec)
         self._policy = Policy(agent.config, env.spec)
         env.close()
         self._config, self._state = agent.config, jax.device_get(agent.state)
@@ -142,63 +161,38 @@ class Acting:
     def reset(self) -> None:
         """Empties the memory."""
         self._carry: Any = None
-        self._size: int | None = None
+        self._present: np.ndarray | None = None
 
     def act(self, obs: Obs, start: Any, deterministic: bool | None) -> Any:
         """Actions for one observation or a batch; see `Agent.act`."""
-        batch, single = batched(self._policy.observation, obs)
-        size = len(jax.tree.leaves(batch)[0])
-        first = self._size is None
-        if self._size not in (None, size):
+        rows = self._outside.rows(obs)
+        size, before = len(rows.present), self._present
+        if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
-                f"a batch of {size} observations after one of {self._size}: call reset first"
+                f"a batch of {size} observations after one of {len(before)}: call reset first"
             )
-        if first:
-            self._carry, self._size = self._policy.network.initial_carry((size,)), size
-        starts = np.broadcast_to(np.asarray(first if start is None else start, bool), (size,))
+        if before is None or len(before) != size:
+            self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)
+        # The episode of an agent that was not there begins when it returns.
+        starts = np.broadcast_to(np.asarray(~before if start is None else start, bool), (size,))
+        self._present = rows.present
         if deterministic is None:
             deterministic = not self._config.eval.stochastic
         if deterministic not in self._steps:
             self._steps[deterministic] = self._make_step(deterministic)
         key, self._calls = jax.random.fold_in(self._key, self._calls), self._calls + 1
         step = self._steps[deterministic]
-        self._carry, action = step(self._state, key, self._carry, batch, starts)
-        action = jax.device_get(action)
-        return jax.tree.map(lambda x: x[0], action) if single else action
+        self._carry, action = step(self._state, key, self._carry, rows.obs, starts)
+        return rows.leave(jax.device_get(action))
 
     def _make_step(self, deterministic: bool) -> Callable:
         act = how_to_act(self._config, self._policy, deterministic)
 
         def step(state: AgentState, key: Key, carry: Any, obs: Obs, start: Any) -> tuple[Any, Any]:
             choice = act(state, key, carry, obs, start)
-            return choice.carry, self._to_simulator(choice.env_action)
+            return choice.carry, self._to_simulator(choice.env_action, obs)
 
         return jax.jit(step)
-
-
-def batched(space: spaces.Space, obs: Obs) -> tuple[Obs, bool]:
-    """Observations with a leading axis and the space's dtypes, and True if there was no such axis.
-
-    Raises:
-        ValueError: they do not fit the space.
-    """
-    example = spaces.example(space)
-    structure: Any = jax.tree.structure(example)
-    obs = jax.tree.map(np.asarray, obs, is_leaf=lambda x: not isinstance(x, dict))
-    found = jax.tree.map(np.shape, obs)
-    if jax.tree.structure(obs) != structure:
-        raise ValueError(f"the policy's observations are {space}, and this is {found}")
-    pairs = list(zip(jax.tree.leaves(obs), jax.tree.leaves(example), strict=True))
-    single = all(x.shape == y.shape for x, y in pairs)
-    sizes = {x.shape[:1] for x, y in pairs if x.shape[1:] == y.shape and x.ndim == y.ndim + 1}
-    fit = single or (len(sizes) == 1 and all(x.ndim == y.ndim + 1 for x, y in pairs))
-    if not fit or any(not np.can_cast(x.dtype, y.dtype, "same_kind") for x, y in pairs):
-        raise ValueError(
-            f"the policy's observations are {space}, one or a batch of them, and this has shapes "
-            f"{found}"
-        )
-    leaves = [x.astype(y.dtype)[None] if single else x.astype(y.dtype) for x, y in pairs]
-    return jax.tree.unflatten(structure, leaves), single
 
 
 def how_to_act(

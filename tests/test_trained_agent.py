@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs import registry
-from purejaxppo.spaces import Box, Dict, Discrete
-from purejaxppo.trained_agent import Agent, batched
+from purejaxppo.envs.native import Array, Parts, decoder, form_of, read, within
+from purejaxppo.spaces import Box, Discrete, MultiDiscrete
+from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState
 
 pytestmark = pytest.mark.toy
@@ -73,24 +74,89 @@ def test_a_memory_lasts_from_call_to_call_until_an_episode_starts(make_agent):
 
 def test_observations_that_do_not_fit_get_one_sentence(make_agent):
     agent = make_agent("gymnax/Pendulum-v1")
-    with pytest.raises(ValueError, match=r"one or a batch of them, and this has shapes \(4,\)"):
+    with pytest.raises(ValueError, match=r"one or a batch of them, and this has shapes .* \(4,\)"):
         agent.act(np.zeros(4))
-    agent.act(np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="a batch of 3 observations after one of 2: call reset"):
-        agent.act(np.zeros((3, 3)))
-    with pytest.raises(ValueError, match=r"are Box\(.*\), and this is {'obs': \(3,\)}"):
+    with pytest.raises(ValueError, match=r"Box of shape \(3,\), .* values that are not numbers"):
         agent.act({"obs": np.zeros(3)})
-    with pytest.raises(ValueError, match="shapes"):
+    with pytest.raises(ValueError, match="values that are not numbers"):
         agent.act(np.array(["a", "b", "c"]))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_observation_that_is_not_finite_is_an_error(value, make_agent):
+    agent = make_agent("gymnax/Pendulum-v1")
+    control, said = agent.controller(), rf"observation\[1\] = {value}: observations must be finite"
+    for act in (agent.act, lambda obs: control(jax.random.key(0), obs)):
+        with pytest.raises(ValueError, match=said):
+            act([0.0, value, 1.0])
+
+
+def test_batches_of_other_sizes_need_a_reset_only_with_a_memory(make_agent):
+    agent = make_agent("gymnax/Pendulum-v1")
+    obs = np.random.default_rng(0).normal(0, 1, (8, 3))
+    one, eight, single = agent.act(obs[:1]), agent.act(obs), agent.act(obs[0])
+    assert (one.shape, eight.shape, single.shape) == ((1, 1), (8, 1), (1,))
+    np.testing.assert_allclose(eight[0], single, rtol=1e-5)
+    agent = make_agent("gymnax/Pendulum-v1", rnn="gru", rnn_size=4)
+    agent.act(obs[:1])
+    with pytest.raises(ValueError, match="a batch of 8 observations after one of 1: call reset"):
+        agent.act(obs)
+    agent.reset()
+    assert agent.act(obs).shape == (8, 1)
+
+
+FORM = Parts((("b", Array(Discrete(3), (), "int64", 4)), ("a", form_of(Box((2,))))))
+PAIR = Parts(
+    ((0, Array(MultiDiscrete((2, 3, 2, 2)), (2, 2), "int64", ((1, 0), (0, -5)))), (1, FORM)), True
+)
+
+
+def test_one_observation_is_read_from_the_smallest_choice_on():
+    obs = ([[2, 2], [0, -5]], {"a": [0.0, 1.0], "b": 6})
+    tree, single = read(PAIR, obs)
+    assert single
+    assert tree["0"].tolist() == [[1, 2, 0, 0]] and tree["0"].dtype == np.int32
+    assert tree["1"]["b"].tolist() == [2] and tree["1"]["a"].tolist() == [[0.0, 1.0]]
+    again = decoder(PAIR)(tree)
+    assert again[0].tolist() == [obs[0]] and again[0].dtype == np.int64
+    assert again[1]["b"].tolist() == [6]
+
+
 def test_parts_of_an_observation_are_batched_alike():
-    space = Dict.of({"a": Box((2,)), "b": Discrete(3)})
-    batch, single = batched(space, {"a": [0.0, 1.0], "b": 2})
-    assert single and batch["a"].shape == (1, 2) and batch["b"].tolist() == [2]
-    batch, single = batched(space, {"a": np.zeros((4, 2)), "b": np.arange(4)})
-    assert not single and batch["b"].dtype == np.int32
-    with pytest.raises(ValueError, match="shapes"):
-        batched(space, {"a": np.zeros((4, 2)), "b": 2})
-    with pytest.raises(ValueError, match="shapes"):
-        batched(space, {"a": np.zeros((4, 2)), "b": np.arange(3)})
+    tree, single = read(FORM, {"a": np.zeros((4, 2)), "b": [4, 5, 6, 4]})
+    assert not single and tree["b"].tolist() == [0, 1, 2, 0]
+    for b in (5, [4, 5, 6]):
+        with pytest.raises(ValueError, match="shapes"):
+            read(FORM, {"a": np.zeros((4, 2)), "b": b})
+
+
+BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
+
+
+@pytest.mark.parametrize(
+    ("form", "obs", "said"),
+    [
+        (FORM, {"a": [0, 1], "b": 3}, "observation.b = 3: not in its space, the integers from 4 "),
+        (FORM, {"a": [0, 1], "b": 4.5}, "observation.b = 4.5: not in its space"),
+        (
+            FORM,
+            {"a": [0, np.nan], "b": 4},
+            r"observation.a\[1\] = nan: observations must be finite",
+        ),
+        (FORM, {"a": [0, 1]}, r"observation has the parts \['a'\] in place of \['b', 'a'\]"),
+        (PAIR, ([[2, 2], [0, -6]], {"a": [0, 1], "b": 4}), r"observation.0\[1, 1\] = -6: not in"),
+        (BYTES, [0, -1], r"observation\[1\] = -1: not in its space, the integers from 0 to 255"),
+        (BYTES, [0.5, 0], r"observation\[0\] = 0.5: not in its space"),
+    ],
+)
+def test_observation_outside_of_its_space_is_an_error(form, obs, said):
+    with pytest.raises(ValueError, match=said):
+        read(form, obs)
+
+
+def test_actions_lie_within_bounds_that_float32_rounds_outwards():
+    high = np.nextafter(1.0, 0.0)
+    form = Array(Box((), 0.1, high), (), "float64")
+    assert decoder(form)(np.float32([0.0, 1.0])).tolist() == [0.1, high]
+    low, most = within(form.space, np.float32)
+    assert low >= 0.1 and most <= high and most > 0.9999

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 import jax
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
+from purejaxppo.envs.native import Native
+from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Space
 
 
@@ -82,6 +84,10 @@ class EnvSpec:
     """True if the state can be saved and continued exactly (False for host simulators)."""
     success_above: float | None = None
     """Episodes with a greater return are a success, such as a game won; None: no such number."""
+    native: Native | None = None
+    """The simulator's own observations and actions, if they differ from the spaces above."""
+    team: Team | None = None
+    """The agents, if rows are those of whole worlds."""
 
 
 class Env(Protocol):

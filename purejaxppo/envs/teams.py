@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from purejaxppo.envs.native import Native, decoder
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
@@ -38,6 +39,8 @@ class Team:
     """Space of the world's state, for a centralised critic; None: no state is observed."""
     masked: bool = False
     """True if the world gives a mask of allowed actions at every step."""
+    native: tuple[Native, ...] = ()
+    """Each agent's own observations and actions in the simulator, masks included."""
 
     def __post_init__(self) -> None:
         """Checks that there are common spaces for all agents."""
@@ -110,6 +113,12 @@ class Team:
     def split(self, action: Any, xp: Any) -> tuple:
         """A joined action -> A actions, each in its agent's space."""
         return tuple(_own(action, i, self.size, own, xp) for i, own in enumerate(self.actions))
+
+    def own_action(self, action: Any, i: int) -> Any:
+        """A row's action as agent i takes it: in its own space, and in the simulator's form."""
+        own = _own(action, 0, 1, self.actions[i], np)
+        form = self.native[i].action
+        return own if form is None else decoder(form)(own)
 
 
 def joined_state_space(observation: Any) -> Box:

@@ -128,8 +128,9 @@ class VectorEnv:
         place = (state.place + self.stride) % self.spec.num_envs
         return *jax.tree.map(lambda x: x[place], state.fresh), place
 
-    def to_simulator(self, action):
+    def to_simulator(self, action, obs=None):
         """The policy's action [N, ...] as the simulator takes it."""
+        del obs
         convert = getattr(self.task, "to_simulator", lambda action: action)
         return jax.vmap(convert)(action)
 

@@ -20,6 +20,7 @@ from flax import struct
 from purejaxppo.aliases import EnvState, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import EnvStep, TaskStep
+from purejaxppo.envs.native import Native, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
     GLOBAL_STATE,
@@ -27,12 +28,13 @@ from purejaxppo.envs.teams import (
     TRUNCATED,
     Team,
     joined_state_space,
+    padded_like,
     split_mask,
     split_mask_off,
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
 from purejaxppo.envs.wrappers import Wrapper, flat_space, from_unit, unit_space
-from purejaxppo.spaces import MASK, example
+from purejaxppo.spaces import MASK, Discrete, Space, example
 
 if TYPE_CHECKING:
     from purejaxppo.envs.host.bridge import HostEnv
@@ -98,6 +100,7 @@ class World(Wrapper):
             observations=tuple(space for space, _ in split),
             actions=tuple(task.action),
             masked=any(masked for _, masked in split),
+            native=tuple(Native(form_of(space), None) for space in task.observation),
         )
         self._own_state = getattr(task, "state_space", None)
         if global_state:
@@ -197,6 +200,7 @@ class WorldsEnv:
             num_envs=worlds.spec.num_envs * team.size,
             num_agents=team.size,
             agents=team.agents,
+            team=team,
             known_starts=False,  # they are known for worlds, and not for rows
         )
 
@@ -226,9 +230,25 @@ class WorldsEnv:
         """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""
         return cast("HostEnv", self.worlds).picture(obs)
 
-    def to_simulator(self, action):
-        """The policy's actions [N, ...] as the agents take them."""
-        return from_unit(action, flat_space(self.team.action))
+    def to_simulator(self, action, obs):
+        """The policy's actions [N, ...] as the agents take them, by the rows' observations.
+
+        They keep the common shape, with the bounds and the choices of each row's agent.
+        """
+        first, *_ = self.team.actions
+        chosen = self._in_bounds(action, first)
+        for i, own in enumerate(self.team.actions):
+            if own != first:
+                chosen = select(obs["agent"] == i, self._in_bounds(action, own), chosen)
+        return chosen
+
+    def _in_bounds(self, action, own: Space):
+        """Actions [N, ...] with the bounds, or the choices, of an agent's own space."""
+        common = self.team.action
+        action = from_unit(action, flat_space(padded_like(own, common)))
+        if isinstance(own, Discrete) and own != common:
+            return jnp.minimum(action, own.n - 1)
+        return action
 
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""

@@ -132,18 +132,20 @@ def metadata(agent: Agent) -> dict[str, Any]:
     }
 
 
-def deterministic(policy: Policy, state: Any, to_simulator: Callable = lambda x: x) -> Callable:
+def deterministic(
+    policy: Policy, state: Any, to_simulator: Callable = lambda x, obs: x
+) -> Callable:
     """A policy's mode as (obs, carry, start bool [B]) -> (action, carry), arrays [B, ...].
 
     Args:
         policy: of the agent.
         state: of the agent.
-        to_simulator: the policy's action -> the simulator's.
+        to_simulator: (the policy's action, obs) -> the simulator's action.
     """
 
     def act(obs, carry, start):
         carry, action = policy.mode(state, carry, obs, start)
-        return to_simulator(action), carry
+        return to_simulator(action, obs), carry
 
     return act
 

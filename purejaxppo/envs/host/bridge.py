@@ -282,8 +282,9 @@ class HostEnv:
         token, rows = self.pool(self.spec.num_envs).recv(state.token)
         return self._outcome(state, token, rows)
 
-    def to_simulator(self, action):
+    def to_simulator(self, action, obs=None):
         """The policy's action [N, ...] as the pool takes it."""
+        del obs
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
     def _outcome(self, state: HostState, token, rows: HostStep) -> tuple[HostState, EnvStep]:

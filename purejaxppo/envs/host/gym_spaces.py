@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.native import Array, Form, Native, Parts
+from purejaxppo.envs.native import decoder as decoder_of
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaves, tree_of
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
@@ -125,26 +127,43 @@ def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
     return "int32" if whole and fits else "float32"
 
 
-def decoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a policy's action (an array, or a dict) to one of a Gymnasium space."""
+def native_form(space: Any, *, is_mask: bool = False) -> Form:
+    """The form of a Gymnasium space's elements, for observations and for actions.
+
+    Args:
+        space: of Gymnasium.
+        is_mask: it is that of a part called `action_mask`.
+
+    Raises:
+        MakeError: as `observation_space`.
+    """
     from gymnasium import spaces
 
-    if isinstance(space, spaces.Dict):
-        named = {name: decoder(part) for name, part in space.items()}
-        return lambda tree: {name: decode(tree[str(name)]) for name, decode in named.items()}
     if isinstance(space, spaces.Tuple):
-        listed = [decoder(part) for part in space]
-        return lambda tree: tuple(decode(tree[str(i)]) for i, decode in enumerate(listed))
-    if isinstance(space, spaces.Box):
-        # Bounds in float64 may lie inside their own float32 rounding.
-        low, high, dtype = space.low, space.high, space.dtype
-        return lambda row: np.minimum(np.maximum(row.astype(dtype), low), high)
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda row: np.int64(start + row)
-    shape, dtype = space.shape, space.dtype
-    start = getattr(space, "start", 0)
-    return lambda row: row.astype(dtype).reshape(shape) + start
+        return Parts(tuple((i, native_form(part)) for i, part in enumerate(space)), is_tuple=True)
+    if isinstance(space, spaces.Dict):
+        parts = space.items()
+        return Parts(
+            tuple((key, native_form(part, is_mask=is_mask or key == MASK)) for key, part in parts)
+        )
+    ours: Any = _mask(space) if is_mask else _plain_space(space, "observation", SUPPORTED)
+    start = np.asarray(getattr(space, "start", 0))
+    return Array(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
+
+
+def _nested(numbers: Any) -> Any:
+    """Nested lists of numbers as nested tuples."""
+    return tuple(map(_nested, numbers)) if isinstance(numbers, list) else numbers
+
+
+def native(observation: Any, action: Any) -> Native:
+    """The forms of a Gymnasium environment's observations and actions."""
+    return Native(native_form(observation), native_form(action))
+
+
+def decoder(space: Any) -> Callable[[Any], Any]:
+    """A function from a policy's action (an array, or a dict) to one of a Gymnasium space."""
+    return decoder_of(native_form(space))
 
 
 class Source(NamedTuple):

@@ -7,6 +7,7 @@ when it is imported, `gymnasium/path/to/file.py:ClassName` an environment class 
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,7 +173,7 @@ class Workers:
                 )
             return CallbackPool(workers, info.observation, count, first)
 
-        return HostEnv(
+        env = HostEnv(
             make_pool,
             info.observation,
             info.action,
@@ -180,6 +181,8 @@ class Workers:
             max_episode_steps=info.max_episode_steps,
             frame_rate=solo.frame_rate if solo else 30.0,
         )
+        env.spec = replace(env.spec, native=info.native)
+        return env
 
 
 @functools.cache

@@ -17,15 +17,23 @@ from purejaxppo.config.hints import nearest
 from purejaxppo.config.references import LoadError, import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.factory import one_line
-from purejaxppo.envs.host.gym_spaces import action_space, decoder, encoder, observation_space
+from purejaxppo.envs.host.gym_spaces import (
+    action_space,
+    decoder,
+    encoder,
+    native,
+    observation_space,
+)
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.returned import flag, number, pair
+from purejaxppo.envs.native import Native, Parts, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
     TERMINATED,
     TRUNCATED,
     Team,
     joined_state_space,
+    mask_space,
     split_mask,
     split_mask_off,
 )
@@ -161,6 +169,7 @@ class ParallelWorld(gymnasium.Env):
                 observations=tuple(space for space, _ in split),
                 actions=tuple(map(action_space, self._acts)),
                 masked=self._mask or any(masked for _, masked in split),
+                native=tuple(map(self._native, spaces, self._acts)),
             )
             self._shows_state = False
             if spec.global_state:
@@ -170,6 +179,14 @@ class ParallelWorld(gymnasium.Env):
         self.team = team
         self.observation_space = gymnasium_space(team.world)
         self.action_space = gymnasium_space(team.joint_action)
+
+    def _native(self, observation: Any, action: Any) -> Native:
+        """An agent's own form; with a mask from infos, as {"obs": ..., "action_mask": ...}."""
+        own, mask = native(observation, action), mask_space(action_space(action))
+        if not self._mask or mask is None:
+            return own
+        parts = (("obs", own.observation), (MASK, form_of(mask)))
+        return own._replace(observation=Parts(parts))
 
     def _limit(self, asked: int) -> int:
         """The smallest of the requested and the environment's time limits; 0 if there is none."""

@@ -20,8 +20,10 @@ import numpy as np
 
 from purejaxppo.config.references import LoadError
 from purejaxppo.envs.host.factory import Maker, time_limit
+from purejaxppo.envs.host.gym_spaces import native
 from purejaxppo.envs.host.returned import old_interface
 from purejaxppo.envs.host.slots import EnvGroup, buffers
+from purejaxppo.envs.native import Native
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Space
 
@@ -45,6 +47,7 @@ class EnvInfo(NamedTuple):
     action: Space
     max_episode_steps: int
     team: Team | None  # of a world of several agents
+    native: Native | None  # the environment's own form, if it is of one agent
 
 
 class Fault(NamedTuple):
@@ -83,7 +86,8 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
         return
     team = getattr(envs[0], "team", None)
     known = team if isinstance(team, Team) else None
-    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), known))
+    own = None if known else native(envs[0].observation_space, envs[0].action_space)
+    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), known, own))
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)

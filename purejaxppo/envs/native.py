@@ -1,0 +1,269 @@
+"""Observations and actions in the simulator's own form, and their conversion for a policy.
+
+A policy reads and writes the arrays of a `Space`: choices that count from 0, named parts, one axis.
+A simulator has choices that count from a `start`, tuples, other shapes and other dtypes. Nothing
+here imports JAX, since worker processes import it: `xp` is `numpy` or `jax.numpy`.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.spaces import (
+    LARGEST,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    diverged_value,
+    leaves,
+    plain,
+    tree_of,
+)
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a simulator.
+
+    Args:
+        space: the policy's space of it.
+        shape: in the simulator.
+        dtype: in the simulator.
+        start: the smallest of its integers, a number or nested tuples; 0 for a Box.
+    """
+
+    space: Box | Discrete | MultiDiscrete
+    shape: tuple[int, ...]
+    dtype: str
+    start: Any = 0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A dict or a tuple of forms; the policy's name of a part is its key as text."""
+
+    parts: tuple[tuple[Any, "Form"], ...]
+    is_tuple: bool = False
+
+
+Form = Array | Parts
+
+
+class Native(NamedTuple):
+    """A simulator's own observations and actions."""
+
+    observation: Form
+    action: Form | None
+    """None: the policy's actions are the simulator's."""
+
+
+def form_of(space: Space) -> Form:
+    """The form of a simulator that uses the policy's space as it is."""
+    if isinstance(space, Dict):
+        return Parts(tuple((name, form_of(part)) for name, part in space.spaces))
+    (leaf,) = leaves(space)
+    return Array(space, leaf.shape, leaf.dtype)
+
+
+def space_of(form: Form) -> Space:
+    """The policy's space of a form."""
+    if isinstance(form, Array):
+        return form.space
+    return Dict.of({str(key): space_of(part) for key, part in form.parts})
+
+
+def arrays_in(form: Form, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Array]]:
+    """The arrays of a form with their paths, in the order of `leaves(space_of(form))`."""
+    if isinstance(form, Array):
+        yield path, form
+        return
+    for key, part in sorted(form.parts, key=lambda pair: str(pair[0])):
+        yield from arrays_in(part, (*path, str(key)))
+
+
+def example(form: Form, batch: int) -> Any:
+    """Zeros [batch, ...] of a form, in the policy's dtypes and with text for keys."""
+    if isinstance(form, Array):
+        (leaf,) = leaves(form.space)
+        return np.zeros((batch, *form.shape), leaf.dtype)
+    if form.is_tuple:
+        return tuple(example(part, batch) for _, part in form.parts)
+    return {str(key): example(part, batch) for key, part in form.parts}
+
+
+def decoder(form: Form, xp: Any = np) -> Callable[[Any], Any]:
+    """A function from a policy's arrays to the simulator's, with any leading axes.
+
+    Floats are clipped to their bounds. With `jax.numpy` dtypes stay the policy's.
+    """
+    if isinstance(form, Array):
+        return _array_decoder(form, xp)
+    each = [(key, decoder(part, xp)) for key, part in form.parts]
+    if form.is_tuple:
+        return lambda tree: tuple(decode(tree[str(key)]) for key, decode in each)
+    return lambda tree: {key: decode(tree[str(key)]) for key, decode in each}
+
+
+def _array_decoder(form: Array, xp: Any) -> Callable[[Any], Any]:
+    space, shape = form.space, form.shape
+    (leaf,) = leaves(space)
+    dtype, axes = np.dtype(form.dtype if xp is np else leaf.dtype), len(leaf.shape)
+
+    def shaped(x: Any) -> Any:
+        x = xp.asarray(x)
+        return x.reshape((*x.shape[: x.ndim - axes], *shape)).astype(dtype)
+
+    if not isinstance(space, Box):
+        start = np.asarray(form.start, dtype)
+        return lambda x: shaped(x) + start
+    if dtype.kind != "f":
+        return shaped
+    low, high = within(space, dtype)
+    return lambda x: xp.minimum(xp.maximum(shaped(x), low), high)
+
+
+def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds of a Box in a float dtype, rounded to numbers that lie within them."""
+    low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+    with np.errstate(over="ignore"):
+        least, most = low.astype(dtype), high.astype(dtype)
+        least = np.where(least < low, np.nextafter(least, most), least)
+        most = np.where(most > high, np.nextafter(most, least), most)
+    return least, most
+
+
+def encode(form: Form, obs: Any, xp: Any) -> Any:
+    """A simulator's observation [..., own shape] as the policy's arrays, without checks of values.
+
+    Args:
+        form: of the observation.
+        obs: arrays with any leading axes, in dicts and tuples.
+        xp: `numpy` or `jax.numpy`.
+
+    Raises:
+        ValueError: a part is missing or unknown.
+    """
+    return _encoded(form, [xp.asarray(value) for value in values_in(form, obs)])
+
+
+def read(form: Form, obs: Any) -> tuple[Any, bool]:
+    """Observations as the policy's arrays [B, ...], and True if there was one without a batch axis.
+
+    Args:
+        form: of an observation.
+        obs: one observation as the simulator returns it, or arrays of several with a leading axis.
+
+    Raises:
+        ValueError: an observation does not fit the space, or is not finite.
+    """
+    paths, forms = zip(*arrays_in(form), strict=True)
+    try:
+        values = [np.asarray(value) for value in values_in(form, obs)]
+    except ValueError as error:
+        raise ValueError(f"{error}; observations are {_expected(form)}") from None
+    single = all(value.shape == array.shape for value, array in zip(values, forms, strict=True))
+    sizes = {value.shape[:1] for value in values}
+    batch = len(sizes) == 1 and all(
+        value.shape[:1] != () and value.shape[1:] == array.shape
+        for value, array in zip(values, forms, strict=True)
+    )
+    numbers = all(value.dtype.kind in "biuf" for value in values)
+    if not numbers or not (single or batch):
+        found = {_name(path): value.shape for path, value in zip(paths, values, strict=True)}
+        raise ValueError(
+            f"observations are {_expected(form)}, one or a batch of them, and this has "
+            f"{'shapes' if numbers else 'values that are not numbers, in shapes'} {found}"
+        )
+    for path, value, array in zip(paths, values, forms, strict=True):
+        _check(path, value, array)
+    return _encoded(form, [value[None] if single else value for value in values]), single
+
+
+def values_in(form: Form, obs: Any) -> list[Any]:
+    """The parts of an observation, in the order of `arrays_in`; a dict also does for a tuple.
+
+    Raises:
+        ValueError: a part is missing or unknown.
+    """
+    return [value for _, value in sorted(_values(form, obs, ()), key=operator.itemgetter(0))]
+
+
+def _values(form: Form, obs: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(form, Array):
+        yield path, obs
+        return
+    if form.is_tuple and isinstance(obs, tuple | list):
+        named = {str(i): value for i, value in enumerate(obs)}
+    elif isinstance(obs, Mapping):
+        named = {str(key): value for key, value in obs.items()}
+    else:
+        raise ValueError(f"{_name(path)} is {type(obs).__name__}")
+    names = [str(key) for key, _ in form.parts]
+    if sorted(names) != sorted(named):
+        raise ValueError(f"{_name(path)} has the parts {[*named]} in place of {names}")
+    for key, part in form.parts:
+        yield from _values(part, named[str(key)], (*path, str(key)))
+
+
+def _encoded(form: Form, values: list[Any]) -> Any:
+    parts = []
+    for value, (_, array) in zip(values, arrays_in(form), strict=True):
+        (leaf,) = leaves(array.space)
+        lead = value.shape[: value.ndim - len(array.shape)]
+        moved = value - np.asarray(array.start) if np.any(array.start) else value
+        parts.append(moved.reshape((*lead, *leaf.shape)).astype(leaf.dtype))
+    return tree_of(space_of(form), parts)
+
+
+def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
+    """Checks that an array's values are finite, and of integers that they are in their space."""
+    diverged = diverged_value(np.zeros(()), [(path, value)])
+    if diverged:
+        raise ValueError(f"{diverged}: observations must be finite and within ±{plain(LARGEST)}")
+    (leaf,) = leaves(array.space)
+    if np.dtype(leaf.dtype).kind == "f":
+        return
+    low, high = whole_range(array)
+    bad = np.argwhere((value < low) | (value > high) | (value != np.floor(value)))
+    if len(bad):
+        index = tuple(bad[0])
+        where = f"[{', '.join(map(str, index))}]" if index else ""
+        least, most = (np.broadcast_to(x, value.shape)[index] for x in (low, high))
+        raise ValueError(
+            f"{_name(path)}{where} = {value[index]}: not in its space, the integers from {least} "
+            f"to {most}"
+        )
+
+
+def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest integers of an array in the simulator, of its shape or scalars.
+
+    Of a Box they are those of its dtype.
+    """
+    space = array.space
+    if isinstance(space, Box):
+        info = np.iinfo(space.dtype)
+        return np.asarray(info.min), np.asarray(info.max)
+    counts = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, array.shape)
+    low = np.asarray(array.start)
+    return low, low + np.asarray(counts) - 1
+
+
+def _name(path: tuple[str, ...]) -> str:
+    return ".".join(("observation", *path))
+
+
+def _expected(form: Form) -> str:
+    """A form in words: the kind and shape of each of its arrays."""
+    if isinstance(form, Array):
+        shape = f" of shape {form.shape}" if form.shape else ""
+        return f"{type(form.space).__name__}{shape}"
+    inner = [(str(key), _expected(part)) for key, part in form.parts]
+    if form.is_tuple:
+        return f"({', '.join(part for _, part in inner)})"
+    return f"{{{', '.join(f'{key}: {part}' for key, part in inner)}}}"

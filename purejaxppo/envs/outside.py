@@ -1,0 +1,135 @@
+"""Observations of a simulator that runs outside of this library, and actions to return to it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.envs.base import EnvSpec
+from purejaxppo.envs.native import Form, decoder, encode, form_of, read, space_of
+from purejaxppo.envs.teams import Team, split_mask_off
+from purejaxppo.spaces import MASK, example
+
+
+class Rows(NamedTuple):
+    """Observations as a policy reads them, and the way back."""
+
+    obs: Any  # [N, ...]
+    leave: Callable[[Any], Any]  # the policy's actions [N, ...] -> the simulator's
+    present: np.ndarray  # [N] bool: False for agents without an observation
+
+
+class Outside:
+    """Conversion between a simulator's own observations and actions, and a policy's.
+
+    Args:
+        spec: of the environment.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        """Prepares the conversions."""
+        native = spec.native
+        self.form: Form = native.observation if native else form_of(spec.observation)
+        self._action = native.action if native else None
+        self.team = spec.team
+
+    def rows(self, obs: Any) -> Rows:
+        """Checks and converts observations: one, a batch of them, or those of a whole world.
+
+        Raises:
+            ValueError: an observation does not fit its space, or is not finite.
+        """
+        if self.team and not (isinstance(obs, Mapping) and set(obs) == set(_names(self.team))):
+            return _world(self.team, obs)
+        rows, single = read(self.form, obs)
+        size = len(jax.tree.leaves(rows)[0])
+
+        def leave(action: Any) -> Any:
+            if self.team:
+                return _own_actions(self.team, action, rows["agent"], single)
+            own = action if self._action is None else decoder(self._action)(action)
+            return _row(own, 0) if single else own
+
+        return Rows(rows, leave, np.ones(size, bool))
+
+    def encode(self, obs: Any) -> Any:
+        """Traced observations [N, ...] as the policy reads them."""
+        return encode(self.form, obs, jnp)
+
+    def decode(self, action: Any) -> Any:
+        """Traced actions [N, ...] as the simulator takes them, in the policy's dtypes."""
+        return action if self._action is None else decoder(self._action, jnp)(action)
+
+
+def _row(tree: Any, i: int) -> Any:
+    return jax.tree.map(lambda x: x[i], tree)
+
+
+def _own_actions(team: Team, action: Any, agents: np.ndarray, single: bool) -> Any:
+    """Actions of rows; a list where the rows' agents have different spaces."""
+    each = [team.own_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
+    if single:
+        return each[0]
+    spaces = {(team.actions[i], team.native[i].action) for i in agents.tolist()}
+    return jax.tree.map(lambda *x: np.stack(x), *each) if len(spaces) == 1 else each
+
+
+def _world(team: Team, obs: Any) -> Rows:
+    """The rows of one world: observations by agent, of those that are there, or of all in order.
+
+    Raises:
+        ValueError: an agent is unknown, or an observation does not fit.
+    """
+    if team.state is not None:
+        raise ValueError(
+            f"with a state of the world, act takes rows: a dict with {', '.join(_names(team))}"
+        )
+    if isinstance(obs, tuple | list):
+        keys: list[Any] = list(range(team.size))
+        named = dict(enumerate(obs))
+        places = {i: i for i in named} if len(obs) == team.size else {}
+    elif isinstance(obs, Mapping):
+        named, keys = dict(obs), list(obs)
+        places = {key: team.agents.index(str(key)) for key in keys if str(key) in team.agents}
+    else:
+        named, keys, places = {}, [], {}
+    if not places or len(places) < len(named):
+        raise ValueError(
+            f"observations are a dict by agent, of {', '.join(team.agents)}, or rows: a dict with "
+            f"{', '.join(_names(team))}"
+        )
+    seen = [example(space) for space in team.observations]
+    masks: list[Any] = [None] * team.size
+    for key, i in places.items():
+        form = team.native[i].observation
+        try:
+            encoded, single = read(form, named[key])
+        except ValueError as error:
+            raise ValueError(f"agent {key}: {error}") from None
+        if not single:
+            raise ValueError(f"agent {key}: a whole world takes one observation of each agent")
+        own, mask = split_mask_off(_row(encoded, 0), space_of(form))
+        seen[i] = own
+        masks[i] = jax.tree.map(_never_empty, mask)
+    agents = np.arange(team.size, dtype=np.int32)
+    rows: dict[str, Any] = {"agent": agents, "obs": team.join(seen, np)}
+    if team.mask is not None:
+        rows[MASK] = team.join_masks(masks, np)
+    present = np.isin(agents, list(places.values()))
+
+    def leave(action: Any) -> Any:
+        actions = {key: team.own_action(_row(action, i), i) for key, i in places.items()}
+        return actions if isinstance(obs, Mapping) else type(obs)(actions.values())
+
+    return Rows(rows, leave, present)
+
+
+def _never_empty(mask: np.ndarray) -> np.ndarray:
+    """A mask [n] that allows nothing, as after an episode's end, allows everything."""
+    return mask if mask.any() else np.ones_like(mask)
+
+
+def _names(team: Team) -> list[str]:
+    return [name for name, _ in team.row.spaces]
