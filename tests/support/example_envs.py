@@ -81,12 +81,33 @@ class Screen(Counter):
         return np.full((6, 6, 1), self.time, np.uint8)
 
 
+class OneBuffer(Counter):
+    """Writes its observations and pictures into arrays that all environments of a process share."""
+
+    obs_buffer = np.zeros(3)
+    picture_buffer = np.zeros((4, 4, 3), np.uint8)
+
+    def __init__(self, render_mode=None):
+        super().__init__(length=20)
+        self.render_mode = render_mode
+
+    def obs(self):
+        self.obs_buffer[:] = super().obs()
+        return self.obs_buffer
+
+    def render(self):
+        self.picture_buffer[:] = self.time
+        return self.picture_buffer
+
+
 class Faulty(Counter):
     """At its third step the environment with seed `culprit` does what `fault` says."""
 
     def __init__(self, fault, culprit=1):
         super().__init__(length=6)
         self.fault, self.culprit = fault, culprit
+        if fault == "bytes":
+            self.observation_space = spaces.Box(0, 255, (3,), np.uint8)
         if fault == "init":
             raise KeyError("no such asset")
         if fault == "slow init":

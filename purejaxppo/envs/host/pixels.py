@@ -42,7 +42,7 @@ class Pixels(gymnasium.ObservationWrapper):
     def _picture(self) -> np.ndarray:
         from PIL import Image
 
-        picture = np.asarray(self.env.render())
+        picture = np.array(self.env.render())  # a copy: some environments draw into one buffer
         if picture.shape[:2] == (self.size, self.size):
             return picture
         image = Image.fromarray(picture).resize((self.size, self.size), Image.Resampling.BOX)

@@ -118,11 +118,10 @@ class EnvGroup:
         results = []
         for lane in range(len(self.envs)):
             self.at = lane
-            results.append(self._advance(lane))
-        for lane, (obs, *_) in enumerate(results):
-            self.at = lane
-            self._write(lane, obs)
-        _, rewards, terminated, truncated = zip(*results, strict=True)
+            obs, *rest = self._advance(lane)
+            self._write(lane, obs)  # before another environment writes to the same buffer
+            results.append(rest)
+        rewards, terminated, truncated = zip(*results, strict=True)
         with np.errstate(over="ignore"):  # an infinite reward is contained like another
             out.reward[:] = rewards
         out.terminated[:] = terminated

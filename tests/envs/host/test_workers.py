@@ -141,6 +141,21 @@ def test_results_are_copies_that_later_steps_leave_alone():
     assert (row.obs[0, 2], row.reward[0]) == (1, 1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_environments_that_share_one_buffer_keep_their_own_observations(kind):
+    with WorkerPool(example("OneBuffer"), 3, num_workers=1, kind=kind) as pool:
+        assert pool.reset(5).tolist() == [[5, 0, 0], [6, 0, 0], [7, 0, 0]]
+        assert pool.step(np.zeros(3, int)).obs.tolist() == [[5, 0, 1], [6, 0, 1], [7, 0, 1]]
+
+
+def test_stacked_pictures_are_those_of_different_steps_even_if_drawn_into_one_buffer():
+    spec = make_spec(f"{EXAMPLE_ENVS}:OneBuffer", pixels=4, frame_stack=3)
+    with WorkerPool(spec, 2, kind="thread", num_workers=1) as pool:
+        seen = [pool.reset(0), *(pool.step(np.zeros(2, int)).obs for _ in range(3))]
+    stacks = [obs[1, 0, 0].reshape(3, 3)[:, 0].tolist() for obs in seen]
+    assert stacks == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
 def test_every_space_passes_through():
     with WorkerPool(example("Compound"), 2, num_workers=2, kind="thread") as pool:
         assert pool.observation == Dict.of(
