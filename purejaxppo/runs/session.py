@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 
-from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
@@ -169,9 +168,7 @@ def train(
         if finished(run, notes):
             run.checkpoints.close()
             return 0
-        # Parts that replace the config's may use any of its settings.
-        unused = without_effect([config]) if change is None else []
-        for note in [*copied, *notes, *unused]:
+        for note in [*copied, *notes]:
             run.console.say(note)
         return execute(run)
 

@@ -357,6 +357,7 @@ def test_worlds_that_cannot_be_used_are_refused_in_one_sentence():
         ("JoinsLater", {}, "c is not there when an episode starts"),
         ("Vanishes", {}, "b left without being terminated or truncated"),
         ("Breaks", {}, "the wire is cut"),
+        ("Beyond", {}, r"worlds: b: observation.side = 3, but its space .Discrete.2.. holds whole"),
         ("ComesBack", {}, "b is in the world again after its end. Agents that come back"),
         ("ComesBack", {"gone": False}, "b is in the world again after its end. Agents that come"),
         ("Grows", {}, "d is in the world, but not in possible_agents. Name all agents there.$"),

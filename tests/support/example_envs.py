@@ -135,6 +135,8 @@ class Faulty(Counter):
                 sys.exit(3)
             case "shape":
                 obs = obs[:2]
+            case "bytes":
+                obs = obs - 1 / 3
             case "nan":
                 obs[1] = np.nan
             case "infinite":
@@ -164,6 +166,19 @@ class FailsLater(Counter):
         if self.steps == 500:
             raise RuntimeError("the 500th step")
         return super().step(action)
+
+
+class BeyondLater(FailsLater):
+    """Observes a number in a Dict, and 0.5 in place of a whole number at the 500th step."""
+
+    observation_space = spaces.Dict({"side": spaces.Discrete(2)})
+
+    def obs(self):
+        return {"side": 0.5 if self.steps == 500 else 1}
+
+    def step(self, action):
+        self.steps += 1
+        return Counter.step(self, action)
 
 
 class NoScene(Counter):

@@ -64,6 +64,16 @@ class WithState(Hand):
         return np.array([self.time, len(self.agents)], np.int64)
 
 
+class Beyond(Hand):
+    """b observes 3 in a space of 0 and 1 after its first step."""
+
+    def observation_space(self, agent):
+        return spaces.Dict({"side": spaces.Discrete(2)})
+
+    def observe(self, agent, action=0):
+        return {"side": 3 if agent == "b" and self.time else 0}
+
+
 class Endless(Hand):
     """Has no time limit of its own."""
 

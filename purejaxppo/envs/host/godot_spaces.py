@@ -63,15 +63,18 @@ class Part:
         if self.is_image:
             return np.stack([self._image(value) for value in values])
         if isinstance(self.space, Discrete):
-            whole = np.array(values, np.int64).reshape(len(values))
-            if (whole < 0).any() or (whole >= self.space.n).any():
-                raise ValueError(f"outside of 0 to {self.space.n - 1}")
-            return whole.astype(np.int32)
+            numbers = np.array(values, np.float64).reshape(len(values))
+            held = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.space.n)
+            if not held.all():
+                raise ValueError(f"not a whole number from 0 to {self.space.n - 1}")
+            return numbers.astype(np.int32)
         numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
         numbers = numbers.reshape(len(values), *self.space.shape)
         if self.name != MASK:
             return numbers
-        allowed = numbers > 0
+        allowed = numbers == 1
+        if not (allowed | (numbers == 0)).all():
+            raise ValueError("not 0 or 1")
         return (allowed | ~allowed.any(axis=1, keepdims=True)).astype(np.uint8)
 
     def _image(self, value: str) -> np.ndarray:

@@ -169,45 +169,129 @@ def decoder(space: Any) -> Callable[[Any], Any]:
 class Source(NamedTuple):
     """The part of a Gymnasium observation that one array is read from."""
 
+    name: str  # for messages
     keys: tuple[Any, ...]  # into Gymnasium's observation
     shape: tuple[int, ...]  # there
     start: Any  # the smallest of its integers; None for a Box
+    kind: str  # the space, for messages
+    limits: tuple[Any, Any] | None  # least and greatest integer that are stored; None: floats
+    exact: frozenset[np.dtype]  # dtypes of which every value can be stored
 
 
-def sources(space: Any, keys: tuple[Any, ...] = ()) -> Iterator[Source]:
-    """Parts of a Gymnasium observation, in the order of `leaves`."""
+BOOL = np.dtype(bool)
+INTEGERS = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"])
+FLOATS = frozenset(np.dtype(code) for code in np.typecodes["Float"])
+
+
+def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -> Iterator[Source]:
+    """Parts of a Gymnasium observation, in the order of `leaves`.
+
+    Args:
+        space: of the part at `keys` of an observation.
+        name: of this part, for messages.
+        keys: into the observation.
+    """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
         for key, part in sorted(parts, key=lambda pair: str(pair[0])):
-            yield from sources(part, (*keys, key))
+            yield from sources(part, f"{name}.{key}", (*keys, key))
+        return
+    start: Any = None
+    limits: tuple[Any, Any] | None = None
+    if isinstance(space, spaces.Discrete):
+        start, kind = int(space.start), str(space)
+        limits = start, start + int(space.n) - 1
+    elif isinstance(space, spaces.MultiDiscrete):
+        start, kind = space.start, "MultiDiscrete"
+        limits = start, start + (space.nvec - 1)
     else:
-        plain = isinstance(space, spaces.Box | spaces.MultiBinary)
-        yield Source(keys, space.shape, None if plain else space.start)
+        kind = MASK if MASK in keys else f"{type(space).__name__}, {space.dtype}"
+        if MASK in keys or isinstance(space, spaces.MultiBinary) or space.dtype == BOOL:
+            limits = 0, 1
+        elif not np.issubdtype(space.dtype, np.floating):
+            limits = _integers(space)
+    yield Source(name, keys, space.shape, start, kind, limits, _exact(limits))
+
+
+def _integers(space: Any) -> tuple[int, int]:
+    """The least and the greatest integer that the dtypes of a Box and of its `Space` hold."""
+    ours = narrow(space.dtype, space.low.astype(float), space.high.astype(float))
+    ranges = [np.iinfo(dtype) for dtype in (space.dtype, ours) if dtype != "float32"]
+    return max(int(dtype.min) for dtype in ranges), min(int(dtype.max) for dtype in ranges)
+
+
+def _exact(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
+    """The dtypes of which every value is within limits, or is a float if there are none."""
+    if limits is None:
+        return INTEGERS | FLOATS | {BOOL}
+    least, most = np.max(limits[0]), np.min(limits[1])
+    bounds = {dtype: np.iinfo(dtype) for dtype in INTEGERS}
+    exact = {dtype for dtype, own in bounds.items() if least <= own.min and own.max <= most}
+    return frozenset(exact | ({BOOL} if least <= 0 and most >= 1 else set()))
 
 
 def read(source: Source, obs: Any) -> np.ndarray:
     """One array of a Gymnasium observation, in Gymnasium's shape.
 
     Raises:
-        ValueError: its shape is not that of its space.
+        MakeError: it does not have the shape of its space, or a value is not in the space's dtype.
     """
     for key in source.keys:
         obs = obs[key]
     part = np.asarray(obs)
     if part.shape != source.shape:
-        name = "".join(f"[{key!r}]" for key in source.keys)
-        raise ValueError(
-            f"the observation{name} has shape {part.shape}, "
-            f"but observation_space says {source.shape}"
+        raise MakeError(
+            f"{source.name} has shape {part.shape}, but observation_space says {source.shape}"
         )
+    if part.dtype not in source.exact:
+        _check_values(source, part)
     return part if source.start is None else part - source.start
 
 
-def encoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a Gymnasium observation to an array or a dict of them."""
-    ours, places = observation_space(space), tuple(sources(space))
+def _check_values(source: Source, part: np.ndarray) -> None:
+    """Raises MakeError if a cast to the dtype of the space would change a value."""
+    if part.dtype.kind not in "biufO":
+        raise MakeError(_wrong_dtype(source, part))
+    whole = part.dtype.kind in "iu"
+    try:
+        # Not float32, which would round limits such as 2**31 - 1.
+        numbers = part if whole else part.astype(np.float64)
+    except (TypeError, ValueError):
+        raise MakeError(_wrong_dtype(source, part)) from None
+    if source.limits is None:
+        return
+    least, most = source.limits
+    if whole and not part.ndim and least <= part.item() <= most:
+        return  # as below, and much faster
+    held = (numbers >= least) & (numbers <= most)
+    if not whole:
+        held &= numbers == np.floor(numbers)
+    if held.all():
+        return
+    first = tuple(np.argwhere(~held)[0].tolist())
+    least, most = (np.broadcast_to(limit, part.shape)[first] for limit in source.limits)
+    name = f"{source.name}[{', '.join(map(str, first))}]" if first else source.name
+    raise MakeError(
+        f"{name} = {part[first]!s}, but its space ({source.kind}) holds whole numbers from {least} "
+        f"to {most}. Return such numbers, or declare another space."
+    )
+
+
+def _wrong_dtype(source: Source, part: np.ndarray) -> str:
+    """The error of values that are not numbers."""
+    return f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers"
+
+
+def encoder(space: Any, name: str = "observation") -> Callable[[Any], Any]:
+    """A function from a Gymnasium observation to an array or a dict of them.
+
+    Args:
+        space: of the observation.
+        name: of the observation, for messages.
+    """
+    ours, places = observation_space(space), tuple(sources(space, name))
     kinds = tuple(leaves(ours))
 
     def encode(obs: Any) -> Any:

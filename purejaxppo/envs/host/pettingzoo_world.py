@@ -159,7 +159,10 @@ class ParallelWorld(gymnasium.Env):
         self.max_episode_steps = self._limit(spec.max_episode_steps)
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._own = [observation_space(space) for space in spaces]
-        self._encode = [encoder(space) for space in spaces]
+        self._encode = [
+            encoder(space, f"{agent}: observation")
+            for agent, space in zip(self.agents, spaces, strict=True)
+        ]
         self._acts = [env.action_space(agent) for agent in self.agents]
         self._decode = [decoder(space) for space in self._acts]
         split = [split_mask(space) for space in self._own]

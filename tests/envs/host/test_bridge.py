@@ -434,6 +434,19 @@ def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp
     assert restore(tmp_path / "run", "last").env_steps == saved
 
 
+def test_a_value_that_its_space_cannot_hold_ends_the_run_in_a_sentence_and_saved(tmp_path, capsys):
+    name = f"gymnasium/{EXAMPLE_ENVS}:BeyondLater"
+    config = write(tmp_path / "small.yaml", name, steps=100_000)
+    assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2
+    error, saved = capsys.readouterr().err.splitlines()
+    assert error == (
+        f"error: {name}: observation.side = 0.5, but its space (Discrete(2)) holds whole numbers "
+        f"from 0 to 1. Return such numbers, or declare another space."
+    )
+    steps = int(re.match(r"Saved at ([\d,]+) steps", saved)[1].replace(",", ""))
+    assert 0 < restore(tmp_path / "run", "last").env_steps == steps
+
+
 @pytest.mark.full
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")

@@ -341,3 +341,22 @@ def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
     game.close()
     with pytest.raises(WireError, match=r"^$"):
         wire.receive(SECONDS, eager=1.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("phase", 0.64, "as 'phase' that is not in its space: not a whole number from 0 to 3"),
+        ("phase", 4, "not a whole number from 0 to 3"),
+        ("phase", None, "not a whole number from 0 to 3"),
+        ("action_mask", [1, 0.5, 0], r"as 'action_mask' that is not in its space: \[1, 0.5, 0\]"),
+        ("action_mask", [1, -1, 0], r"'action_mask' that is not in its space: \[1, -1, 0\]"),
+    ],
+)
+def test_a_value_that_its_space_does_not_hold_is_an_error(part, value, words):
+    layout = layout_of(info([SPACES], [MOVE], 1))
+    with pytest.raises(WireError, match=words):
+        list(layout.read([ONE | {part: value}]))
+    whole = layout.read([ONE | {"phase": 3.0, "action_mask": [1.0, False, True]}])
+    mask, _, _, phase = whole
+    assert (mask.tolist(), phase.tolist()) == ([[1, 0, 1]], [3])
