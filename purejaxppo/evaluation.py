@@ -14,6 +14,7 @@ from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.hints import number
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.apart import Apart
@@ -266,6 +267,9 @@ def evaluate(
         ValueError: `episodes` is below 1 or above `MOST_EPISODES`, or a setting of JAX cannot be
             used.
     """
+    if (count := whole(episodes)) is None:
+        raise ValueError(f"episodes = {episodes!r} must be a whole number")
+    episodes = count
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")
     if episodes > MOST_EPISODES:

@@ -14,6 +14,7 @@ import yaml
 from purejaxppo import interrupts
 from purejaxppo.config import checks, copies, derived, references, renamed
 from purejaxppo.config.hints import did_you_mean, nearest
+from purejaxppo.config.plain import plain, whole
 from purejaxppo.config.schema import TUNABLE, Config, is_list, own_fields
 
 
@@ -260,7 +261,11 @@ def _did_you_mean(key: str, prefix: str) -> str:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """Converts `value` to a field's type, strictly: only int -> float and list -> tuple."""
+    """Converts `value` to a field's type, strictly: only int <-> float and list -> tuple.
+
+    Numbers of NumPy and JAX become Python's.
+    """
+    value = plain(value)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in args:
@@ -279,8 +284,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return _pairs(value, args[1], name)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
+    if hint is int and (number := whole(value)) is not None:
+        return number
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {_NAMES[hint]}")
     return value

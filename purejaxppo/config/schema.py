@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from purejaxppo.config import checks, references
+from purejaxppo.config.plain import plain, whole
 
 Scalar = bool | int | float | str
 
@@ -61,7 +62,12 @@ class Section:
     """A section of fields, some of which may hold a user's own objects."""
 
     def __post_init__(self) -> None:
-        """Replaces objects by `references.Own`, texts that hold them."""
+        """Replaces numbers of other types by Python's, and objects by `references.Own`."""
+        for field_ in fields(self):  # type: ignore[arg-type]
+            if not field_.metadata.get("own"):
+                value = plain(getattr(self, field_.name))
+                number = whole(value) if field_.type is int else None
+                object.__setattr__(self, field_.name, value if number is None else number)
         for name in own_fields(type(self)):
             value = getattr(self, name)
             held = tuple(map(references.own, value)) if is_list(value) else references.own(value)
@@ -347,7 +353,7 @@ class IntrinsicConfig(Section):
 
 
 @dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(Section):
     """Behavioural cloning of a teacher before PPO begins."""
 
     teacher: str = ""
@@ -357,7 +363,7 @@ class PretrainConfig:
 
 
 @dataclass(frozen=True)
-class EvalConfig:
+class EvalConfig(Section):
     """Evaluation during training: own environments, whole episodes."""
 
     num_episodes: int = setting(32, low=0, high=2**20)
@@ -380,7 +386,7 @@ class EvalConfig:
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(Section):
     """Saves of a run."""
 
     interval: int = setting(0, low=0, high=2**50)
@@ -393,7 +399,7 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True)
-class LoggingConfig:
+class LoggingConfig(Section):
     """Metrics and logs of a run."""
 
     interval: int = setting(0, low=0, high=2**50)

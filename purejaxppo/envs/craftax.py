@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import check_known, is_alike
+from purejaxppo.envs.options import alike, check_known
 from purejaxppo.spaces import Box, Discrete
 
 FILM_SIZE = 16
@@ -46,12 +46,9 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
         if type(value) in (bool, int, float) and option != "max_timesteps"
     }
     check_known(f"craftax/{name}", config.options, sorted(known), noun="parameter")
-    for option, value in config.options.items():
-        if not is_alike(value, known[option]):
-            kind = type(known[option]).__name__
-            raise ValueError(f"env.options.{option} = {value!r} must be of type {kind}")
+    options = {key: alike(key, value, known[key]) for key, value in config.options.items()}
     # The limit would be one of the causes of `done`.
-    params = params.replace(**config.options, max_timesteps=NEVER)
+    params = params.replace(**options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)
 
 

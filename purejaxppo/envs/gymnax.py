@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.config import tracing
+from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
@@ -69,18 +70,19 @@ def make(name: str, config: EnvConfig):
         ValueError: an option that the task's parameters do not have; or see `load_own`.
     """
     env, params = load_own(name) if is_reference(name) else _gymnax().make(name)
-    known = vars(params)
-    for option, value in config.options.items():
+    known = {key: plain(value) for key, value in vars(params).items()}
+    options = dict(config.options)
+    for option, value in options.items():
         if isinstance(value, str):
             raise ValueError(f"env.options.{option} = {value!r} is not a number")
         check_known(f"gymnax/{name}", [option], sorted(known), noun="parameter")
-    limit = config.max_episode_steps or int(
-        config.options.get("max_steps_in_episode", params.max_steps_in_episode)
-    )
-    if limit < 1:
-        raise ValueError(f"env.options.max_steps_in_episode = {limit} must be at least 1")
-    kind = type(params.max_steps_in_episode)  # a float in some tasks, which compute with it
-    params = params.replace(**{**config.options, "max_steps_in_episode": kind(limit)})
+        number = whole(value) if type(known[option]) is int else None
+        options[option] = value if number is None else number
+    own_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
+    limit = time_limit(own_limit, "env.options.max_steps_in_episode", unlimited="")
+    limit = config.max_episode_steps or limit or MOST_STEPS
+    kind = type(known["max_steps_in_episode"])  # a float in some tasks, which compute with it
+    params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit)
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
@@ -116,9 +118,10 @@ class GymnaxTask:
     @property
     def parameters(self) -> dict[str, float]:
         """The numeric parameters, without the time limit, which is not the task's own."""
+        fixed = {k: x for k, x in vars(self.params).items() if not isinstance(x, jax.core.Tracer)}
         return {
             name: value
-            for name, value in vars(self.params).items()
+            for name, value in plain(fixed).items()
             if type(value) in (int, float) and name != "max_steps_in_episode"
         }
 

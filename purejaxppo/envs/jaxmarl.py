@@ -24,7 +24,7 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host.gym_spaces import convert
-from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.options import alike, check_known
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
@@ -113,7 +113,7 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
         ValueError: an unknown option or an invalid value.
     """
     options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
-    _check(name, options)
+    options = _checked(name, options)
     weight = float(options.pop(SHAPED, 0.0))
     try:
         with _quiet():
@@ -156,18 +156,19 @@ def _defaults(name: str) -> dict[str, Scalar]:
     return found | ({LAYOUT: "cramped_room", SHAPED: 0.0} if _is_kitchen(name) else {})
 
 
-def _check(name: str, options: dict[str, Scalar]) -> None:
-    """Raises ValueError if an option is unknown, or not like its default."""
-    defaults = _defaults(name)
+def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
+    """The options, of the types of their defaults; ValueError if one is unknown or unlike it."""
+    defaults, checked = _defaults(name), {}
     for option, value in options.items():
         if option == "max_steps":
             raise ValueError(f"env.options.{option}: the time limit is env.max_episode_steps")
         check_known(f"jaxmarl/{name}", [option], [*defaults, GLOBAL_STATE], suggest=True)
-        check_alike(option, value, defaults[option])
+        checked[option] = alike(option, value, defaults[option])
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
         hint = did_you_mean(str(options[LAYOUT]), known, f"there are {', '.join(known)}")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen; {hint}")
+    return checked
 
 
 def _make_env(name: str, options: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.options import alike, check_known
 from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
@@ -91,13 +91,13 @@ def make(name: str, config: EnvConfig) -> "JumanjiTask | FlatActions":
         ValueError: an option that its class does not take, or an invalid value.
     """
     kind = type(_made(name, {}))
-    _check(name, kind, config.options)
-    env = _made(name, config.options)
+    options = _checked(name, kind, config.options)
+    env = _made(name, options)
     limit = config.max_episode_steps or TIME_LIMITS[name] or int(env.time_limit)
     if not TIME_LIMITS[name]:
         # The simulator calls its limit a termination, so that ours has to come first. By that
         # SearchAndRescue, whose rewards shrink with time, pays up to 1 / (limit + 1) more.
-        env = _made(name, {**config.options, "time_limit": limit + 1})
+        env = _made(name, {**options, "time_limit": limit + 1})
     task = JumanjiTask(env, limit)
     task.cheap_reset = name in CHEAP_RESETS
     task.whole = name in WHOLE
@@ -112,7 +112,7 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
         raise ValueError(f"env.options for jumanji/{name}: {error}") from error
 
 
-def _check(name: str, kind: type, options: Mapping[str, Scalar]) -> None:
+def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     arguments = inspect.signature(kind).parameters.values()
     known = {
         argument.name: argument.default
@@ -120,8 +120,7 @@ def _check(name: str, kind: type, options: Mapping[str, Scalar]) -> None:
         if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
     }
     check_known(f"jumanji/{name}", options, known)
-    for option, value in options.items():
-        check_alike(option, value, known[option])
+    return {option: alike(option, value, known[option]) for option, value in options.items()}
 
 
 class Part(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.plain import whole
 
 
 def check_known(
@@ -45,15 +46,18 @@ def check_instances(options: Iterable[str]) -> None:
         )
 
 
-def is_alike(value: Any, default: Any) -> bool:
-    """True if a value may replace a default: of its type, or a whole number for a float."""
-    return type(value) is type(default) or (type(default) is float and type(value) is int)
+def alike(option: str, value: Any, default: Any) -> Any:
+    """The value of an option, of the type of its default; an int may replace a float.
 
-
-def check_alike(option: str, value: Any, default: Any) -> None:
-    """Raises ValueError if a value may not replace its option's default."""
-    if not is_alike(value, default):
-        raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+    Raises:
+        ValueError: it is of another type. 2.0 is a whole number.
+    """
+    number = whole(value) if type(default) is int else None
+    if number is not None:
+        return number
+    if type(value) is type(default) or (type(default) is float and type(value) is int):
+        return value
+    raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
 
 
 def check_port(port: int) -> None:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from purejaxppo.config import tracing
+from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import is_reference, load, located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
@@ -38,6 +39,7 @@ def make(name: str, config: EnvConfig) -> Any:
     """
     where = f"env.name = {config.name}"
     task = made(load(name, "env.name"), config.options, where, "step")
+    time_limit(getattr(task, "max_episode_steps", 0), f"{where}: max_episode_steps", unlimited="0")
     missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
     if missing:
         raise ValueError(
@@ -94,8 +96,9 @@ def check(task: Any, where: str) -> None:
         ValueError: one sentence about the first thing that does not fit.
     """
     check_spaces(task, where)
-    above = getattr(task, SUCCESS, None)
-    if above is not None and (isinstance(above, bool) or not isinstance(above, int | float)):
+    above = plain(getattr(task, SUCCESS, None))
+    number = isinstance(above, int | float) and not isinstance(above, bool)
+    if above is not None and (not number or np.isnan(above)):
         raise ValueError(f"{where}: {SUCCESS} = {above!r} is no number of a return, nor None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")

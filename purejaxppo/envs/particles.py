@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
-from purejaxppo.envs.options import check_alike, check_known
+from purejaxppo.envs.options import alike, check_known
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import Box, Discrete, Space
 
@@ -314,15 +314,15 @@ def make(name: str, config: EnvConfig) -> Spread | Tag:
     """
     kind = TASKS[name]
     options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
-    _check(name, kind, options)
-    return kind(**options)
+    return kind(**_checked(name, kind, options))
 
 
-def _check(name: str, kind: Any, options: Mapping[str, Scalar]) -> None:
+def _checked(name: str, kind: Any, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     fields = {f.name: f.default for f in dataclasses.fields(kind) if f.name != "max_episode_steps"}
     check_known(f"particles/{name}", options, [*fields, GLOBAL_STATE])
-    for option, value in options.items():
-        check_alike(option, value, fields[option])
+    checked = {key: alike(key, value, fields[key]) for key, value in options.items()}
+    for option, value in checked.items():
         least = kind.options.get(option)
-        if least is not None and not least <= value < np.inf:  # type: ignore[operator]
+        if least is not None and not least <= value < np.inf:
             raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")
+    return checked

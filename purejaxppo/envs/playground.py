@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
@@ -73,9 +74,10 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     used = _checked(name, overrides)
     if config.backend == "warp":
         _check_warp(config, own, name, used)
+    overrides["action_repeat"] = used["action_repeat"]
     if "impl" in used:
         overrides["impl"] = config.backend or "jax"
-    repeats, limit = used["action_repeat"], int(used["episode_length"])
+    repeats, limit = used["action_repeat"], used["episode_length"]
     # Some tasks begin anew themselves at their limit, before the last observation is made.
     longest = max(limit, config.max_episode_steps * repeats)
     overrides["episode_length"] = longest + repeats
@@ -104,13 +106,14 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     defaults = _registry().get_default_config(name)
     check_known(f"playground/{name}", overrides, sorted([*defaults, *OWN_OPTIONS]))
     used = {**defaults, **overrides}
-    repeats = used["action_repeat"]
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+    repeats = whole(used["action_repeat"])
+    if repeats is None or repeats < 1:
         raise ValueError(
-            f"env.options.action_repeat = {repeats!r}: how often each action is taken is a whole "
-            f"number of at least 1"
+            f"env.options.action_repeat = {used['action_repeat']!r}: how often each action is "
+            f"taken is a whole number of at least 1"
         )
-    return used
+    limit = time_limit(used["episode_length"], "env.options.episode_length", unlimited="")
+    return {**used, "action_repeat": repeats, "episode_length": limit}
 
 
 def _check_warp(config: EnvConfig, own: dict[str, Any], name: str, used: dict[str, Any]) -> None:

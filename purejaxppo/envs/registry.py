@@ -16,7 +16,7 @@ from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
-from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions
+from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions, limit_of
 
 
 class Family(NamedTuple):
@@ -255,7 +255,7 @@ def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
     task = own.wrapped(task, config)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
-    limit = config.max_episode_steps or task.max_episode_steps
+    limit = config.max_episode_steps or limit_of(task)
     task = TimeLimit(task, limit) if limit else task
     if hasattr(task, "agents"):
         task = World(task, global_state=wants_global_state(config))
@@ -310,7 +310,7 @@ def make(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )
     task = _adapted(config)
-    if config.stagger and not (config.max_episode_steps or task.max_episode_steps):
+    if config.stagger and not (config.max_episode_steps or limit_of(task)):
         raise ValueError(
             f"env.stagger: {config.name} has no time limit: set env.max_episode_steps, or leave it "
             f"off"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from purejaxppo.aliases import EnvState, Scalar, Tree
+from purejaxppo.config.plain import plain
 from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
@@ -63,7 +64,7 @@ class VectorEnv:
             num_envs=num_envs,
             max_episode_steps=task.max_episode_steps,
             known_starts=not fresh_every_step,
-            success_above=getattr(task, "success_above", None),
+            success_above=plain(getattr(task, "success_above", None)),
         )
 
     def _starts(self, key, count: int):

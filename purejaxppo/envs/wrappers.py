@@ -7,9 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.plain import time_limit
 from purejaxppo.envs.base import Task
 from purejaxppo.envs.vectorize import as_declared, select
 from purejaxppo.spaces import Box, Dict, Space
+
+
+def limit_of(task: Any) -> int:
+    """The time limit of a task as an int; 0 if there is none.
+
+    Raises:
+        ValueError: it is not a whole number.
+    """
+    return time_limit(task.max_episode_steps, "max_episode_steps", unlimited="0")
 
 
 class Wrapper:
@@ -20,7 +30,7 @@ class Wrapper:
         self.task = task
         self.observation = task.observation
         self.action = task.action
-        self.max_episode_steps = task.max_episode_steps
+        self.max_episode_steps = limit_of(task)
         self.cheap_reset = task.cheap_reset
 
     def __getattr__(self, name: str):

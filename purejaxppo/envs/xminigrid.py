@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_known
@@ -62,9 +63,10 @@ def make(name: str, config: EnvConfig) -> "GridTask":
 
 
 def _odd(option: str, value: Any) -> int:
-    if not isinstance(value, int) or value < 3 or value % 2 == 0:
+    number = whole(value)
+    if number is None or number < 3 or number % 2 == 0:
         raise ValueError(f"env.options.{option} = {value!r} must be 3, 5, 7, ...")
-    return value
+    return number
 
 
 def _flag(option: str, value: Any) -> bool:
@@ -82,7 +84,7 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     from xminigrid.benchmarks import load_benchmark_from_path
     from xminigrid.types import RuleSet
 
-    path, number = options.get("benchmark"), options.get("ruleset")
+    path = options.get("benchmark")
     if not isinstance(path, str):
         raise ValueError(
             f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
@@ -98,10 +100,12 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
             f"env.options.benchmark = {path!r} is no file of XLand-MiniGrid's rulesets"
         ) from error
     chosen = slice(None)
-    if number is not None:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
+    if "ruleset" in options:
+        number = whole(options["ruleset"])
+        if number is None or not 0 <= number < count:
             raise ValueError(
-                f"env.options.ruleset = {number!r}: the rulesets of {path} are 0 to {count - 1}"
+                f"env.options.ruleset = {options['ruleset']!r}: the rulesets of {path} are 0 to "
+                f"{count - 1}"
             )
         chosen = slice(number, number + 1)
     arrays = (found.goals, found.rules, found.init_tiles)

@@ -28,6 +28,7 @@ import tensorstore as ts
 
 from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
+from purejaxppo.config.plain import whole
 from purejaxppo.config.run_files import load_members
 from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
@@ -555,6 +556,8 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
         raise ValueError(f"{run_dir}: nothing has been saved yet")
     if checkpoint in ("best", "last") and (last or checkpoint == "best"):
         return _find_newest(run_dir, best=checkpoint == "best")
+    if (steps := whole(checkpoint)) is not None:
+        checkpoint = steps
     if str(checkpoint).isdigit() and int(checkpoint) in (*last, *old_best):
         step = int(checkpoint)
         folder = (saves if step in last else old) / str(step)

@@ -42,9 +42,9 @@ def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit)
     [
         ({"mobs": 3}, "has no such parameter; it has always_diamond, cow_health, day_length"),
         ({"max_timesteps": 10}, "has no such parameter"),
-        ({"day_length": "long"}, "day_length = 'long' must be of type int"),
-        ({"always_diamond": 1}, "always_diamond = 1 must be of type bool"),
-        ({"zombie_health": True}, "zombie_health = True must be of type int"),
+        ({"day_length": "long"}, "day_length = 'long' should be like 300"),
+        ({"always_diamond": 1}, "always_diamond = 1 should be like True"),
+        ({"zombie_health": True}, "zombie_health = True should be like 5"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options, said):

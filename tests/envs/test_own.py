@@ -153,6 +153,60 @@ def test_a_reward_of_gymnax_may_be_an_array_of_one_value_and_of_no_more(write_mo
         steps(env, [0])
 
 
+@pytest.mark.toy
+@pytest.mark.parametrize("limit", [2.0 / 1, np.int64(2), jnp.int32(2), np.array(2.0)], ids=repr)
+def test_the_limit_of_a_task_may_be_of_any_type_of_number(limit):
+    env = make(examples.Walk(max_episode_steps=limit))
+    assert (env.spec.max_episode_steps, type(env.spec.max_episode_steps)) == (2, int)
+    assert steps(env, [0, 0])[1][:, 2].tolist() == [0, 1]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("limit", [2.5, -3, "20", True, np.nan])
+def test_the_limit_of_a_task_that_is_not_a_whole_number_is_refused(limit):
+    with pytest.raises(ValueError) as caught:
+        make(examples.Walk(max_episode_steps=limit))
+    text = str(caught.value)
+    assert text.endswith(
+        f"max_episode_steps = {limit!r}: a time limit must be a whole number of steps, at least 1. "
+        f"Use 0 for no limit."
+    )
+    assert "\n" not in text
+
+
+@pytest.mark.toy
+def test_a_task_without_a_limit_may_say_none():
+    assert make(examples.Walk(max_episode_steps=None)).spec.max_episode_steps == 0
+
+
+@pytest.mark.parametrize("limit", ["jnp.int32(2)", "np.float64(2.0)", "np.int64(2)"])
+def test_the_limit_of_gymnax_may_be_of_any_type_of_number(limit, write_module):
+    write_module(
+        "import gymnax, jax.numpy as jnp, numpy as np\n\n"
+        "def make():\n"
+        "    env, params = gymnax.make('CartPole-v1')\n"
+        f"    return env, params.replace(max_steps_in_episode={limit})\n"
+    )
+    env = make("gymnax/package.py:make")
+    assert (env.spec.max_episode_steps, type(env.spec.max_episode_steps)) == (2, int)
+    assert steps(env, [0, 1])[1][:, 1:3].tolist() == [[0, 0], [0, 1]]
+
+
+def test_a_limit_of_gymnax_that_is_not_a_whole_number_is_refused():
+    with pytest.raises(ValueError, match=r"max_steps_in_episode = 20.5: a time limit must be a"):
+        make("gymnax/CartPole-v1", options={"max_steps_in_episode": 20.5})
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("above", [np.float32(2.5), np.array(2.5), jnp.float32(2.5)], ids=repr)
+def test_a_success_may_be_a_number_of_any_type(above, monkeypatch):
+    monkeypatch.setattr(examples.Walk, "success_above", above, raising=False)
+    assert (make(examples.Walk).spec.success_above, float) == (2.5, float)
+    monkeypatch.setattr(examples.Walk, "success_above", np.nan)
+    with pytest.raises(ValueError, match="success_above = nan is no number"):
+        make(examples.Walk())
+
+
 @pytest.fixture
 def write_module(tmp_path, monkeypatch):
     """A function that writes package.py into the current folder, which is empty."""

@@ -331,6 +331,22 @@ def test_worlds_that_end_by_themselves_need_no_time_limit():
     assert out.terminated.any() and not out.truncated.any()
 
 
+@pytest.mark.parametrize("limit", [np.int64(3), 3.0, np.array(3)], ids=repr)
+def test_a_limit_in_max_cycles_may_be_of_any_type_of_number(limit):
+    world = pytest.importorskip("purejaxppo.envs.host.pettingzoo_world")
+    spec = world.WorldSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
+    assert spec().max_episode_steps == 3
+
+
+@pytest.mark.parametrize("limit", [0, 2.5, "3", True])
+def test_a_limit_in_max_cycles_that_is_not_a_whole_number_is_refused(limit):
+    text = message("Cycles", cycles=limit)
+    assert text.endswith(
+        f"Cycles: max_cycles = {limit!r}: a time limit must be a whole number of steps, at least "
+        f"1. Use None for no limit."
+    )
+
+
 def message(name, **options):
     with pytest.raises(ValueError) as error:
         pettingzoo(name, 3, **options)

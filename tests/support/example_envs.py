@@ -60,6 +60,14 @@ class SaysOnly(Counter):
         super().__init__(length=-1)
 
 
+class Limited(Counter):
+    """Has a time limit of any type, and never ends an episode."""
+
+    def __init__(self, limit):
+        super().__init__(length=-1)
+        self.max_episode_steps = limit
+
+
 class Large(Counter):
     """Observes whole numbers that int32 does not hold, in a dtype that does."""
 

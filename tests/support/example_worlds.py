@@ -48,7 +48,7 @@ class Hand(ParallelEnv):
         places = {agent: self.possible_agents.index(agent) for agent in self.agents}
         rewards = {a: 10.0 * i + self.time + 100.0 * actions[a] for a, i in places.items()}
         over = {a: self.time == self.last[a] or (a == "a" and actions[a] == 2) for a in self.agents}
-        late = {agent: 0 < self.max_cycles <= self.time for agent in self.agents}
+        late = {agent: 0 < (self.max_cycles or 0) <= self.time for agent in self.agents}
         infos = {agent: {} for agent in self.agents}
         self.agents = [a for a in self.agents if not (over[a] or late[a])]
         return obs, rewards, over, late, infos
@@ -79,7 +79,15 @@ class Endless(Hand):
 
     def __init__(self):
         super().__init__()
-        self.max_cycles = 0
+        self.max_cycles = None
+
+
+class Cycles(Hand):
+    """Has a time limit of any type."""
+
+    def __init__(self, cycles):
+        super().__init__()
+        self.max_cycles = cycles
 
 
 class Masked(Hand):

@@ -14,6 +14,7 @@ from jax.experimental import io_callback
 
 from purejaxppo import spaces
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, HostStep, seed_at
 from purejaxppo.envs.host.factory import Options
@@ -213,6 +214,8 @@ def _options(name: str, config: EnvConfig) -> Options:
             raise ValueError(
                 f"env.options.{option} = {value!r}: envpool/{name} takes {default!r} by default"
             )
+        number = whole(value) if isinstance(default, int) else None
+        options[option] = value if number is None else number
     if config.max_episode_steps:
         options["max_episode_steps"] = config.max_episode_steps
     if options.get("from_pixels"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.plain import time_limit as time_limit_of
 from purejaxppo.config.references import import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
 
@@ -136,9 +137,26 @@ def _enforced(env: Gymnasium) -> int:
 
 
 def _announced(env: Gymnasium) -> int:
-    """The attribute `max_episode_steps` of the innermost environment; 0 if there is none."""
-    own = getattr(env.unwrapped, "max_episode_steps", None)
-    return own if isinstance(own, int) and own > 0 else 0
+    """The attribute `max_episode_steps` of the innermost environment; 0 if there is none.
+
+    Raises:
+        MakeError: it is not a time limit.
+    """
+    inner = env.unwrapped
+    name = f"{type(inner).__name__}.max_episode_steps"
+    return checked_limit(getattr(inner, "max_episode_steps", None), name)
+
+
+def checked_limit(value: Any, name: str) -> int:
+    """A time limit of an environment as an int; 0 for None.
+
+    Raises:
+        MakeError: it is not a whole number of at least 1.
+    """
+    try:
+        return time_limit_of(value, name)
+    except ValueError as error:
+        raise MakeError(str(error)) from None
 
 
 def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasium:
@@ -149,6 +167,9 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
     if package:
         import_named(package, f"env.name: gymnasium/{name}")
     try:
+        if not max_episode_steps and gymnasium.spec(task).max_episode_steps is not None:
+            limit = gymnasium.spec(task).max_episode_steps
+            max_episode_steps = checked_limit(limit, f"max_episode_steps of {task}")
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         close = nearest(task, gymnasium.registry)

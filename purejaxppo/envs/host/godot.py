@@ -27,7 +27,7 @@ from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import Layout
 from purejaxppo.envs.host.observed import first_image
 from purejaxppo.envs.options import (
-    check_alike,
+    alike,
     check_instances,
     check_known,
     check_port,
@@ -216,9 +216,9 @@ def _options(config: EnvConfig) -> dict[str, Any]:
         )
     check_instances(config.options)
     check_known(config.name, config.options, DEFAULTS, suggest=True)
-    options = DEFAULTS | config.options
+    given = {key: alike(key, value, DEFAULTS[key]) for key, value in config.options.items()}
+    options = DEFAULTS | given
     for key, value in options.items():
-        check_alike(key, value, DEFAULTS[key])
         least = 1 if key == "timeout" else 0
         if isinstance(value, int | float) and value < least:
             raise ValueError(f"env.options.{key} = {value} must be at least {least}")

@@ -22,6 +22,7 @@ from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.workers import EnvInfo, WorkerError, WorkerPool
+from purejaxppo.envs.options import alike
 
 POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
 """Options of worker pools."""
@@ -105,12 +106,8 @@ def split_options(config: EnvConfig, defaults: Options) -> tuple[Options, Option
     Raises:
         ValueError: an invalid value of an option of the adapter.
     """
-    ours = defaults | {key: value for key, value in config.options.items() if key in defaults}
-    for key, value in ours.items():
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        alike = type(value) is type(defaults[key])
-        if not (alike or (whole and key == "timeout")):
-            raise ValueError(f"env.options.{key} = {value!r} should be like {defaults[key]!r}")
+    given = {key: value for key, value in config.options.items() if key in defaults}
+    ours = defaults | {key: alike(key, value, defaults[key]) for key, value in given.items()}
     if ours["workers"] not in ("process", "thread"):
         raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
     at_least(ours, "num_workers", 0)

@@ -16,7 +16,7 @@ from pettingzoo import ParallelEnv
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.references import LoadError, import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.factory import one_line
+from purejaxppo.envs.host.factory import checked_limit, one_line
 from purejaxppo.envs.host.gym_spaces import (
     action_space,
     decoder,
@@ -156,7 +156,7 @@ class ParallelWorld(gymnasium.Env):
         self.metadata = env.metadata
         self.name, self._mask = spec.name, spec.mask
         self.agents = list(env.possible_agents)
-        self.max_episode_steps = self._limit(spec.max_episode_steps)
+        self.max_episode_steps = self._limit(spec.max_episode_steps) or None
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._own = [observation_space(space) for space in spaces]
         self._encode = [
@@ -194,9 +194,11 @@ class ParallelWorld(gymnasium.Env):
     def _limit(self, asked: int) -> int:
         """The smallest of the requested and the environment's time limits; 0 if there is none."""
         unwrapped = self.env.unwrapped
-        own = [getattr(unwrapped, name, 0) for name in ("max_cycles", "max_episode_steps")]
-        limits = [limit for limit in (asked, *own) if isinstance(limit, int) and limit > 0]
-        return min(limits, default=0)
+        own = [
+            checked_limit(getattr(unwrapped, name, None), f"pettingzoo/{self.name}: {name}")
+            for name in ("max_cycles", "max_episode_steps")
+        ]
+        return min((limit for limit in (asked, *own) if limit), default=0)
 
     def _state_space(self, team: Team) -> Box:
         """Space of the world's own state, if it has one, or of all observations."""
@@ -234,7 +236,7 @@ class ParallelWorld(gymnasium.Env):
             {self.agents[i]: self._decode[i](joint[i]) for i in lived}
         )
         self._elapsed += 1
-        late = 0 < self.max_episode_steps <= self._elapsed
+        late = 0 < (self.max_episode_steps or 0) <= self._elapsed
         reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
         for i in lived:
             agent = self.agents[i]

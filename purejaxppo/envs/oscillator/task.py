@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_known
@@ -81,13 +82,14 @@ def make(name: str, config: EnvConfig):
 
 
 def _count(option: str, value) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    number = whole(value)
+    if number is None:
         raise ValueError(f"env.options.{option} = {value!r} must be a whole number")
-    if value < 0 or (value < 1 and COUNTS[option] > 0):
+    if number < min(COUNTS[option], 1):
         raise ValueError(
             f"env.options.{option} = {value} must be at least {min(COUNTS[option], 1)}"
         )
-    return int(value)
+    return number
 
 
 def _range(option: str, value) -> tuple[float, float]:

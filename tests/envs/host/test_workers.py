@@ -2,6 +2,7 @@
 
 import gc
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import gymnasium
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS
@@ -117,6 +119,48 @@ def test_time_limit_is_the_one_asked_for():
         pool.reset(0)
         rows = [pool.step(np.zeros((2, 1))) for _ in range(9)]
     assert [row.truncated[0] for row in rows] == [i in (3, 8) for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    "limit", [2.0 / 0.1, np.array([20])[0], np.float32(20), np.array(20), jnp.int32(20)], ids=repr
+)
+@pytest.mark.parametrize("where", ["attribute", "registered"])
+def test_a_time_limit_may_be_of_any_type_of_number(limit, where):
+    env = limited(limit, where)
+    assert (time_limit(env), type(time_limit(env))) == (20, int)
+    env.reset(seed=0)
+    truncated = [env.step(0)[3] for _ in range(20)]
+    assert truncated == [False] * 19 + [True]
+
+
+@pytest.mark.parametrize("limit", [20.5, 0, -3, "20", True, float("nan"), np.array([20])], ids=repr)
+@pytest.mark.parametrize("where", ["attribute", "registered"])
+def test_a_time_limit_that_is_not_a_whole_number_is_refused(limit, where):
+    names = {"attribute": "Limited.max_episode_steps"}
+    name = names.get(where, "max_episode_steps of Limited-v0")
+    with pytest.raises(ValueError) as caught:
+        limited(limit, where)
+    assert str(caught.value) == (
+        f"{name} = {limit!r}: a time limit must be a whole number of steps, at least 1. Use None "
+        f"for no limit."
+    )
+
+
+def test_none_is_no_time_limit():
+    assert time_limit(limited(None, "attribute")) == 0
+    assert time_limit(limited(None, "registered")) == 0
+
+
+def limited(limit, where):
+    """An environment with a time limit in an attribute, or in Gymnasium's registry."""
+    if where == "attribute":
+        return make_one(make_spec(f"{EXAMPLE_ENVS}:Limited", (), {"limit": limit}))
+    entry = runpy.run_path(str(EXAMPLE_ENVS))["Limited"]
+    gymnasium.register("Limited-v0", entry, max_episode_steps=limit, kwargs={"limit": None})
+    try:
+        return make_one(make_spec("Limited-v0"))
+    finally:
+        del gymnasium.registry["Limited-v0"]
 
 
 def test_a_class_that_truncates_itself_needs_no_other_limit():

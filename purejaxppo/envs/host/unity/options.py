@@ -6,7 +6,7 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.unity import parameters
 from purejaxppo.envs.host.unity.parameters import Parameter
-from purejaxppo.envs.options import check_alike, check_instances, check_port, split_arguments
+from purejaxppo.envs.options import alike, check_instances, check_port, split_arguments
 
 DEFAULTS: dict[str, Any] = {
     "max_agents": 0,
@@ -45,11 +45,9 @@ def split_options(
             name = key.removeprefix(prefix)
             given[name] = parameters.named(key, name, value)
         elif prefix:
-            check_alike(key, value, 1)
-            slots[key.removeprefix(prefix)] = int(value)
+            slots[key.removeprefix(prefix)] = alike(key, value, 1)
         elif key in DEFAULTS:
-            check_alike(key, value, DEFAULTS[key])
-            ours[key] = value
+            ours[key] = alike(key, value, DEFAULTS[key])
         else:
             known = [*DEFAULTS, *(f"{prefix}NAME" for prefix in PREFIXES)]
             hint = did_you_mean(key, known, f"it has {', '.join(known)}")

@@ -1,0 +1,61 @@
+"""Numbers of NumPy, JAX and other libraries as Python's own.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+import numbers
+from collections.abc import Mapping
+from typing import Any, Literal
+
+MOST_STEPS = 2**30
+"""The longest time limit; a longer one is never reached."""
+
+
+def plain(value: Any) -> Any:
+    """A number, or a list or mapping of them, with Python's bool, int and float.
+
+    Arrays become numbers or lists. Other values, such as texts, are returned as they are.
+    """
+    if isinstance(value, str) or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # of NumPy or JAX
+        return value.tolist()
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A number without a fraction as an int: 20 for 20.0. None for other values and for bools."""
+    value = plain(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def time_limit(value: Any, name: str, *, unlimited: Literal["None", "0", ""] = "None") -> int:
+    """A time limit in steps as an int; 0 for None and for limits above `MOST_STEPS`: no limit.
+
+    Args:
+        value: a number of any type.
+        name: for messages.
+        unlimited: the value that means no limit, for messages; 0 is an error unless it is "0".
+
+    Raises:
+        ValueError: it is not a whole number of at least 1.
+    """
+    if value is None:
+        return 0
+    steps = whole(value)
+    if steps is None or steps < (0 if unlimited == "0" else 1):
+        hint = f" Use {unlimited} for no limit." if unlimited else ""
+        raise ValueError(
+            f"{name} = {value!r}: a time limit must be a whole number of steps, at least 1.{hint}"
+        )
+    return steps if steps <= MOST_STEPS else 0
