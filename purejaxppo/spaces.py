@@ -10,6 +10,9 @@ LARGEST = 1e10
 """The largest magnitude of a float in observations and rewards: beyond it a simulator has diverged,
 as with NaN. Squares and their sums over a rollout stay far within float32."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+"""The largest float32."""
+
 
 @dataclass(frozen=True)
 class Box:
@@ -29,13 +32,25 @@ class Box:
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
-        """A `Box` from arrays of bounds [shape]; bounds that are all equal become one."""
+        """A `Box` from arrays of bounds [shape]; bounds that are all equal become one.
+
+        Bounds that float32 cannot hold, and its largest number, become infinite.
+        """
+        low, high = (
+            np.where(np.abs(bound) < FLOAT32_MAX, bound, np.copysign(np.inf, bound))
+            for bound in (low, high)
+        )
         return cls(low.shape, _hashable(low), _hashable(high), dtype)
 
     @property
     def bounded(self) -> bool:
-        """True if every element has finite bounds on both sides."""
-        return bool(np.all(np.isfinite(self.low)) and np.all(np.isfinite(self.high)))
+        """True if the range of every element is below the largest float32.
+
+        Simulators write ±np.finfo(dtype).max for "no bound", and high - low would overflow.
+        """
+        low, high = np.asarray(self.low), np.asarray(self.high)
+        finite = np.all(np.abs(low) < FLOAT32_MAX) and np.all(np.abs(high) < FLOAT32_MAX)
+        return bool(finite and np.all(high - low < FLOAT32_MAX))
 
 
 @dataclass(frozen=True)

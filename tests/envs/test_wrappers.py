@@ -56,7 +56,20 @@ def test_actions_between_minus_one_and_one_are_clipped_alone():
     np.testing.assert_array_equal(echoed(task, jnp.array([0.3, -7.0])), np.float32([0.3, -1.0]))
 
 
-@pytest.mark.parametrize("space", [Box((2,)), Box((2,), low=0.0), Discrete(9)])
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box((2,)),
+        Box((2,), low=0.0),
+        Box((2,), -LARGEST, LARGEST),
+        Box((2,), -2e38, 2e38),
+        Box((2,), -1e300, 1e300),
+        Discrete(9),
+    ],
+)
 def test_unbounded_and_discrete_actions_pass(space):
     task = UnitActions(Echo(space))
     assert task.action == space
