@@ -309,6 +309,18 @@ class Doubled(gymnasium.ObservationWrapper):
         return observation * 2
 
 
+class MyNormalize(gymnasium.wrappers.NormalizeReward):
+    """A subclass."""
+
+
+class NormalizedCounter(gymnasium.wrappers.FlattenObservation):
+    """An environment with a normalising wrapper below another one."""
+
+    def __init__(self):
+        """Wraps it twice."""
+        super().__init__(gymnasium.wrappers.NormalizeObservation(Counter()))
+
+
 class NoEnvironment:
     """Not an environment."""
 

@@ -4,7 +4,7 @@ Nothing here imports JAX, since worker processes import it.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,13 @@ Gymnasium = Any
 
 Options = dict[str, Any]
 """Arguments of a simulator, by name."""
+
+
+NORMALIZING = {
+    "NormalizeReward": "ppo.normalize_reward = true",
+    "NormalizeObservation": "ppo.normalize_obs = true",
+}
+"""Gymnasium's wrappers with running statistics, and the settings to use instead."""
 
 
 class Maker(Protocol):
@@ -60,6 +67,8 @@ class Spec:
             env = _registered(self.name, options, self.max_episode_steps)
         for name in self.wrappers:
             env = _wrapped(name, env)
+        for wrapper in _wrappers_of(env):
+            _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
         env = with_time_limit(env)
         if self.pixels:
             env = Pixels(env, self.pixels, self.frame_stack)
@@ -125,15 +134,19 @@ def with_time_limit(env: Gymnasium) -> Gymnasium:
 
 def _enforced(env: Gymnasium) -> int:
     """The smallest limit of its `TimeLimit` wrappers; 0 if there are none."""
-    from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
 
-    limits = []
-    while isinstance(env, Wrapper):
-        if isinstance(env, TimeLimit):
-            limits.append(env._max_episode_steps)
-        env = env.env
+    limits = [x._max_episode_steps for x in _wrappers_of(env) if isinstance(x, TimeLimit)]
     return min(limits, default=0)
+
+
+def _wrappers_of(env: Gymnasium) -> Iterator[Any]:
+    """The wrappers around an environment, from the outermost one inwards."""
+    from gymnasium import Wrapper
+
+    while isinstance(env, Wrapper):
+        yield env
+        env = env.env
 
 
 def _announced(env: Gymnasium) -> int:
@@ -222,8 +235,29 @@ def _wrapper(name: str) -> Any:
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
 
 
+def _check_wrapper(kind: type, where: str) -> None:
+    """Checks that a wrapper does not normalise by running statistics.
+
+    Its statistics are not saved with the agent, and it would scale the rewards of evaluations.
+
+    Raises:
+        MakeError: it is one of Gymnasium's `NormalizeReward` and `NormalizeObservation`, also of
+            those for vectors of environments, or a subclass.
+    """
+    for base in kind.__mro__:
+        if base.__name__ in NORMALIZING and base.__module__.startswith("gymnasium."):
+            derived = f" (a {base.__name__})" if kind is not base else ""
+            raise MakeError(
+                f"{where}: the wrapper {kind.__name__}{derived} would also normalise in "
+                f"evaluations, by statistics that are not saved. Remove it and use "
+                f"{NORMALIZING[base.__name__]}."
+            )
+
+
 def _wrapped(name: str, env: Gymnasium) -> Gymnasium:
     wrapper = _wrapper(name)
+    if inspect.isclass(wrapper):
+        _check_wrapper(wrapper, "env.options.wrappers")
     try:
         return wrapper(env)
     except TypeError as error:

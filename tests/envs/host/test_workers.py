@@ -250,6 +250,32 @@ def test_wrappers_are_applied_in_order():
         assert pool.reset(0).max() == 500  # an image of 250s
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        ("NormalizeReward", "ppo.normalize_reward = true."),
+        ("NormalizeObservation", "ppo.normalize_obs = true."),
+        ("gymnasium.wrappers.vector:NormalizeReward", "ppo.normalize_reward = true."),
+        (f"{EXAMPLE_ENVS}:MyNormalize", "MyNormalize (a NormalizeReward) would"),
+    ],
+)
+def test_normalising_wrappers_of_gymnasium_are_refused(wrapper, words):
+    with pytest.raises(ValueError) as error:
+        make_one(example("Counter", wrappers=(wrapper, "FlattenObservation")))
+    assert str(error.value).startswith("env.options.wrappers: the wrapper ")
+    assert words in str(error.value)
+
+
+def test_normalising_wrappers_are_found_below_others():
+    with pytest.raises(ValueError) as error:
+        make_one(example("NormalizedCounter"))
+    assert str(error.value) == (
+        f"env.name = gymnasium/{EXAMPLE_ENVS}:NormalizedCounter: the wrapper NormalizeObservation "
+        f"would also normalise in evaluations, by statistics that are not saved. Remove it and use "
+        f"ppo.normalize_obs = true."
+    )
+
+
 def test_actions_of_another_shape_are_refused():
     with WorkerPool(example("Counter"), 2, kind="thread") as pool:
         pool.reset(0)
