@@ -84,7 +84,7 @@ def make_parts(
         storage=obs_storage.make(env.spec.observation, known),
         layout=sequences.make(policy.recurrent, settings.stretch),
         critic=critics.make(settings),
-        bonus=intrinsic.make(config, env.spec),
+        bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
         symmetry=symmetry.make(config, env.spec, policy.distribution),
         terms=policy.terms,
         start=start_rollout(config, env, policy.network.initial_carry),

@@ -1,7 +1,8 @@
 """Spaces of observations and actions: frozen, hashable descriptions."""
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,17 @@ class Box:
         finite = np.all(np.abs(low) < FLOAT32_MAX) and np.all(np.abs(high) < FLOAT32_MAX)
         return bool(finite and np.all(high - low < FLOAT32_MAX))
 
+    @property
+    def is_vector(self) -> bool:
+        """True for up to two axes: `ppo.normalize_obs` normalises such observations."""
+        return len(self.shape) < 3
+
+    @property
+    def is_bytes(self) -> bool:
+        """True for bytes that may have any value, 0 to 255; networks divide them by 255."""
+        low, high = np.asarray(self.low), np.asarray(self.high)
+        return self.dtype == "uint8" and bool(np.all(low <= 0) and np.all(high >= 255))
+
 
 @dataclass(frozen=True)
 class Discrete:
@@ -100,6 +112,29 @@ def example(space: Space) -> Any:
         case MultiDiscrete(nvec):
             return np.zeros(len(nvec), np.int32)
     return np.zeros((), np.int32)
+
+
+def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = False) -> Space:
+    """Space of the observations that networks get; it holds the rule of their preprocessing.
+
+    Boxes that are vectors are normalised if `normalize_obs`, and are float32 then. Other Boxes are
+    cast to float32, and divided by 255 if they are `is_bytes`. Discrete parts become one-hot
+    vectors. The action mask is not changed.
+
+    Args:
+        space: of the environment's observations.
+        normalize_obs: `ppo.normalize_obs`.
+        by_dtype: the rule of version 0.2: only floats are normalised, and all uint8 are bytes.
+    """
+    if isinstance(space, Dict):
+        of = functools.partial(network_input, normalize_obs=normalize_obs, by_dtype=by_dtype)
+        parts = ((name, part if name == MASK else of(part)) for name, part in space.spaces)
+        return Dict(tuple(parts))
+    if not isinstance(space, Box) or np.dtype(space.dtype).kind not in "biu":
+        return space
+    if by_dtype:
+        return replace(space, low=0.0, high=255.0) if space.dtype == "uint8" else space
+    return Box(space.shape, slide=space.slide) if space.is_vector and normalize_obs else space
 
 
 class Leaf(NamedTuple):

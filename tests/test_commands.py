@@ -153,12 +153,13 @@ def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(c
         spread, tag = capsys.readouterr().out.splitlines()
         assert spread.split(maxsplit=1) == [
             "particles/spread",
-            "agent 1 of 3 & obs [14] -> 1 of 5, 25 steps, 3 agents, particles_spread.yaml",
+            "agent 1 of 3 one-hot & obs [14] normalised -> 1 of 5, 25 steps, 3 agents, "
+            "particles_spread.yaml",
         ]
         assert tag.endswith("50 steps, 5 agents, particles_tag.yaml")
     assert command.main(["list", "envs", "dummy"]) == 0
     pixels = capsys.readouterr().out.splitlines()[1]
-    assert "uint8 [84, 84, 4] -> " in pixels and pixels.endswith(" steps")
+    assert "uint8 [84, 84, 4] / 255 -> " in pixels and pixels.endswith(" steps")
     assert command.main(["list", "envs", "dummy/p*"]) == 0
     assert capsys.readouterr().out.splitlines() == [pixels]
 

@@ -28,6 +28,7 @@ from fixtures.make_runs_0_2 import (
 )
 
 import purejaxppo
+from purejaxppo.runs.resume import continue_config
 
 NAMES = json.loads((FOLDER / "names.json").read_text(encoding="utf-8"))
 RECORDED = json.loads((FOLDER / "recorded.json").read_text(encoding="utf-8"))
@@ -58,6 +59,17 @@ def test_run_of_0_2_gives_the_recorded_numbers(name, what, folder):
     unpack(name, folder)
     write_config(f"{name}.yaml", read_config(f"{name}.yaml"))
     assert_numbers(OBSERVED[what](name), RECORDED[name][what])
+
+
+@pytest.mark.toy
+def test_run_of_0_2_keeps_its_preprocessing_when_it_resumes(folder):
+    unpack("uint8_vector", folder)
+    new = purejaxppo.load_config("uint8_vector.yaml")
+    old = purejaxppo.load("run").config
+    resumed, changes = continue_config(new, Path("run"))
+    rules = [config.ppo.obs_preprocessing for config in (new, old, resumed)]
+    assert rules == ["by_bounds", "by_dtype", "by_dtype"]
+    assert not changes
 
 
 @pytest.mark.toy

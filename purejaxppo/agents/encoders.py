@@ -107,21 +107,21 @@ class Residual(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Maps images to features: scaled to 0..1 if uint8, convolved, flattened."""
+    """Maps images to features: divided by 255 if bytes, convolved, flattened."""
 
     encoder: str
     channels_first: bool
     dtype: str = "float32"
+    is_bytes: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Images [..., H, W, C] or [..., C, H, W] -> [..., F]."""
         form = convolutions.default()
         batch = x.shape[:-3]
-        is_bytes = x.dtype == jnp.uint8
         x = form.enter(x.reshape((-1, *x.shape[-3:])), self.channels_first)
         x = x.astype(self.dtype)
-        if is_bytes:
+        if self.is_bytes:
             x = x * (1 / 255)
         x = self.impala(x) if self.encoder == "cnn_impala" else self.plain(x)
         return form.leave(x).reshape((*batch, -1))
@@ -161,7 +161,10 @@ def is_image(space: spaces.Space) -> bool:
 
 
 class Encoder(nn.Module):
-    """Maps any observation to one feature vector; parts of a `Dict` are encoded and joined."""
+    """Maps any observation to one feature vector; parts of a `Dict` are encoded and joined.
+
+    `space` is what `spaces.network_input` returns.
+    """
 
     space: spaces.Space
     config: NetworkConfig
@@ -193,9 +196,9 @@ class Encoder(nn.Module):
                 )
         encoder = image_encoder(space, self.config)
         if encoder:
-            first = image_shape(space, self.config.channels)[3]
-            return Convolutions(encoder, first, self.config.compute_dtype, name=name)(obs)
-        x: Array = obs.astype(jnp.float32) / (255.0 if space.dtype == "uint8" else 1.0)
+            first, dtype = image_shape(space, self.config.channels)[3], self.config.compute_dtype
+            return Convolutions(encoder, first, dtype, space.is_bytes, name=name)(obs)
+        x: Array = obs.astype(jnp.float32) / (255.0 if space.is_bytes else 1.0)
         return x.reshape((*x.shape[: x.ndim - len(space.shape)], -1))
 
     def apart(self, x: Array, name: str) -> Array:

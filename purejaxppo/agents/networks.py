@@ -70,12 +70,17 @@ def make_network(
 
 
 def make_networks(
-    spec: EnvSpaces, config: NetworkConfig, critic_outputs: int = 1, critic_gain: float = 1.0
+    spec: EnvSpaces,
+    observation: spaces.Space,
+    config: NetworkConfig,
+    critic_outputs: int = 1,
+    critic_gain: float = 1.0,
 ) -> Network:
     """The network of an environment's agents: one for all, or one per policy of the config.
 
     Args:
-        spec: of the environment: `observation`, `action`, and `agents` if it has several.
+        spec: of the environment: `action`, and `agents` if it has several.
+        observation: of an agent, as `spaces.network_input` returns it.
         config: of the network.
         critic_outputs: number of a critic's outputs.
         critic_gain: of its last layer's initial weights.
@@ -84,7 +89,7 @@ def make_networks(
         ValueError: see `make_network`; or `policies` that do not name every agent once.
     """
     if not config.policies:
-        return make_network(spec.observation, spec.action, config, critic_outputs, critic_gain)
+        return make_network(observation, spec.action, config, critic_outputs, critic_gain)
     names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
     if not names:
         raise ValueError("network.policies is for several agents, and this environment has one")
@@ -94,7 +99,7 @@ def make_networks(
             f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
             f"{list(getattr(spec, 'agents', ()))}"
         )
-    one = make_network(spec.observation, spec.action, config, critic_outputs, critic_gain)
+    one = make_network(observation, spec.action, config, critic_outputs, critic_gain)
     return side_by_side(one, tuple(names))
 
 

@@ -11,7 +11,7 @@ from purejaxppo.agents import critics, distributions, normalize, terms
 from purejaxppo.agents.networks import make_networks, zeros
 from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
-from purejaxppo.spaces import MASK
+from purejaxppo.spaces import MASK, network_input
 from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, RunningStats
 
 
@@ -46,9 +46,16 @@ class Policy:
         """Builds network and distribution; nothing is computed yet."""
         self.config = config
         self.observation, self.action = spec.observation, spec.action
+        self.network_input = network_input(
+            spec.observation,
+            normalize_obs=config.ppo.normalize_obs,
+            by_dtype=config.ppo.obs_preprocessing == "by_dtype",
+        )
         self.distribution = distributions.for_space(spec.action, config.network.distribution)
         critic = critics.make(config.ppo)
-        network = make_networks(spec, config.network, critic.num_outputs, critic.gain)
+        network = make_networks(
+            spec, self.network_input, config.network, critic.num_outputs, critic.gain
+        )
         self.terms = terms.make(config.ppo, network, self)
         self.network = terms.attach(self.terms, network)
         self.recurrent = config.network.rnn != "none"
@@ -62,17 +69,18 @@ class Policy:
         return normalize.init_stats(self.normalizable(zeros(self.observation)))
 
     def normalizable(self, obs: Obs) -> list[Array]:
-        """The float parts of an observation that are not images, if normalisation is on."""
-        if not self.config.ppo.normalize_obs:
-            return []
-        return [x for x, yes in zip(jax.tree.leaves(obs), self._is_vector(), strict=True) if yes]
+        """The vectors of an observation, as float32, if normalisation is on."""
+        pairs = zip(jax.tree.leaves(obs), self.is_normalized(), strict=True)
+        return [x.astype(jnp.float32) for x, yes in pairs if yes]
 
-    def _is_vector(self) -> list[bool]:
+    def is_normalized(self) -> list[bool]:
+        """True for each array of an observation that is normalised; see `network_input`."""
         return [
-            jnp.issubdtype(x.dtype, jnp.floating)
+            self.config.ppo.normalize_obs
+            and jnp.issubdtype(x.dtype, jnp.floating)
             and x.ndim < 3
             and not (path and path[0] == jax.tree_util.DictKey(MASK))
-            for path, x in jax.tree.leaves_with_path(zeros(self.observation))
+            for path, x in jax.tree.leaves_with_path(zeros(self.network_input))
         ]
 
     def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
@@ -81,10 +89,8 @@ class Policy:
             return obs
         vectors = iter(normalize.normalize(stats, self.normalizable(obs), self.config.ppo.clip_obs))
         leaves, tree = jax.tree.flatten(obs)
-        return jax.tree.unflatten(
-            tree,
-            [next(vectors) if yes else x for x, yes in zip(leaves, self._is_vector(), strict=True)],
-        )
+        pairs = zip(leaves, self.is_normalized(), strict=True)
+        return jax.tree.unflatten(tree, [next(vectors) if yes else x for x, yes in pairs])
 
     def apply(self, agent: AgentState, carry: Carry, obs: Obs, start: Array) -> Outputs:
         """The network's outputs for observations [N, ...]; carry [N, ...], start bool [N]."""

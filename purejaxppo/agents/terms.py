@@ -90,7 +90,7 @@ NONE = Terms((), lambda params, outputs, batch, stats: {}, lambda key: {})
 class Reader(Protocol):
     """The parts of a policy that terms use."""
 
-    observation: spaces.Space
+    network_input: spaces.Space
     distribution: Distribution
 
     def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
@@ -114,7 +114,7 @@ def make(config: PPOConfig, network: Network, policy: Reader) -> Terms:
             f"its own that is none of {', '.join(Losses._fields)}, and at most {MOST} terms"
         )
     asked = tuple(sorted({name for term in terms for name in term.rows}))
-    outputs, arrays = example(policy.observation, network, policy.distribution)
+    outputs, arrays = example(policy.network_input, network, policy.distribution)
     made = {
         term.name: initializer(term, f"ppo.terms: {text}", outputs, shown(arrays, term))
         for term, text in zip(terms, config.terms, strict=True)

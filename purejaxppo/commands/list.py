@@ -10,13 +10,15 @@ from typing import Any
 from purejaxppo.config import derived, files
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.runs.console import Printed, fail
-from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
+from purejaxppo.spaces import MASK, Dict, Discrete, MultiDiscrete, Space
 
 PROG = "purejaxppo list"
 HELP = f"""usage: {PROG} envs [FAMILY or PATTERN]
        {PROG} configs [PATTERN]
 
-List the environments that can be trained, or the configs that come with the library.
+List the environments that can be trained, or the configs that come with the library. Tasks are
+listed with the preprocessing of their observations: "normalised" by ppo.normalize_obs, "one-hot",
+or "/ 255".
 
   {PROG} envs
   {PROG} envs particles
@@ -150,7 +152,19 @@ def facts(name: str) -> str:
     spec = registry.make(EnvConfig(name=name), 1, evaluation=True).spec
     limit = f"{spec.max_episode_steps} steps" if spec.max_episode_steps else "no limit"
     agents = f", {spec.num_agents} agents" if spec.num_agents > 1 else ""
-    return f"{words(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
+    return f"{observed(spec.observation)} -> {words(spec.action)}, {limit}{agents}"
+
+
+def observed(space: Space) -> str:
+    """A space of observations in a few words, with the preprocessing of each part."""
+    if isinstance(space, Dict):
+        parts = ((name, words(p) if name == MASK else observed(p)) for name, p in space.spaces)
+        return " & ".join(f"{name} {text}" for name, text in parts)
+    if isinstance(space, Discrete | MultiDiscrete):
+        return f"{words(space)} one-hot"
+    if space.is_vector:
+        return f"{words(space)} normalised"
+    return f"{words(space)} / 255" if space.is_bytes else words(space)
 
 
 def words(space: Space) -> str:

@@ -77,11 +77,13 @@ def check_names(data: Mapping[str, Any]) -> None:
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
     """Copies the nested config of a saved run, with the keys of version 0.1 replaced.
 
+    Runs up to version 0.2 keep their preprocessing of observations.
+
     Raises:
         ValueError: only version 0.1 reads this run.
     """
     new = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    ppo = new.get("ppo") or {}
+    ppo = new["ppo"] = {"obs_preprocessing": "by_dtype", **(new.get("ppo") or {})}
     if ppo.pop("kl_rate", False):
         if ppo.get("learning_rate_schedule") != "constant":
             raise ValueError(

@@ -311,7 +311,12 @@ class PPOConfig(Section):
     advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over what advantages get mean 0 and standard deviation 1."""
     normalize_obs: bool = True
-    """Shift and scale observations by their running mean and standard deviation (not images)."""
+    """Shift and scale vectors (observations of up to two axes, of any type) by their running mean
+    and standard deviation."""
+    obs_preprocessing: Literal["by_bounds", "by_dtype"] = setting("by_bounds", swept=False)
+    """Rule for observations of integers, bytes and bools. by_bounds: as float32 of the same shape,
+    and bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule of
+    version 0.2, which its runs keep: none are normalised, and all bytes are divided by 255."""
     clip_obs: float = setting(10.0, above=0)
     """Normalised observations are clipped to this many standard deviations."""
     normalize_reward: bool = False

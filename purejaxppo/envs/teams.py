@@ -154,6 +154,8 @@ def common(spaces: Sequence[Space], agents: Sequence[str], verb: str) -> Space:
     if len(boxes) == len(spaces) and alike:
         size = max(box.shape[0] for box in boxes)
         low, high = (-1.0, 1.0) if boxes[0].bounded else (-np.inf, np.inf)
+        if all(box.is_bytes for box in boxes):  # which networks divide by 255
+            low, high = 0.0, 255.0
         return Box((size,), low, high, boxes[0].dtype)
     other = next(i for i, space in enumerate(spaces) if not _padable(first, space))
     raise ValueError(

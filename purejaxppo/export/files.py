@@ -269,20 +269,21 @@ def random_observation(policy: Policy, rng: np.random.Generator, batch: int, sta
         policy: the one that observes them.
         rng: source of random numbers.
         batch: number of observations.
-        stats: running statistics; arrays that they normalise have their mean and twice their
+        stats: running statistics; floats that they normalise have their mean and twice their
             standard deviation.
     """
     obs = _random(policy.observation, rng, batch)
     if stats is None:
         return obs
-    normalised = policy.normalizable(obs)
+    leaves, tree = jax.tree.flatten(obs)
+    places = [i for i, yes in enumerate(policy.is_normalized()) if yes]
     scales = jax.tree.leaves(normalize.variance(stats))
     means = jax.tree.leaves(stats.mean)
-    drawn = {
-        id(x): np.asarray(mean + 2 * np.sqrt(var) * rng.standard_normal(x.shape), np.float32)
-        for x, mean, var in zip(normalised, means, scales, strict=True)
-    }
-    return jax.tree.map(lambda x: drawn.get(id(x), x), obs)
+    for i, mean, var in zip(places, means, scales, strict=True):
+        if np.issubdtype(leaves[i].dtype, np.floating):
+            noise = rng.standard_normal(leaves[i].shape)
+            leaves[i] = np.asarray(mean + 2 * np.sqrt(var) * noise, np.float32)
+    return jax.tree.unflatten(tree, leaves)
 
 
 def _random(space: Any, rng: np.random.Generator, batch: int):

@@ -26,6 +26,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     old = load_config(run_dir / CONFIG, saved=True)
     if not config.num_shards:
         old = dataclasses.replace(old, num_shards=0)
+    config = with_old_preprocessing(config, old)
     structural, tunable = compare(old, config)
     before, after = flatten(old), flatten(config)
     if structural:
@@ -60,6 +61,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
         for name, value in after.items()
         if before.get(name) != value
     )
+
+
+def with_old_preprocessing(config: Config, old: Config) -> Config:
+    """The config with the preprocessing of observations of an existing run up to version 0.2."""
+    if old.ppo.obs_preprocessing == "by_bounds":
+        return config
+    return config.replace(**{"ppo.obs_preprocessing": old.ppo.obs_preprocessing})
 
 
 def unknown_objects(config: Config, run_dir: Path) -> list[str]:

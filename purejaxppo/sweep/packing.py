@@ -23,6 +23,7 @@ from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.resume import with_old_preprocessing
 from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 
@@ -208,9 +209,11 @@ def train_batch(
     config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
     config = resolve_shards(config, len(devices), devices[0].platform)
     with run_folder(folder, clobber=False):
-        old = load_config(folder / CONFIG, saved=True) if (folder / CONFIG).is_file() else config
-        if any(compare(old, config)):
-            raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
+        if (folder / CONFIG).is_file():
+            old = load_config(folder / CONFIG, saved=True)
+            config, *members = (with_old_preprocessing(x, old) for x in (config, *members))
+            if any(compare(old, config)):
+                raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:
             run = TrainingLoop(Programs(config, devices, members), folder, console)

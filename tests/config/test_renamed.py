@@ -53,16 +53,18 @@ def test_the_config_of_a_run_of_version_0_1_is_read_by_its_new_names(tmp_path):
         "ppo.learning_rate_schedule": "adaptive",
         "ppo.early_stop_kl": True,
         "ppo.reset_each_rollout": True,
+        "ppo.obs_preprocessing": "by_dtype",
         "pretrain.teacher": "runs/teacher",
         "pretrain.updates": 3,
     }
 
 
 def test_a_config_of_today_is_not_changed_by_an_upgrade():
-    ppo = {"learning_rate_schedule": "linear", "kl_rate": False, "rollout_start": "continue"}
+    new = {"learning_rate_schedule": "linear", "obs_preprocessing": "by_bounds"}
+    ppo = {**new, "kl_rate": False, "rollout_start": "continue"}
     assert upgrade({"seed": 3, "ppo": ppo}) == {
         "seed": 3,
-        "ppo": {"learning_rate_schedule": "linear", "reset_each_rollout": False},
+        "ppo": {**new, "reset_each_rollout": False},
     }
 
 

@@ -157,6 +157,23 @@ def test_images_act_alike(observation, encoder, make_config, tmp_path):
     assert action.std(axis=0).min() > 1e-3
 
 
+def test_integers_of_every_type_are_preprocessed_alike(make_config, tmp_path):
+    parts = {
+        "bits": Box((4,), 0, 1, "bool"),
+        "bytes": Box((2,), 0, 255, "uint8"),
+        "counts": Box((3,), -9, 9, "int8"),
+        "ids": Box((2,), 0, 1000, "int32"),
+        "plane": Box((2, 2, 1), 0, 1, "uint8"),
+        "picture": Box((2, 2, 1), 0, 255, "uint8"),
+    }
+    policy = make_policy(make_config, Dict.of(parts), Box((2,)))
+    program, (action,) = assert_same_actions(policy, tmp_path, batch=50, count=200)
+    assert {port.name: port.dtype for port in program.inputs} == {
+        f"obs.{name}": box.dtype for name, box in parts.items()
+    }
+    assert action.std(axis=0).min() > 1e-3
+
+
 def test_the_form_that_training_on_a_cpu_uses_can_be_exported_too(make_config, tmp_path):
     observation = dataclasses.replace(IMAGE, shape=(36, 37, 1))
     policy = make_policy(make_config, observation, Box((2,)), encoder="cnn_nature", torso="shared")
