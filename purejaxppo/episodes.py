@@ -29,22 +29,42 @@ STEPS_AT_ONCE = 16
 class Outcome(NamedTuple):
     """Episodes' numbers on the device; with members, each with a leading axis of them."""
 
-    returns: Array  # [episodes] NaN where the episode diverged
+    returns: Array  # [episodes] NaN where the episode diverged, or where there was no agent
     lengths: Array  # [episodes] int32
+    cut: Array  # [episodes] bool: stopped before its end; with a NaN return: there was no agent
 
 
-def of_whole(values: np.ndarray, returns: np.ndarray) -> np.ndarray:
+def played(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
+    """True for the slots that had an agent, bool [episodes]; see `Outcome`."""
+    return ~(np.isnan(returns) & cut)
+
+
+def num_cut(returns: np.ndarray, cut: np.ndarray | np.bool) -> int:
+    """Counts the episodes that were cut; see `Outcome`."""
+    return int((cut & played(returns, cut)).sum())
+
+
+def success_rate(returns: np.ndarray, cut: np.ndarray | np.bool, above: float) -> float:
+    """Share of the episodes with a return above a number; NaN without episodes."""
+    won = returns[played(returns, cut)] > above  # not one that diverged
+    return float(won.mean()) if won.size else np.nan
+
+
+def of_whole(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
     """The values of the episodes that did not diverge.
 
     Args:
         values: [episodes], such as the returns themselves or the lengths.
-        returns: float [episodes]; NaN where the episode diverged.
+        returns: float [episodes]; see `Outcome`.
+        cut: bool [episodes]; see `Outcome`.
 
     Returns:
-        [episodes that did not diverge]; a single NaN if more than `MOST_DIVERGED` of all did.
+        [episodes that did not diverge]; a single NaN if there are none, or if more than
+        `MOST_DIVERGED` of all did. Slots that never had an agent are not episodes.
     """
     diverged = np.isnan(returns)
-    if diverged.mean() > MOST_DIVERGED:
+    among = diverged[played(returns, cut)]
+    if among.all() or among.mean() > MOST_DIVERGED:
         return np.full(1, np.nan)
     return values[~diverged]
 
@@ -83,7 +103,7 @@ def run_episodes(
         keys: of each of G groups of rows, consumed.
         any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
-        max_steps: bounds the loop where there is no time limit.
+        max_steps: bounds the loop where there is no time limit. Episodes that last longer are cut.
     """
     bound = longest(env.spec) or max_steps
 
@@ -101,7 +121,7 @@ def run_episodes(
             obs=out.obs,
             start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
             carry=decisions.hold(now.absent, now.carry, choice.carry),
-            finished=now.finished | out.ends | out.diverged,
+            finished=now.finished | ((out.ends | out.diverged) & going),
             returns=now.returns + payment(now, out, going),
             lengths=now.lengths + (out.valid & going),
             absent=out.absent,
@@ -109,7 +129,9 @@ def run_episodes(
 
     first = first_steps(env, begun, initial_carry)
     end = jax.lax.while_loop(running, some_steps(env.spec, step), first)
-    return Outcome(end.returns, end.lengths)
+    cut = ~end.finished
+    empty = cut & (end.lengths == 0)  # a slot that never had an agent
+    return Outcome(jnp.where(empty, jnp.nan, end.returns), end.lengths, cut)
 
 
 def payment(now: Running, out: EnvStep, going: Array) -> Array:

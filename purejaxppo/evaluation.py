@@ -21,7 +21,15 @@ from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.episodes import MOST_DIVERGED, Outcome, of_whole, run_episodes
+from purejaxppo.episodes import (
+    MOST_DIVERGED,
+    Outcome,
+    num_cut,
+    of_whole,
+    played,
+    run_episodes,
+    success_rate,
+)
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
@@ -44,10 +52,14 @@ class Evaluation(NamedTuple):
     returns: np.ndarray  # [episodes] undiscounted, of the environment's reward; NaN: it diverged
     lengths: np.ndarray  # [episodes] steps
     success_above: float | None = None  # a greater return is a success; None: no such number
+    cut: np.ndarray | np.bool = np.False_
+    """[episodes] bool: stopped by `eval.max_steps` before its end, with its return so far. With a
+    NaN return: a slot that never had an agent, which is not counted as an episode."""
 
     def member(self, index: int) -> "Evaluation":
         """That of one agent of many."""
-        return self._replace(returns=self.returns[index], lengths=self.lengths[index])
+        cut = np.broadcast_to(self.cut, self.returns.shape)[index]
+        return self._replace(returns=self.returns[index], lengths=self.lengths[index], cut=cut)
 
     @property
     def score(self) -> float | np.ndarray:
@@ -56,15 +68,15 @@ class Evaluation(NamedTuple):
         NaN where more than `episodes.MOST_DIVERGED` of an agent's episodes did.
         """
         if self.returns.ndim > 1:
-            return np.array([of_whole(agent, agent).mean() for agent in self.returns])
-        return float(of_whole(self.returns, self.returns).mean())
+            return np.array([self.member(i).score for i in range(len(self.returns))])
+        return float(of_whole(self.returns, self.returns, self.cut).mean())
 
     @property
     def success_rate(self) -> float | None:
         """Share of the episodes that were a success, of all agents; None where none could be."""
         if self.success_above is None:
             return None
-        return float(np.mean(self.returns > self.success_above))  # not one that diverged
+        return success_rate(self.returns, self.cut, self.success_above)
 
     def __str__(self) -> str:
         """One line: mean, standard deviation, range and length, or of many agents their means."""
@@ -72,31 +84,50 @@ class Evaluation(NamedTuple):
         return self._statistics() + success
 
     def _statistics(self) -> str:
-        r = self.returns
-        diverged = int(np.isnan(r).sum())
-        x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r)
+        r, agents = self.returns, played(self.returns, self.cut)
+        episodes, empty = int(agents.sum()), int((~agents).sum())
+        diverged, cut = int(np.isnan(r[agents]).sum()), num_cut(r, self.cut)
+        x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r, self.cut)
+        if not episodes:
+            return f"no episode: no agent came within eval.max_steps, in {r.size} slots"
         if np.isnan(x).any():
             of = f" of {len(r)} agents" if r.ndim > 1 else ""
             return (
-                f"{_episodes(r.size)}{of}: {diverged} diverged, too many for a mean return "
+                f"{_episodes(episodes)}{of}: {diverged} diverged, too many for a mean return "
                 f"(above {MOST_DIVERGED:.0%})"
             )
-        cut = f" ({diverged} diverged)" if diverged else ""
+        parts = [f"{diverged} diverged"] if diverged else []
+        parts += [f"{cut} cut"] if cut else []
+        parts += [f"without {empty} slots that had no agent"] if empty else []
+        aside = f" ({', '.join(parts)})" if parts else ""
         most = np.abs(x).max()
         mean, std, low, high = (number(y, most) for y in (x.mean(), x.std(), x.min(), x.max()))
         if r.ndim > 1:
             return (
-                f"{len(r)} agents, {_episodes(r.shape[1])} each{cut}: mean return {mean} ± {std} "
+                f"{len(r)} agents, {_episodes(r.shape[1])} each{aside}: mean return {mean} ± {std} "
                 f"over agents (min {low}, max {high})"
             )
         return (
-            f"{_episodes(len(r))}{cut}: return {mean} ± {std} (min {low}, max {high}), length "
-            f"{of_whole(self.lengths, r).mean():.1f}"
+            f"{_episodes(episodes)}{aside}: return {mean} ± {std} (min {low}, max {high}), length "
+            f"{of_whole(self.lengths, r, self.cut).mean():.1f}"
         )
 
 
 def _episodes(count: int) -> str:
     return f"{count} episode{'s' * (count != 1)}"
+
+
+def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
+    """A warning if an evaluation has cut episodes, or ""; see `Outcome`."""
+    count = num_cut(returns, cut)
+    if not count:
+        return ""
+    among = _episodes(int(played(returns, cut).sum()))
+    return (
+        f"eval.max_steps = {max_steps}: {count} of {among} were cut after this number of steps. "
+        f"The mean return includes their returns so far. A larger eval.max_steps plays them to "
+        f"their end."
+    )
 
 
 def evaluated(config: Config) -> EnvConfig:
@@ -209,7 +240,7 @@ class Evaluator:
         else:
             seed = jax.random.bits(jax.random.fold_in(key, 0), dtype=np.uint32) >> 1
             begun = self.env.begin(seed + numbers.astype(np.uint32))
-        returns, lengths = run_episodes(
+        outcome = run_episodes(
             self.env,
             begun,
             lambda *args: self.act(agent, *args),
@@ -219,14 +250,17 @@ class Evaluator:
             max_steps=self.config.eval.max_steps,
         )
         # An agent that is not finite may still act, but its returns are meaningless.
-        return Outcome(jnp.where(is_finite(agent), returns, jnp.nan), lengths)
+        finite = is_finite(agent)
+        returns = jnp.where(finite, outcome.returns, jnp.nan)
+        return Outcome(returns, outcome.lengths, outcome.cut & finite)
 
     def evaluate(self, agent: AgentState, key: Key, first: Scalar = 0) -> Outcome:
         """All episodes of an agent, to be jitted.
 
         With members, agent, key and outcome have a leading axis of them. `first` is the number that
         the first episode (or world) has among all that belong to the key. Returns of episodes that
-        diverged are NaN, and so are all those of an agent that is not finite.
+        diverged are NaN, and so are all those of an agent that is not finite, and those of slots
+        that never had an agent.
         """
         outcome = self.mapped(agent, key, first, jnp.arange(self.shards.num_shards))
         leading = outcome.returns.shape[: self.shards.num_members > 0]
@@ -328,5 +362,9 @@ def _evaluate(
     finally:
         for made in _made(evaluator):
             made.close()
-    returns, lengths = (np.concatenate(parts, axis=-1) for parts in zip(*results, strict=True))
-    return Evaluation(returns[..., :episodes], lengths[..., :episodes], success_above)
+    returns, lengths, cut = (
+        np.concatenate(parts, axis=-1)[..., :episodes] for parts in zip(*results, strict=True)
+    )
+    if warning := warning_of_cut(returns, cut, agent.config.eval.max_steps):
+        log.warning("%s", warning)
+    return Evaluation(returns, lengths, success_above, cut)

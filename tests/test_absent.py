@@ -16,6 +16,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.parts import make_parts
+from purejaxppo.runs.rows import eval_row
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import OpenDecision, PolicyStep, Rollout, SparseRolloutState, Transition
 
@@ -265,6 +266,36 @@ def test_evaluations_pay_all_rewards_of_each_slots_first_episode(script):
             assert out.lengths[n] == len(first)
 
 
+def test_slot_that_never_has_an_agent_has_no_return_and_does_not_end_an_episode():
+    """Slot 0 pays 1 in each of 3 decisions, slot 1 comes after 2 rows, slot 2 stays empty."""
+    env = slots_env()
+
+    def run(key):
+        first = rollout.init_rollout(env, lambda batch: (), key)
+        trained = rollout.collect(env, act, first, key, 5).episodes
+        begun = env.reset(key)
+        outcome = evaluation.run_episodes(
+            env,
+            begun,
+            lambda keys, *args: act(None, *args),
+            lambda batch: (),
+            key[None],
+            max_steps=5,
+        )
+        return trained, outcome
+
+    trained, (returns, lengths, cut) = jax.device_get(jax.jit(run)(jax.random.key(0)))
+    assert (trained.count, trained.return_sum, trained.length_sum) == (1, 3.0, 3)
+    np.testing.assert_array_equal(returns, [3.0, 2.0, np.nan])
+    assert (lengths.tolist(), cut.tolist()) == ([3, 2, 0], [False, True, True])
+    row = eval_row(returns, lengths, cut, success_above=2.5)
+    assert (row["eval/return_mean"], row["eval/length_mean"]) == (2.5, 2.5)
+    assert (row["eval/diverged"], row["eval/cut"], row["eval/success_rate"]) == (0, 1, 0.5)
+    result = evaluation.Evaluation(returns, lengths, 2.5, cut)
+    assert (result.score, result.success_rate) == (2.5, 0.5)
+    assert str(result).startswith("2 episodes (1 cut, without 1 slots that had no agent): ")
+
+
 @pytest.mark.parametrize("rnn", ["none", "gru"])
 def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_config, monkeypatch):
     monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
@@ -386,6 +417,41 @@ def paying_one(script):
             rows[d.row].reward[n] += 0.25
             rows[d.closed].reward[n] += 0.75
     return script_env(type(script)(rows, script.first, script.episodes))
+
+
+class SlotsPool:
+    """Three slots: an episode of 3 decisions, an agent from row 2 on, and no agent."""
+
+    failure = None
+
+    def reset(self, key):
+        empty = jnp.array([False, True, True])
+        return jnp.zeros((), jnp.int32), (jnp.ones((3, 3)), empty)
+
+    def step(self, row, action):
+        del action
+        playing = jnp.array([row < 3, row >= 3, False])
+        ends = jnp.array([row == 2, False, False])
+        asks = jnp.array([row < 2, row >= 2, False])
+        out = HostStep(
+            jnp.ones((3, 3)), jnp.where(playing, 1.0, 0.0), ends, ends & False, absent=~asks
+        )
+        return row + 1, out
+
+    def close(self):
+        pass
+
+
+def slots_env():
+    """The environments of `SlotsPool`."""
+    return HostEnv(
+        lambda n, update: SlotsPool(),
+        Box((3,)),
+        Discrete(2),
+        num_envs=3,
+        max_episode_steps=0,
+        absent=True,
+    )
 
 
 class LatePool:

@@ -92,10 +92,11 @@ def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
     keys = jax.random.split(jax.random.key(0), 16)
     begun = env.reset(keys)
     weak = np.asarray(begun[1][:, 0]) == 1
-    returns, lengths = run_episodes(env, begun, act, lambda batch: (), keys)
+    returns, lengths, cut = run_episodes(env, begun, act, lambda batch: (), keys)
     assert 0 < weak.sum() < 16
     np.testing.assert_array_equal(returns, np.where(weak, np.nan, -3.0))
     np.testing.assert_array_equal(lengths, np.where(weak, 1, 3))
+    assert not np.asarray(cut).any()
     row = eval_row(np.asarray(returns), np.asarray(lengths))
     assert row["eval/diverged"] == weak.sum()
     assert all(np.isnan(row[f"eval/return_{name}"]) for name in ("mean", "std", "min", "max"))
@@ -112,8 +113,9 @@ def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_conf
     state = jax.jit(policy.init)(jax.random.key(0))
     assert np.isfinite(run(state, jax.random.key(0))[0]).all()
     broken = state.replace(params=jax.tree.map(lambda x: x * jnp.nan, state.params))
-    returns, lengths = run(broken, jax.random.key(0))
+    returns, lengths, cut = run(broken, jax.random.key(0))
     assert np.isnan(returns).all() and (np.asarray(lengths) == 10).all()
+    assert not np.asarray(cut).any()
 
 
 @pytest.mark.toy
@@ -122,7 +124,7 @@ def test_a_success_is_a_return_above_what_the_task_says():
     returns, lengths = np.array([1, 1, 1, 1, 1, 0, -1, np.nan]), np.full(8, 9)
     games = Evaluation(returns, lengths, success_above=0.0)
     assert games.success_rate == 5 / 8
-    assert eval_row(returns, lengths, 0.0)["eval/success_rate"] == 5 / 8
+    assert eval_row(returns, lengths, success_above=0.0)["eval/success_rate"] == 5 / 8
     assert str(games.member(slice(7))).endswith(", length 9.0, success 71.4%")
     assert Evaluation(returns, lengths).success_rate is None
     assert "eval/success_rate" not in eval_row(returns, lengths)

@@ -278,9 +278,21 @@ def best_of_run():
 
 @pytest.mark.toy
 @pytest.mark.parametrize("version", ["this", "0.2"])
-def test_best_agent_is_evaluated_again_when_evaluation_settings_change(version, steady, capsys):
-    steady(capsys, 256, "--eval.max_steps", 10)
+def test_best_agent_is_evaluated_again_when_evaluation_settings_change(
+    version, steady, capsys, caplog
+):
+    lines = steady(capsys, 256, "--eval.max_steps", 10)
+    assert [line for line in lines if "cut" in line] == [
+        "eval.max_steps = 10: 4 of 4 episodes were cut after this number of steps. The mean return "
+        "includes their returns so far. A larger eval.max_steps plays them to their end."
+    ]
+    assert {row["eval/cut"] for row in read_csv(Path("run/metrics.csv")) if "eval/cut" in row} == {
+        2
+    }
     assert best_of_run().member_best == [10.0, 10.0]
+    result = evaluate(restore("run").member(0), 3)
+    assert result.cut.tolist() == [True] * 3 and result.score == 10.0
+    assert caplog.text.count("eval.max_steps = 10: 3 of 3 episodes were cut") == 1
     if version == "0.2":  # which stored neither the settings nor checksums
         for path in Path("run/checkpoints").glob("*/progress/metadata"):
             counters = json.loads(path.read_text())

@@ -15,6 +15,7 @@ from purejaxppo.config.files import load_config
 from purejaxppo.config.hints import number
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.episodes import MOST_DIVERGED
+from purejaxppo.evaluation import warning_of_cut
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel import processes
 from purejaxppo.runs.callbacks import Moment, call, make_callbacks
@@ -86,6 +87,7 @@ class TrainingLoop:
         self._diverging = np.zeros(len(self.members), int)
         self._most_diverging = min(MOST_UPDATES, self.intervals.total)
         self._warned = False  # True once a run has warned of diverged episodes
+        self._warned_of_cut = False  # the same of episodes that evaluations have cut
         self._sound = True  # False once the state is not finite: it is not saved then
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -323,9 +325,15 @@ class TrainingLoop:
     def _eval_rows(self, agent: AgentState) -> list[Row]:
         """Evaluates each member of `agent`, with the episodes of the current update."""
         key = self.programs.eval_key(self.progress.update)
-        returns, lengths = jax.device_get(self.programs.evaluate(agent, key))
+        returns, lengths, cut = jax.device_get(self.programs.evaluate(agent, key))
+        warning = warning_of_cut(returns, cut, self.config.eval.max_steps)
+        if warning and not self._warned_of_cut:
+            self.console.say(warning)
+            self._warned_of_cut = True
         above = self.programs.facts.success_above
-        return [eval_row(*pair, above) for pair in zip(returns, lengths, strict=True)]
+        return [
+            eval_row(*each, success_above=above) for each in zip(returns, lengths, cut, strict=True)
+        ]
 
     def _update_best(self) -> None:
         """Evaluates the best agents again if the evaluation settings have changed since.

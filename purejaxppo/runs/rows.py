@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.episodes import of_whole
+from purejaxppo.episodes import num_cut, of_whole, played, success_rate
 from purejaxppo.types import Metrics
 
 log = logging.getLogger("purejaxppo")
@@ -39,6 +39,7 @@ COLUMNS = (
     "eval/return_max",
     "eval/length_mean",
     "eval/diverged",
+    "eval/cut",
 )
 SUCCESS = "eval/success_rate"
 """A column of the tasks whose `EnvSpec` says what a success is."""
@@ -79,24 +80,34 @@ def is_finite(metrics: Metrics) -> bool:
     return int(metrics.finite) == int(metrics.updates)
 
 
-def eval_row(returns: np.ndarray, lengths: np.ndarray, success_above: float | None = None) -> Row:
+def eval_row(
+    returns: np.ndarray,
+    lengths: np.ndarray,
+    cut: np.ndarray | np.bool = np.False_,
+    *,
+    success_above: float | None = None,
+) -> Row:
     """Statistics of evaluation episodes.
 
     Args:
-        returns: float [episodes]; NaN where the episode diverged. Statistics are over the others,
-            and NaN once too many diverged; see `of_whole`.
+        returns: float [episodes]; NaN where the episode diverged, or there was no agent. Statistics
+            are over the others, and NaN once too many diverged; see `of_whole`.
         lengths: int [episodes].
+        cut: bool [episodes]; see `Outcome`.
         success_above: see `EnvSpec`; an episode that diverged is not a success.
     """
-    whole = of_whole(returns, returns)
-    success = {} if success_above is None else {SUCCESS: float(np.mean(returns > success_above))}
+    whole = of_whole(returns, returns, cut)
+    success = {}
+    if success_above is not None:
+        success[SUCCESS] = success_rate(returns, cut, success_above)
     return success | {
-        "eval/diverged": int(np.isnan(returns).sum()),
+        "eval/diverged": int(np.isnan(returns[played(returns, cut)]).sum()),
+        "eval/cut": num_cut(returns, cut),
         "eval/return_mean": float(whole.mean()),
         "eval/return_std": float(whole.std()),
         "eval/return_min": float(whole.min()),
         "eval/return_max": float(whole.max()),
-        "eval/length_mean": float(of_whole(lengths, returns).mean()),
+        "eval/length_mean": float(of_whole(lengths, returns, cut).mean()),
     }
 
 
