@@ -116,7 +116,7 @@ def train(config: Any, rates: list[float], seeds: int) -> list[dict[str, Any]]:
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(after - before))
         steps.append(steps[-1] + np.asarray(metrics.env_steps))
         seconds += time.perf_counter() - started
-        evaluated, _ = programs.evaluate(state.agent, programs.eval_key(int(after)))
+        evaluated, *_ = programs.evaluate(state.agent, programs.eval_key(int(after)))
         returns.append(np.asarray(evaluated).mean(axis=1))
     programs.close()
     ppo = config.ppo

@@ -117,8 +117,8 @@ def our_steps(name: str, encoder: str, batch: int) -> dict[str, Callable[[], Tim
     bits = jax.random.bits(jax.random.key(1), (STEPS, batch, 84, 84, 4), jnp.uint8)
 
     def loss(params: Any, images: Any) -> Any:
-        _, logits, value = network.apply(params, (), images, None)
-        return jnp.mean(jnp.square(logits)) + jnp.mean(jnp.square(value))
+        out = network.apply(params, (), images, None)
+        return jnp.mean(jnp.square(out.dist_params)) + jnp.mean(jnp.square(out.critic))
 
     def step(params: Any, images: Any) -> tuple[Any, Any]:
         value, gradient = jax.value_and_grad(loss)(params, images)

@@ -9,6 +9,7 @@ from purejaxppo import evaluation
 from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.episodes import Outcome
 from purejaxppo.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
@@ -53,7 +54,8 @@ def test_no_turn_of_an_evaluation_begins_where_training_does(make_config, monkey
     state = jax.jit(init_program(parts))(jax.random.key(config.seed), shard_ids(parts))
 
     def starts(env, begun, *args, **rest):
-        return begun[1][:, 0], jnp.ones(len(begun[1]), int)
+        count = len(begun[1])
+        return Outcome(begun[1][:, 0], jnp.ones(count, int), jnp.zeros(count, bool))
 
     monkeypatch.setattr(evaluation, "run_episodes", starts)
     monkeypatch.setattr(evaluation, "MAX_PARALLEL", 4)

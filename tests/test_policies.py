@@ -217,7 +217,7 @@ def test_an_evaluation_carries_the_memory(make_training, key):
     agent = training.init_state(key, 0).agent
     env, policy = training.parts.env, training.parts.policy
     env_state, obs = jax.jit(env.reset)(key)
-    returns, _ = jax.jit(
+    returns, *_ = jax.jit(
         lambda *begun: run_episodes(
             env,
             begun,

@@ -506,7 +506,7 @@ def test_evaluated_returns_are_those_of_each_agents_own_episode(make_config):
             return PolicyStep(carry, action, jnp.zeros(len(action)), action)
 
     evaluator = Evaluator(agent.config, Fixed, 5)
-    returns, lengths = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
+    returns, lengths, _ = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
     evaluator.close()
     np.testing.assert_array_equal(lengths, [4, 2, 4, 4, 2])
     np.testing.assert_array_equal(returns, [410, 223, 890, 410, 223])

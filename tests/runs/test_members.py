@@ -339,7 +339,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     for member, history in scores.items():
         assert len(history) == 8
         update = len(history) - int(np.argmax(history[::-1]))  # the latest of equals
-        returns, _ = programs.evaluate(best, programs.eval_key(update))
+        returns, *_ = programs.evaluate(best, programs.eval_key(update))
         assert returns[int(member)].mean() == pytest.approx(max(history))
 
 

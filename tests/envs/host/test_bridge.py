@@ -249,9 +249,10 @@ def test_an_evaluation_without_a_time_limit_ends_at_its_own():
     def run(key):
         return run_episodes(env, env.reset(key), act, lambda batch: (), key[None], max_steps=8)
 
-    returns, lengths = jax.jit(run)(jax.random.key(0))
+    returns, lengths, cut = jax.jit(run)(jax.random.key(0))
     env.close()
     assert lengths.tolist() == [8, 2] and returns[0] == 8 and np.isnan(returns[1])
+    assert cut.tolist() == [True, False]
 
 
 def test_a_task_that_ends_by_itself_needs_no_time_limit():
@@ -513,7 +514,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
         return PolicyStep(carry, action, jnp.zeros(start.shape), action)
 
     evaluator.act = act
-    _, lengths = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key)
+    _, lengths, _ = jax.jit(evaluator.evaluate)(jax.jit(policy.init)(key), key)
     evaluator.close()
     assert np.all(lengths > 100) and np.all(lengths < 2000)  # five lives; the limit is 27,000
 
