@@ -16,7 +16,9 @@ HEAD = """# Names in other libraries
 Settings of other PPO libraries and what they are here, generated from
 `purejaxppo/config/foreign.py` by `docs/make_names.py`. A flag or a key of a config with one of
 these names, in any spelling (`--n_steps`, `--n-steps`, `N_STEPS`), is answered with ours. The
-[config reference](config.md) describes every setting.
+[config reference](config.md) describes every setting. With these translations, a gradient step of
+Stable-Baselines3, rsl_rl or Brax on the same rows is the same here (`tests/test_sb3_parity.py`,
+`tests/test_names_parity.py`).
 """
 
 TITLES = {"others": "Names in use elsewhere", "evaluate and export": "Flags of evaluate and export"}
