@@ -382,7 +382,7 @@ class EvalConfig(Section):
     value pairs: `opponent random` for a game that is learned by playing against itself."""
     max_steps: int = setting(1_000, low=1, high=2**30)
     """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
-    count with what they have paid so far."""
+    count with what they have paid so far, and eval/cut is their number."""
 
     @property
     def policy(self) -> str:
