@@ -21,7 +21,8 @@ Every field of a config, generated from `purejaxppo/config/schema.py` by
 `docs/make_config_reference.py`. In YAML, sections are nested mappings; on the command line a field
 is a flag, such as `--ppo.learning_rate 1e-3`; of true and false, `--env.stagger` and
 `--env.no_stagger`. Fields marked * are numbers that may change when a
-run resumes, and over which one can `vmap`.
+run resumes, and over which one can `vmap`. A field that needs other settings has no effect without
+them: a run that changes it prints a line at its start.
 """
 
 
@@ -34,6 +35,7 @@ class Field(NamedTuple):
     about: str
     tunable: bool
     limits: str
+    needs: str
 
 
 def read_classes(source: str) -> dict[str, tuple[str, list[Field]]]:
@@ -58,14 +60,21 @@ def read_fields(node: ast.ClassDef) -> list[Field]:
         name = statement.target.id
         tunable = is_tunable(statement.value)
         limits = limits_text(statement.value)
+        needs = needs_text(statement.value)
         kind = ast.unparse(statement.annotation)
-        fields.append(Field(name, kind, default, about, tunable, limits))
+        fields.append(Field(name, kind, default, about, tunable, limits, needs))
     return fields
 
 
 def is_tunable(value: ast.expr | None) -> bool:
     """Whether a field is a `setting(..., tunable=True)`."""
     return isinstance(value, ast.Call) and any(x.arg == "tunable" for x in value.keywords)
+
+
+def needs_text(value: ast.expr | None) -> str:
+    """A sentence on the settings without which a `setting` has no effect, or ''."""
+    keywords = value.keywords if isinstance(value, ast.Call) else []
+    return "".join(f" Needs `{ast.literal_eval(x.value)}`." for x in keywords if x.arg == "needs")
 
 
 def limits_text(value: ast.expr | None) -> str:
@@ -118,7 +127,7 @@ def table(fields: list[Field], section: str) -> str:
         about = field.about.replace("|", "\\|").replace("<", "&lt;")
         star = " *" if field.tunable else ""
         default = f"`{field.default}`" if field.default else ""
-        rows.append(f"| `{dotted}`{star} | {kind} | {default} | {about} |")
+        rows.append(f"| `{dotted}`{star} | {kind} | {default} | {about}{field.needs} |")
     return "\n".join(rows)
 
 

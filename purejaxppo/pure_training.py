@@ -1,5 +1,6 @@
 """Training as one pure function of a key, to be jitted and vmapped by the user."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -9,11 +10,14 @@ import numpy as np
 
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
+from purejaxppo.config.checks import without_effect
 from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
 from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, TrainState
+
+log = logging.getLogger("purejaxppo")
 
 
 class Curves(NamedTuple):
@@ -122,6 +126,8 @@ def make_train(
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
     config = with_env(config, env)
     made = make_parts(config, change=parts)
+    for line in without_effect([config]) if parts is None else ():
+        log.warning(line)
     init, train_chunk, own = init_program(made), train_program(made), make_hyperparams(config)
     updates = config.num_updates
     points = min(num_points, updates)

@@ -59,10 +59,14 @@ def test_a_changed_structural_field_is_refused_by_name(finished_run, config_file
     assert restore("run").config.env.num_envs == 8
 
 
-def test_a_changed_tunable_is_announced(finished_run, config_file, capsys):
+def test_changed_tunables_are_announced_and_one_without_effect_too(
+    finished_run, config_file, capsys
+):
     flags = ("--run_dir", "run", "--total_timesteps", 1152, "--ppo.ent_coef", "0.01")
-    assert train(config_file, *flags) == 0
-    assert "ppo.ent_coef changes from 0.0 to 0.01" in capsys.readouterr().out
+    assert train(config_file, *flags, "--ppo.kl_coef", "0.5") == 0
+    out = capsys.readouterr().out
+    assert "ppo.ent_coef changes from 0.0 to 0.01" in out
+    assert "ppo.kl_coef = 0.5 has no effect: it needs ppo.objective = kl or clip_kl\n" in out
 
 
 @pytest.mark.toy

@@ -205,6 +205,9 @@ def scale_rewards(
 def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int | None) -> Array:
     """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
 
+    A single valid row has no deviation, and minus its mean it is 0. Its advantage stays as it is,
+    so that the row is learned from.
+
     Args:
         advantage: [M, B, (L)].
         valid: bool [M, B, (L)].
@@ -220,7 +223,7 @@ def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int
     mean = summed / jnp.maximum(count, 1.0)
     centred = advantage - mean
     std = jnp.sqrt(psum(total(jnp.square(centred))) / jnp.maximum(count - 1.0, 1.0))
-    return centred / (std + 1e-8)
+    return jnp.where(count == 1, advantage, centred / (std + 1e-8))
 
 
 NORMALIZATIONS: dict[str, Callable[[Reduce], Callable[[Array, Array], Array]]] = {

@@ -1,10 +1,14 @@
 """Checks of settings, alone and together; `Config` runs them when it is made."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
+
+from purejaxppo.config.hints import show
+from purejaxppo.config.references import is_reference
 
 if TYPE_CHECKING:
     from purejaxppo.config.schema import Config
@@ -42,6 +46,46 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any
         for name, inner, x in settings(value, f"{prefix}{field.name}."):
             use = {"free": inner["free"] or own["free"], "swept": inner["swept"] and own["swept"]}
             yield name, inner | use, x
+
+
+def without_effect(configs: Sequence["Config"]) -> list[str]:
+    """A line for each setting that differs from its default and has no effect.
+
+    Args:
+        configs: of one run, or of all runs of a sweep. A setting that has an effect in one of them
+            gets no line.
+    """
+    lines, values = [], [{name: value for name, _, value in settings(c)} for c in configs]
+    for name, about, default in settings(type(configs[0])()):
+        needs = about.get("needs")
+        changed = dict.fromkeys(show(v[name]) for v in values if v[name] != default)
+        if needs and changed and not any(is_met(needs, v) for v in values):
+            lines.append(f"{name} = {', '.join(changed)} has no effect: it needs {needs}")
+    return lines
+
+
+def is_met(needs: str, values: Mapping[str, Any]) -> bool:
+    """True if one of the alternatives that a setting needs holds; see `schema.setting`.
+
+    Custom code may use every setting, so that it meets any need.
+
+    Args:
+        needs: such as "ppo.objective = kl or clip_kl".
+        values: of all settings by dotted name.
+    """
+    name = ""
+    for alternative in re.split(", | or ", needs):
+        match alternative.split():
+            case [name, ">", limit]:
+                met = values[name] > float(limit)
+            case [one] if one in values:
+                met = bool(values[one])
+            case [*start, word]:
+                name = start[0] if start else name
+                met = show(values[name]) == word or is_reference(show(values[name]))
+        if met:
+            return True
+    return False
 
 
 def check_ranges(config: "Config") -> None:
@@ -193,6 +237,25 @@ def check_products(config: "Config") -> None:
             f"{config.env.num_envs * config.ppo.rollout_length} does not split into "
             f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
             f"{config.ppo.num_minibatches}; try env.num_envs = {good}"
+        )
+    check_normalization(config)
+
+
+def check_normalization(config: "Config") -> None:
+    """Checks that advantages are normalised over more than one row of all shards."""
+    ppo, rows = config.ppo, config.steps_per_update
+    if ppo.objective == "imitate":  # which does not use advantages
+        return
+    if ppo.advantage_normalization == "minibatch" and rows == ppo.num_minibatches > 1:
+        raise ValueError(
+            f"ppo.num_minibatches = {rows}: a minibatch has one row, and the only advantage of a "
+            f"minibatch is normalised to 0. Try ppo.num_minibatches = {rows // 2}, or "
+            f"ppo.advantage_normalization = batch or none."
+        )
+    if ppo.advantage_normalization != "none" and rows == 1:
+        raise ValueError(
+            "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised "
+            "to 0. Increase either, or set ppo.advantage_normalization = none."
         )
 
 

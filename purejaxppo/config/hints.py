@@ -5,6 +5,7 @@ Without JAX, since worker processes use them.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -24,3 +25,12 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     known = list(known)
     close = nearest(name, known)
     return f"did you mean {close!r}?" if close else otherwise or f"it has {', '.join(known)}"
+
+
+def show(value: Any) -> str:
+    """A value as it is written in YAML, or that it is empty."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value)) if value else "empty"
+    return str(value) if value or value == 0 else "empty"

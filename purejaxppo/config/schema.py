@@ -33,6 +33,7 @@ def setting(
     free: bool = False,
     swept: bool = True,
     own: bool = False,
+    needs: str = "",
 ) -> Any:
     """A field with its range and its use; the docstring under it describes it.
 
@@ -47,9 +48,12 @@ def setting(
         free: may change when a run resumes, since what is learned does not depend on it.
         swept: True if a sweep may vary it.
         own: it may name a user's own code, or hold it (`references.Own`).
+        needs: other settings without which it has no effect, such as "ppo.value_clipping = true",
+            "ppo.num_epochs > 1" or "network.rnn = gru, lstm or mingru". A run that changes it
+            without them prints a line (`checks.without_effect`).
     """
     range_ = {"low": low, "above": above, "high": high}
-    use = {"tunable": tunable, "free": free, "swept": swept, "own": own}
+    use = {"tunable": tunable, "free": free, "swept": swept, "own": own, "needs": needs}
     return field(default=default, metadata=range_ | use)
 
 
@@ -131,10 +135,14 @@ class EnvConfig(Section):
     """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
     until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
     Evaluations have them as they are at the end."""
-    mirror_obs: tuple[int, ...] = setting((), low=-(2**24), high=2**24)
+    mirror_obs: tuple[int, ...] = setting(
+        (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
+    )
     """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
     of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
-    mirror_action: tuple[int, ...] = setting((), low=-(2**24), high=2**24)
+    mirror_action: tuple[int, ...] = setting(
+        (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
+    )
     """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
     def __post_init__(self) -> None:
@@ -149,7 +157,9 @@ class NetworkConfig(Section):
 
     hidden: tuple[int, ...] = setting((64, 64), low=1, high=2**16)
     """Widths of the hidden layers."""
-    critic_hidden: tuple[int, ...] = setting((), low=1, high=2**16)
+    critic_hidden: tuple[int, ...] = setting(
+        (), low=1, high=2**16, needs="network.torso = separate"
+    )
     """Widths of the critic's hidden layers; empty: the same as `hidden`."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
@@ -159,14 +169,14 @@ class NetworkConfig(Section):
     block: Literal["plain", "residual"] = "plain"
     """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
     normalisation (Lee et al. 2024, SimBa)."""
-    layer_norm: bool = False
+    layer_norm: bool = setting(False, needs="network.block = plain")
     """Layer normalisation after each hidden layer of plain ones."""
     rnn: Literal["none", "gru", "lstm", "mingru"] = "none"
     """Recurrent cell behind the hidden layers. mingru is a parallel scan over time: faster where
     stretches are long (Feng et al. 2024)."""
-    rnn_size: int = setting(64, low=1, high=2**16)
+    rnn_size: int = setting(64, low=1, high=2**16, needs="network.rnn = gru, lstm or mingru")
     """Width of the recurrent cell."""
-    rnn_timescale: int = setting(100, low=0, high=2**24)
+    rnn_timescale: int = setting(100, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
     """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
     2018); 0: about one."""
     actor_keys: tuple[str, ...] = ()
@@ -199,13 +209,17 @@ class NetworkConfig(Section):
     distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Own = setting("gaussian", own=True)
     """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
     tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
-    std: Literal["independent", "dependent"] = "independent"
+    std: Literal["independent", "dependent"] = setting(
+        "independent", needs="network.distribution = gaussian or tanh_gaussian"
+    )
     """independent: the standard deviation is a parameter. dependent: an output of the network."""
-    init_std: float = 1.0
+    init_std: float = setting(1.0, needs="network.distribution = gaussian or tanh_gaussian")
     """Standard deviation at the start."""
-    min_std: float = setting(1e-3, above=0)
+    min_std: float = setting(
+        1e-3, above=0, needs="network.distribution = gaussian or tanh_gaussian"
+    )
     """Lower limit of the standard deviation."""
-    max_std: float = 10.0
+    max_std: float = setting(10.0, needs="network.distribution = gaussian or tanh_gaussian")
     """Upper limit of the standard deviation."""
 
 
@@ -236,9 +250,13 @@ class PPOConfig(Section):
     advantage: Literal["gae", "vtrace"] | Own = setting("gae", own=True)
     """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
     al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
-    clip_eps: float = setting(0.2, above=0, tunable=True)
+    clip_eps: float = setting(
+        0.2, above=0, tunable=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
+    )
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
-    clip_schedule: Schedule = setting("constant", own=True)
+    clip_schedule: Schedule = setting(
+        "constant", own=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
+    )
     """Of clip_eps, as for the learning rate."""
     objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Own = setting(
         "clip", own=True
@@ -250,18 +268,20 @@ class PPOConfig(Section):
     """Your own terms of the loss, as [file.py:name]."""
     term_coefs: tuple[float, ...] = setting((), tunable=True)
     """Weights of the terms, one for each; empty: 1."""
-    kl_coef: float = setting(1.0, low=0, tunable=True)
+    kl_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.objective = kl or clip_kl")
     """Weight of the divergence under the objectives kl and clip_kl."""
-    dual_clip: float = setting(3.0, above=1, tunable=True)
+    dual_clip: float = setting(3.0, above=1, tunable=True, needs="ppo.objective = dual_clip")
     """Bound on the ratio of bad actions under dual_clip; above 1."""
-    target_kl: float = setting(0.02, above=0)
+    target_kl: float = setting(
+        0.02, above=0, needs="ppo.early_stop_kl = true or ppo.learning_rate_schedule = adaptive"
+    )
     """Divergence from the old policy that early_stop_kl and the adaptive learning rate aim at."""
-    early_stop_kl: bool = False
+    early_stop_kl: bool = setting(False, needs="ppo.num_epochs > 1")
     """Make no further epoch after one whose mean divergence is above target_kl."""
     value_clipping: bool = False
     """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
     2021 found that it hurts)."""
-    vf_clip_eps: float = setting(0.2, above=0, tunable=True)
+    vf_clip_eps: float = setting(0.2, above=0, tunable=True, needs="ppo.value_clipping = true")
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
     """Output of the critic: the value; its symlog (Hafner et al. 2023), whose mean is not that
@@ -271,42 +291,46 @@ class PPOConfig(Section):
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
     """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
     value targets so far."""
-    bootstrap_limit: float = setting(100.0, above=0)
+    bootstrap_limit: float = setting(100.0, above=0, needs="ppo.clip_bootstrap = fixed")
     """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
-    recompute_advantages: bool = False
+    recompute_advantages: bool = setting(False, needs="ppo.num_epochs > 1")
     """Compute advantages anew before each epoch, with the critic as it then is."""
     vf_coef: float = setting(0.5, low=0, tunable=True)
     """Weight of the value loss, which is half the mean squared error."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
-    ent_schedule: Schedule = setting("constant", own=True)
+    ent_schedule: Schedule = setting("constant", own=True, needs="ppo.ent_coef > 0")
     """Of ent_coef, as for the learning rate."""
-    intrinsic_coef: float = setting(1.0, low=0, tunable=True)
+    intrinsic_coef: float = setting(1.0, low=0, tunable=True, needs="intrinsic.kind = icm or rnd")
     """Weight of the intrinsic reward, in its standard deviations."""
-    intrinsic_schedule: Schedule = setting("constant", own=True)
+    intrinsic_schedule: Schedule = setting(
+        "constant", own=True, needs="intrinsic.kind = icm or rnd"
+    )
     """Of intrinsic_coef, as for the learning rate."""
     symmetry: Literal["none", "augment", "loss"] = "none"
     """Use of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
     2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
     does otherwise in the mirror."""
-    symmetry_coef: float = setting(1.0, low=0, tunable=True)
+    symmetry_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.symmetry = loss")
     """Weight of the squared difference under symmetry = loss."""
     max_grad_norm: float = setting(0.5, low=0, tunable=True)
     """Gradients are scaled down to this global norm; 0 leaves them as they are."""
-    adam_eps: float = setting(1e-5, above=0)
+    adam_eps: float = setting(1e-5, above=0, needs="ppo.optimizer = adam, adamw, nadam or rmsprop")
     """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
     rollout_length: int = setting(128, low=1, high=2**24)
     """Steps of each environment between updates."""
     reset_each_rollout: bool = False
     """Begin each rollout with new episodes, so that none is longer than a rollout; otherwise they
     go on from one rollout to the next. For simulators in JAX."""
-    bptt_length: int = setting(0, low=0, high=2**24)
+    bptt_length: int = setting(0, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
     """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
     num_minibatches: int = setting(4, low=1, high=2**24)
     """Parts that one epoch's data is divided into."""
     num_epochs: int = setting(4, low=1, high=2**16)
     """Passes over the data of a rollout."""
-    shuffle: Literal["transitions", "trajectories"] = "transitions"
+    shuffle: Literal["transitions", "trajectories"] = setting(
+        "transitions", needs="ppo.num_minibatches > 1"
+    )
     """Units of the minibatches: single steps, or whole environments' rollouts (faster)."""
     advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
     """Over what advantages get mean 0 and standard deviation 1."""
@@ -317,11 +341,11 @@ class PPOConfig(Section):
     """Rule for observations of integers, bytes and bools. by_bounds: as float32 of the same shape,
     and bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule of
     version 0.2, which its runs keep: none are normalised, and all bytes are divided by 255."""
-    clip_obs: float = setting(10.0, above=0)
+    clip_obs: float = setting(10.0, above=0, needs="ppo.normalize_obs = true")
     """Normalised observations are clipped to this many standard deviations."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
-    clip_reward: float = setting(10.0, above=0)
+    clip_reward: float = setting(10.0, above=0, needs="ppo.normalize_reward = true")
     """Normalised rewards are clipped to this magnitude."""
     reward_scale: float = setting(1.0, above=0)
     """Factor of the rewards that are learned from, after any normalisation. Returns that are
@@ -345,15 +369,17 @@ class IntrinsicConfig(Section):
     kind: Literal["none", "icm", "rnd"] | Own = setting("none", own=True)
     """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
     has not learned to imitate another on (Burda et al. 2018)."""
-    hidden: tuple[int, ...] = setting((64, 64), low=1, high=2**16)
+    hidden: tuple[int, ...] = setting(
+        (64, 64), low=1, high=2**16, needs="intrinsic.kind = icm or rnd"
+    )
     """Widths of its networks' hidden layers."""
-    features: int = setting(32, low=1, high=2**16)
+    features: int = setting(32, low=1, high=2**16, needs="intrinsic.kind = icm or rnd")
     """Numbers that an observation is turned into."""
-    learning_rate: float = setting(1e-3, above=0)
+    learning_rate: float = setting(1e-3, above=0, needs="intrinsic.kind = icm or rnd")
     """Adam's step size."""
-    num_minibatches: int = setting(4, low=1, high=2**24)
+    num_minibatches: int = setting(4, low=1, high=2**24, needs="intrinsic.kind = icm or rnd")
     """Parts that one epoch's data is divided into."""
-    num_epochs: int = setting(1, low=1, high=2**16)
+    num_epochs: int = setting(1, low=1, high=2**16, needs="intrinsic.kind = icm or rnd")
     """Passes over the data of a rollout."""
 
 
@@ -363,7 +389,7 @@ class PretrainConfig(Section):
 
     teacher: str = ""
     """Folder of the run whose best agent is cloned; empty: none."""
-    updates: int = setting(50, low=1, high=2**30)
+    updates: int = setting(50, low=1, high=2**30, needs="pretrain.teacher")
     """Rollouts of the teacher that are learned from."""
 
 
@@ -373,7 +399,7 @@ class EvalConfig(Section):
 
     num_episodes: int = setting(32, low=0, high=2**20)
     """Episodes per evaluation; 0 switches evaluation off."""
-    interval: int = setting(0, low=0, high=2**50)
+    interval: int = setting(0, low=0, high=2**50, needs="eval.num_episodes > 0")
     """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
     stochastic: bool = False
     """Sample actions, as is usual for Atari, instead of taking the most likely one."""

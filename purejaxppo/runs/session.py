@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import number
 from purejaxppo.config.schema import Config
@@ -168,7 +169,9 @@ def train(
         if finished(run, notes):
             run.checkpoints.close()
             return 0
-        for note in [*copied, *notes]:
+        # Parts that replace the config's may use any of its settings.
+        unused = without_effect([config]) if change is None else []
+        for note in [*copied, *notes, *unused]:
             run.console.say(note)
         return execute(run)
 

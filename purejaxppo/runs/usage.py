@@ -15,8 +15,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from purejaxppo.config.checks import settings
 from purejaxppo.config.files import flatten
-from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.hints import did_you_mean, show
 from purejaxppo.config.schema import Config
 
 RUN = "run"
@@ -96,6 +97,7 @@ def print_section(topic: str, config: Config, source: str) -> None:
     prefix = f"{topic}." if cls is not Config else ""
     hints, docs = typing.get_type_hints(cls), field_docs(cls)
     values, defaults = flatten(config), flatten(Config())
+    needs = {key: about.get("needs") for key, about, _ in settings(config)}
     console.print(f"{topic}: {inspect.getdoc(cls)}", markup=False)
     for name in (name for name in hints if name not in sections() or prefix):
         key = f"{prefix}{name}"
@@ -106,7 +108,8 @@ def print_section(topic: str, config: Config, source: str) -> None:
             f"  ({shown})", style="not bold"
         )
         console.print(line)
-        console.print(Padding(Text(docs[name]), (0, 0, 0, 4), expand=False))
+        about = f"{docs[name]} Needs {needs[key]}." if needs[key] else docs[name]
+        console.print(Padding(Text(about), (0, 0, 0, 4), expand=False))
 
 
 def kind(hint: Any, key: str) -> str:
@@ -124,15 +127,6 @@ def kind(hint: Any, key: str) -> str:
         section, dot, name = key.rpartition(".")
         return f"| --{section}{dot}no_{name}"
     return KINDS[hint]
-
-
-def show(value: Any) -> str:
-    """A value as it is written in YAML, or that it is empty."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return str(list(value)) if value else "empty"
-    return str(value) if value or value == 0 else "empty"
 
 
 def field_docs(cls: type) -> dict[str, str]:

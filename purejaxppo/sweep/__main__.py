@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from purejaxppo.config import copies
+from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
 from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
@@ -111,6 +112,8 @@ def search_of(command: Command, config: Config) -> tuple[Search, list[Setting]]:
 def check_members(members: Sequence[Config], command: Command) -> None:
     """Checks agents; builds one of each structure, without computing, if it will train here.
 
+    Prints the settings that have no effect in any of them.
+
     Raises:
         ValueError: no such environment or devices, or agents that cannot train side by side.
     """
@@ -120,6 +123,8 @@ def check_members(members: Sequence[Config], command: Command) -> None:
         start_jax(members[0])
         for group in group_up(members):
             make_parts(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
+    for line in without_effect(members):
+        print(line, flush=True)
 
 
 def record(folder: Path, command: Command, config: Config) -> None:

@@ -1,6 +1,7 @@
 """The update's parts: minibatches, normalised advantages, schedules, one loss by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import chex
 import jax
@@ -78,11 +79,23 @@ def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
 
 
 @pytest.mark.toy
-def test_a_minibatch_with_one_valid_row_or_none_stays_finite():
+@pytest.mark.parametrize("axis", [1, None])
+def test_only_valid_row_keeps_its_advantage(axis):
     advantage = jnp.array([[4.0, 1.0], [4.0, 1.0]])
     valid = jnp.array([[True, False], [False, False]])
-    out = normalize.normalize_advantages(advantage, valid, identity, axis=1)
-    assert np.all(np.isfinite(out)) and out[0, 0] == 0
+    out = normalize.normalize_advantages(advantage, valid, identity, axis)
+    assert np.all(np.isfinite(out)) and out[0, 0] == 4
+
+
+@pytest.mark.toy
+def test_rows_of_two_shards_are_normalised_together():
+    advantage, valid = jnp.array([[[1.0]], [[3.0]]]), jnp.ones((2, 1, 1), bool)
+    total = partial(jax.lax.psum, axis_name="shards")
+    out = jax.vmap(
+        lambda x, ok: normalize.normalize_advantages(x, ok, total, axis=1), axis_name="shards"
+    )(advantage, valid)
+    # Mean 2, sample deviation sqrt(2).
+    np.testing.assert_allclose(np.ravel(out), np.array([-1, 1]) / np.sqrt(2), rtol=1e-6)
 
 
 @pytest.mark.toy

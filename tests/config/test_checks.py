@@ -1,11 +1,14 @@
 """What settings must be, by themselves and together: each that cannot be gets one sentence."""
 
 import math
+import re
 
 import pytest
 from support.runs import refusal
 
-from purejaxppo.config.checks import settings
+from purejaxppo import make_train
+from purejaxppo.config.checks import settings, without_effect
+from purejaxppo.config.files import for_platform, list_configs, load_config
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.cli import flat_hints, put
 
@@ -50,6 +53,15 @@ WRONG = [
     (
         ["--env.num_envs", "6", "--ppo.shuffle", "trajectories"],
         "does not split into num_shards x ppo.num_minibatches = 4; try env.num_envs = 8",
+    ),
+    (
+        ["--env.num_envs", "2", "--ppo.rollout_length", "4", "--ppo.num_minibatches", "8"],
+        "ppo.num_minibatches = 8: a minibatch has one row, and the only advantage of a minibatch "
+        "is normalised to 0. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
+    ),
+    (
+        ["--env.num_envs", "1", "--ppo.rollout_length", "1", "--ppo.num_minibatches", "1"],
+        "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised to 0",
     ),
     (
         ["--num_shards", "3"],
@@ -97,3 +109,86 @@ def test_a_stretch_means_nothing_without_a_memory(make_config):
     assert make_config(ppo=ppo).ppo.bptt_length == 5
     with pytest.raises(ValueError, match=r"stretches of .*bptt_length = 5; try 10"):
         make_config(ppo=ppo, network={"rnn": "gru"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"ppo.kl_coef": 0.5}, "ppo.objective = kl or clip_kl"),
+        ({"ppo.dual_clip": 2.0}, "ppo.objective = dual_clip"),
+        ({"ppo.clip_eps": 0.1, "ppo.objective": "kl"}, ".objective = clip, dual_clip, spo or clip"),
+        (
+            {"ppo.target_kl": 0.01},
+            "ppo.early_stop_kl = true or ppo.learning_rate_schedule = adaptive",
+        ),
+        ({"ppo.vf_clip_eps": 0.1}, "ppo.value_clipping = true"),
+        ({"ppo.bootstrap_limit": 5.0, "ppo.clip_bootstrap": "observed"}, "= fixed"),
+        ({"ppo.symmetry_coef": 2.0, "ppo.symmetry": "augment"}, "ppo.symmetry = loss"),
+        ({"ppo.clip_reward": 5.0}, "ppo.normalize_reward = true"),
+        ({"ppo.clip_obs": 5.0, "ppo.normalize_obs": False}, "ppo.normalize_obs = true"),
+        ({"ppo.ent_schedule": "linear"}, "ppo.ent_coef > 0"),
+        ({"ppo.intrinsic_schedule": "linear"}, "intrinsic.kind = icm or rnd"),
+        ({"ppo.early_stop_kl": True, "ppo.num_epochs": 1}, "ppo.num_epochs > 1"),
+        ({"ppo.bptt_length": 16}, "network.rnn = gru, lstm or mingru"),
+        ({"network.layer_norm": True, "network.block": "residual"}, "network.block = plain"),
+        ({"network.min_std": 0.1, "network.distribution": "beta"}, "= gaussian or tanh_gaussian"),
+        ({"intrinsic.hidden": (8, 8)}, "intrinsic.kind = icm or rnd"),
+        ({"pretrain.updates": 3}, "pretrain.teacher"),
+        ({"eval.interval": 9, "eval.num_episodes": 0}, "eval.num_episodes > 0"),
+    ],
+)
+def test_setting_without_effect_gets_one_line(changes, needed):
+    name, value = next(iter(changes.items()))
+    (line,) = without_effect([Config().replace(**changes)])
+    shown = list(value) if isinstance(value, tuple) else str(value).replace("True", "true")
+    assert line.startswith(f"{name} = {shown} has no effect: it needs ") and needed in line
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ppo.kl_coef": 0.5, "ppo.objective": "clip_kl"},
+        {"ppo.kl_coef": 0.5, "ppo.objective": "mine.py:loss"},
+        {"ppo.target_kl": 0.01, "ppo.early_stop_kl": True},
+        {"ppo.target_kl": 0.01, "ppo.learning_rate_schedule": "adaptive"},
+        {"network.rnn_size": 8, "network.rnn": "mingru"},
+        {"pretrain.updates": 3, "pretrain.teacher": "runs/teacher"},
+        {"ppo.ent_schedule": "linear", "ppo.ent_coef": 0.01},
+    ],
+)
+def test_setting_with_an_effect_gets_no_line(changes):
+    assert without_effect([Config().replace(**changes)]) == []
+
+
+def test_setting_that_acts_in_one_run_of_a_sweep_gets_no_line():
+    clip, other = (Config().replace(**{"ppo.kl_coef": x}) for x in (0.5, 0.25))
+    assert without_effect([clip, clip.replace(**{"ppo.objective": "kl"})]) == []
+    (line,) = without_effect([clip, other])
+    expected = "ppo.kl_coef = 0.5, 0.25 has no effect: it needs ppo.objective = kl or clip_kl"
+    assert line == expected
+
+
+def test_every_need_names_settings_and_their_values():
+    hints = flat_hints(Config)
+    for name, about, _ in settings(Config()):
+        other = ""
+        for alternative in filter(None, re.split(", | or ", about.get("needs") or "")):
+            *left, value = alternative.split()
+            other = left[0] if left else other
+            if value in hints:  # it has to be set to something
+                continue
+            assert other in hints and other != name
+            choices = "'true'" if hints[other] is bool else str(hints[other])
+            assert ">" in left or f"'{value}'" in choices, alternative
+
+
+def test_shipped_configs_have_no_setting_without_effect():
+    for name in list_configs():
+        for platform in ("cpu", "gpu"):
+            assert without_effect([for_platform(load_config(name), platform)]) == [], name
+
+
+def test_make_train_logs_settings_without_effect(caplog):
+    make_train(load_config("cartpole", {"ppo.kl_coef": 0.5})).close()
+    assert "ppo.kl_coef = 0.5 has no effect: it needs ppo.objective = kl or clip_kl" in caplog.text

@@ -50,6 +50,7 @@ def test_a_default_is_the_fields_own_beside_what_the_config_has(capsys):
     assert "--network.rnn none|gru|lstm|mingru  (default none)" in said
     assert "--network.layer_norm | --network.no_layer_norm  (default false)" in said
     assert "--network.policies NAME VALUE ...  (default empty)" in said
+    assert "layer of plain ones. Needs network.block = plain." in " ".join(said.split())
     assert "Recurrent cell behind the hidden layers." in said
 
 

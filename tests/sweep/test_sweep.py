@@ -334,6 +334,19 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
     sweep_command.record(tmp_path, command, config)  # the same sweep, continued
 
 
+@pytest.mark.toy
+def test_sweep_prints_settings_without_effect_once(config_file, capsys):
+    words = ("--config", str(config_file), "--grid", "ppo.kl_coef=0.5,0.25", "--ppo.dual_clip", "2")
+    command = parse(words)
+    config = Config(**{f.name: getattr(command, f.name) for f in fields(Config)})
+    members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
+    sweep_command.check_members(members, command)
+    assert capsys.readouterr().out.splitlines() == [
+        "ppo.kl_coef = 0.5, 0.25 has no effect: it needs ppo.objective = kl or clip_kl",
+        "ppo.dual_clip = 2.0 has no effect: it needs ppo.objective = dual_clip",
+    ]
+
+
 @pytest.mark.full
 def test_clobber_sweeps_afresh_and_the_best_setting_is_a_config_that_train_takes(
     swept, small_agents, config_file
