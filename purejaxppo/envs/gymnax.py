@@ -16,10 +16,13 @@ from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.late_imports import imported_late
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import FlatActions
-from purejaxppo.spaces import Box
+from purejaxppo.spaces import Box, example
 
 PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
+LATER = 10_000
+"""Steps by which a time limit is postponed to find the ends that are the task's own. The number is
+small, since some environments make arrays of as many numbers as the limit."""
 
 
 PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
@@ -83,7 +86,10 @@ def make(name: str, config: EnvConfig):
     limit = config.max_episode_steps or limit or MOST_STEPS
     kind = type(known["max_steps_in_episode"])  # a float in some tasks, which compute with it
     params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
-    task = GymnaxTask(env, params, limit)
+    limit_ends = is_reference(name) and not _has_own_ends_alone(env)
+    task = GymnaxTask(env, params, limit, limit_ends=limit_ends)
+    if is_reference(name):
+        check(task, f"env.name = gymnax/{name}")
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
     return task
@@ -102,15 +108,67 @@ def _one(value: Any, name: str) -> Any:
     return value if jnp.shape(value) == () else jnp.reshape(value, ())
 
 
+def _base() -> Any:
+    """The base class of gymnax's environments."""
+    return _gymnax().environments.environment.Environment
+
+
+def _has_own_ends_alone(env: Any) -> bool:
+    """True for environments of gymnax 1.0's form, of which `step_env` leaves out the time limit."""
+    kind, base = type(env), _base()
+    return (
+        isinstance(env, base)
+        and kind.is_terminated is not base.is_terminated
+        and kind.is_terminal is base.is_terminal
+    )
+
+
+def check(task: "GymnaxTask", where: str) -> None:
+    """Traces a reset and a step of a custom environment.
+
+    Raises:
+        ValueError: one fails, or the step fails with a later time limit, so that an end by the
+            limit cannot be told from the task's own.
+    """
+    key, action = jax.random.key(0), example(task.action)
+    state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
+    tracing.check(
+        lambda *args: task.env.step_env(*args, task.params),
+        f"{where}: step_env",
+        "(key, state, action, params)",
+        *(key, state, action),
+    )
+    plain_task = copy.copy(task)
+    plain_task.limit_ends = False
+    jax.eval_shape(plain_task.step, key, state, action)
+    try:
+        jax.eval_shape(task.step, key, state, action)
+    except Exception as error:
+        raise ValueError(
+            f"{where}: step_env fails with a larger max_steps_in_episode "
+            f"({tracing.reason(error)}), so the time limit cannot be told from the task's own "
+            f"ends. Use arrays of shapes that do not depend on the limit."
+        ) from error
+
+
 class GymnaxTask:
-    """One gymnax environment, without its auto-reset."""
+    """One gymnax environment, without its auto-reset.
+
+    Args:
+        env, params: the environment and its parameters.
+        max_episode_steps: the time limit in the parameters.
+        limit_ends: `step_env` may count the time limit among its ends, as before gymnax 1.0.
+    """
 
     cheap_reset = True
 
-    def __init__(self, env: Any, params: Any, max_episode_steps: int) -> None:
+    def __init__(
+        self, env: Any, params: Any, max_episode_steps: int, *, limit_ends: bool = False
+    ) -> None:
         """Adapts an environment with its parameters."""
         self.env = env
         self.params = params
+        self.limit_ends = limit_ends
         self.max_episode_steps = max_episode_steps
         self.observation = convert(env.observation_space(params))
         self.action = convert(env.action_space(params))
@@ -147,15 +205,30 @@ class GymnaxTask:
         obs, state = self.env.reset_env(key, self.params)
         return state, self._obs(obs)
 
+    def _truncated(self, state):
+        """True at the time limit by the simulator's own clock, if it has one."""
+        base = _base().is_truncated
+        method = getattr(self.env, "is_truncated", base)
+        if getattr(method, "__func__", method) is not base:
+            return method(state, self.params)
+        return state.time >= self.params.max_steps_in_episode if hasattr(state, "time") else False
+
     def step(self, key, state, action):
-        """One raw step; the time limit is `params.max_steps_in_episode`."""
-        obs, state, reward, terminated, _ = self.env.step_env(key, state, action, self.params)
+        """One raw step; the time limit is `params.max_steps_in_episode`.
+
+        If the limit may be among the ends of the simulator, the step is computed twice, the second
+        time with a later limit: an end that remains is the task's own. XLA computes once what both
+        have in common.
+        """
+        before = state
+        obs, state, reward, terminated, _ = self.env.step_env(key, before, action, self.params)
         reward, terminated = _one(reward, "a reward"), _one(terminated, "an end")
-        if hasattr(self.env, "is_truncated"):
-            truncated = self.env.is_truncated(state, self.params)
-        else:  # before gymnax 1.0 the time limit was one of the ends
-            truncated = state.time >= self.params.max_steps_in_episode
-            terminated = jnp.logical_and(terminated, ~truncated)
+        truncated = self._truncated(state)
+        if self.limit_ends:
+            later = self.params.replace(max_steps_in_episode=self.max_episode_steps + LATER)
+            ended, terminated = terminated, self.env.step_env(key, before, action, later)[3]
+            terminated = _one(terminated, "an end")
+            truncated |= jnp.logical_and(ended, jnp.logical_not(terminated))
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
 

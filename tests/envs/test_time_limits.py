@@ -1,0 +1,347 @@
+"""With a constant reward r, time limits alone and V = r / (1 - gamma), every advantage is 0."""
+
+import os
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import own_code
+from support.godot import GAME
+from support.paths import EXAMPLE_ENVS
+from support.unity import make_player
+
+from purejaxppo import rollout
+from purejaxppo.agents import advantages, decisions
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.wrappers import ActionRepeat
+from purejaxppo.spaces import Box, Discrete, example
+from purejaxppo.types import PolicyStep
+
+# Brax asks MJX for fields in the old way.
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing `.*` directly:DeprecationWarning")
+FULL = pytest.mark.full
+GAMMA = 0.75
+
+OLD_GYMNAX = '''
+import jax, jax.numpy as jnp
+from flax import struct
+from gymnax.environments import environment, spaces
+
+@struct.dataclass
+class State:
+    x: jax.Array
+    time: int
+
+@struct.dataclass
+class Clock:
+    x: jax.Array
+    elapsed: int
+
+@struct.dataclass
+class Params:
+    max_steps_in_episode: int = 4
+    edge: float = 100.0
+
+class Drift(environment.Environment):
+    """A number drifts; each step pays 1; it ends beyond `edge`, or at the limit."""
+
+    default_params = Params()
+    state = State
+    num_actions = 2
+
+    def reset_env(self, key, params):
+        state = self.state(jax.random.uniform(key), 0)
+        return state.x[None], state
+
+    def step_env(self, key, state, action, params):
+        now = getattr(state, "time" if self.state is State else "elapsed") + 1
+        state = self.state(state.x + action, now)
+        return state.x[None], state, jnp.array(1.0), self.over(state, now, params), {}
+
+    def over(self, state, now, params):
+        return self.is_terminal(state, params)
+
+    def is_terminal(self, state, params):
+        return (state.x > params.edge) | (state.time >= params.max_steps_in_episode)
+
+    def action_space(self, params=None):
+        return spaces.Discrete(2)
+
+    def observation_space(self, params):
+        return spaces.Box(-200, 200, (1,), jnp.float32)
+
+class Inline(Drift):
+    """Computes its ends within the step."""
+
+    def over(self, state, now, params):
+        return (state.x > params.edge) | (now >= params.max_steps_in_episode)
+
+class OtherClock(Inline):
+    """Has its clock under another name."""
+
+    state = Clock
+
+class Early(Inline):
+    """Ends one step before the limit."""
+
+    def over(self, state, now, params):
+        return (state.x > params.edge) | (now >= params.max_steps_in_episode - 1)
+
+class Plain:
+    """Without gymnax's base class."""
+
+    default_params = Params()
+
+    def __init__(self):
+        inner = Drift()
+        self.reset_env, self.step_env = inner.reset_env, inner.step_env
+        self.action_space, self.observation_space = inner.action_space, inner.observation_space
+
+class Sized(Drift):
+    """Adds up as many numbers as the limit."""
+
+    def step_env(self, key, state, action, params):
+        jnp.zeros(4) + jnp.zeros(params.max_steps_in_episode)
+        return super().step_env(key, state, action, params)
+'''
+
+
+class Still:
+    """Reward 1 at every step; never ends by itself."""
+
+    observation = Box((2,))
+    action = Discrete(2)
+
+    def __init__(self, limit=0, cheap_reset=True):
+        self.max_episode_steps, self.cheap_reset = limit, cheap_reset
+
+    def reset(self, key):
+        obs = jax.random.normal(key, (2,))
+        return obs, obs
+
+    def step(self, key, state, action):
+        false = jnp.array(False)
+        return state, TaskStep(state, jnp.float32(1.0), false, false)
+
+
+class BraxState(NamedTuple):
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+
+
+class StillBrax:
+    """What Brax's registry makes: a robot that stands."""
+
+    action_size, dt = 1, 0.1
+
+    def __init__(self, backend):
+        del backend
+
+    def reset(self, key):
+        return BraxState(jax.random.normal(key, (2,)), jnp.zeros(()), jnp.zeros(()))
+
+    def step(self, state, action):
+        return state._replace(reward=jnp.ones(()))
+
+
+class Door(NamedTuple):
+    """A way by which a task enters."""
+
+    name: Any
+    length: int = 14
+    """Steps of a rollout."""
+    rows: int = 2
+    fields: Any = None
+    options: Any = None
+
+
+def door(name, length=14, rows=2, *, options=None, marks=(), label="", **fields):
+    made = Door(name, length, rows, fields, options or {})
+    return pytest.param(made, id=label or f"{name}-{'-'.join(fields)}".rstrip("-"), marks=marks)
+
+
+def repeated(task):
+    return ActionRepeat(task, 2)
+
+
+DOORS = [
+    door("dummy/constant"),
+    door(Still(), max_episode_steps=4, label="own"),
+    door(Still(4), label="own-limit"),
+    door(Still(4, cheap_reset=False), label="own-starts-per-rollout"),
+    door(Still(4), wrappers=(own_code.Doubled,), label="own-wrapper"),
+    door(Still(8), wrappers=(repeated,), label="own-action-repeat"),
+    door(own_code.Pair(), label="own-world"),
+    door("gymnax/CartPole-v1", options={"max_steps_in_episode": 4}),
+    door("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}),
+    door("gymnax/Pendulum-v1", max_episode_steps=4, curriculum={"g": "1 to 2"}),
+    *(
+        door(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}")
+        for name in ("Drift", "Inline", "OtherClock", "Early", "Plain")
+    ),
+    door("brax/still", max_episode_steps=4),
+    door("jaxmarl/MPE_simple_v3", 60),
+    door("jaxmarl/switch_riddle", 60, rows=3),
+    door("jumanji/LevelBasedForaging-v0", 110),
+    door("particles/spread", 110, rows=3),
+    door("pgx/minatar-freeway", 2510),
+    door("xminigrid/MiniGrid-Empty-5x5", 310),
+    door("oscillator/kuramoto", max_episode_steps=4, marks=FULL),
+    door("playground/CartpoleBalance", options={"episode_length": 4}, marks=FULL),
+    door("craftax/Craftax-Classic-Symbolic-v1", max_episode_steps=4, marks=FULL),
+    door("envpool/Pendulum-v1", max_episode_steps=4),
+    door("gymnasium/Pendulum-v1", max_episode_steps=4, options={"workers": "thread"}),
+    door(
+        f"gymnasium/{EXAMPLE_ENVS}:OwnLimit", options={"workers": "thread"}, label="gymnasium-own"
+    ),
+    door(
+        "pettingzoo/mpe2.simple_spread_v3",
+        rows=3,
+        options={"workers": "thread", "max_cycles": 4},
+    ),
+]
+
+
+def collected(env, choose, length, rollouts=1):
+    """Transitions of one rollout after another, of actions by `choose` of observations."""
+
+    def act(key, carry, obs, start):
+        action = choose(obs)
+        zeros = jnp.zeros(env.spec.num_envs)
+        return PolicyStep(carry, action, zeros, action)
+
+    state = jax.jit(partial(rollout.init_rollout, env, lambda batch: ()))(jax.random.key(0))
+    step = jax.jit(lambda state: rollout.collect(env, act, state, jax.random.key(0), length))
+    for _ in range(rollouts):
+        found = jax.device_get(step(state))
+        state = found.end
+        yield found.transitions
+
+
+def advantage_of(rows):
+    """Advantages of rewards of 1, where V is right everywhere."""
+    reward = rows.valid.astype(np.float32)
+    value = jnp.full(reward.shape, 1 / (1 - GAMMA))
+    after = value
+    if rows.absent is not None:
+        after = decisions.following(value, value[0], jnp.asarray(rows.absent))
+    ends = rows.terminated | rows.truncated
+    return advantages.gae(
+        *map(jnp.asarray, (reward, value, after, rows.terminated, ends, rows.valid)),
+        gamma=GAMMA,
+        gae_lambda=0.9,
+        absent=rows.absent,
+    ).advantage
+
+
+@pytest.fixture
+def still_world(tmp_path, monkeypatch):
+    """The files and names that doors need."""
+    (tmp_path / "old.py").write_text(OLD_GYMNAX)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_time_limit_alone_leaves_no_advantage(door, still_world, monkeypatch):
+    family = str(door.name).partition("/")[0]
+    if family in registry.FAMILIES:
+        pytest.importorskip(registry.FAMILIES[family].requires)
+    if family == "brax":
+        from brax import envs
+
+        monkeypatch.setitem(envs._envs, "still", StillBrax)
+    config = EnvConfig(name=door.name, num_envs=door.rows, options=door.options, **door.fields)
+    env = registry.make(config, door.rows)
+
+    def stay(obs):
+        nothing = example(env.spec.action)
+        return jax.tree.map(lambda x: jnp.zeros((door.rows, *x.shape), x.dtype), nothing)
+
+    try:
+        (rows,) = collected(env, stay, door.length)
+    finally:
+        env.close()
+    assert not rows.terminated.any()
+    assert rows.truncated.sum() >= door.rows
+    np.testing.assert_array_equal(advantage_of(rows), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "ends"),
+    [
+        # (terminated, truncated) of the third step of action 1, which passes the edge.
+        ("Drift", 10, (True, False)),
+        ("Drift", 3, (True, False)),
+        ("Drift", 2, None),
+        ("Inline", 3, (True, False)),
+        ("Early", 4, (True, False)),
+        ("OtherClock", 3, (True, False)),
+        ("Plain", 3, (True, False)),
+    ],
+)
+def test_an_end_of_the_task_at_the_limit_is_a_termination(name, limit, ends, still_world):
+    options = {"edge": 2.9, "max_steps_in_episode": limit}
+    env = registry.make(EnvConfig(name=f"gymnax/old.py:{name}", options=options), 1)
+    (rows,) = collected(env, lambda obs: jnp.ones(1, jnp.int32), 4)
+    step = 2 if ends else limit - 1
+    assert not (rows.terminated | rows.truncated)[:step].any()
+    found = bool(rows.terminated[step, 0]), bool(rows.truncated[step, 0])
+    assert found == (ends or (False, True))
+
+
+def test_an_environment_that_needs_its_limit_for_shapes_is_refused(still_world):
+    name = "gymnax/old.py:Sized"
+    with pytest.raises(ValueError, match="cannot be told from the task's own ends") as caught:
+        registry.make(EnvConfig(name=name), 1)
+    assert str(caught.value).startswith(
+        f"env.name = {name}: step_env fails with a larger max_steps"
+    )
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asks", ["--period 1", "--period 5", "--period 5 --offset 2", "--offset 1 --period 3 --pause 4"]
+)
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
+def test_a_time_limit_alone_leaves_no_advantage_in_a_unity_player(asks, tmp_path):
+    pytest.importorskip("grpc")
+    arguments = f"--agents 3 --cut --length 4 --parameter goal {asks}"
+    options = {"arguments": arguments, "timeout": 20.0, "max_agents": 3, "parameters.goal": 0.0}
+    config = EnvConfig(name=f"unity/{make_player(tmp_path)}", num_envs=3, options=options)
+    env = registry.make(config, 3)
+    try:
+        found = list(collected(env, lambda obs: jnp.zeros((3, 2)), 20, 4))
+    finally:
+        env.close()
+    absent = 0
+    for rows in found:
+        if "offset" not in asks:  # nor are first and last decisions shorter than others
+            np.testing.assert_allclose(rows.reward[rows.valid], 1.0, rtol=1e-6)
+        assert not rows.terminated.any()
+        np.testing.assert_allclose(advantage_of(rows), 0.0, atol=1e-6)
+        absent += rows.absent.sum()
+    assert sum(rows.truncated.sum() for rows in found) >= 12
+    assert (absent > 0) == ("offset" in asks)
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone")
+def test_a_time_limit_alone_leaves_no_advantage_in_a_godot_game():
+    options = {"arguments": "--cut=2", "timeout": 10.0}
+    env = registry.make(EnvConfig(name=f"godot/{GAME}", num_envs=4, options=options), 4)
+    try:
+        found = list(collected(env, lambda obs: jnp.where(obs[:, 0] > 0, 2, 0), 20, 4))
+    finally:
+        env.close()
+    for rows in found:
+        np.testing.assert_array_equal(rows.reward[rows.valid], 1.0)
+        assert not rows.terminated.any() and not rows.valid.all()
+        np.testing.assert_array_equal(advantage_of(rows), 0.0)
+    assert sum(rows.truncated.sum() for rows in found) >= 50
