@@ -1,13 +1,19 @@
 """Agents that leave the library act on a simulator's own observations as in an evaluation."""
 
+import json
 import os
 
 import jax
 import numpy as np
 import pytest
+from gymnasium import spaces
 from support import nested_envs
 
 import purejaxppo as ppo
+from purejaxppo.envs.native import Array
+from purejaxppo.export import files as export
+from purejaxppo.export import player
+from purejaxppo.spaces import Discrete
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, RunningStats
 
@@ -49,6 +55,67 @@ def make_agent(make_config):
     return make
 
 
+def exported(agent, path, env):
+    """A function from an observation of `env` to its action, by an exported file."""
+    export.export(agent, path)
+    if path.suffix == ".npz":
+        policy = player.load(path)
+        batched = policy.program.inputs[0].shape[:1]
+        assert batched == (1,)
+        return lambda obs: first(policy(one(env.observation_space, obs))[0])
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(path)
+    about = session.get_modelmeta().custom_metadata_map
+    inputs, outputs = (json.loads(about[what]) for what in ("observation", "action"))
+    types = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(uint8)": np.uint8}
+
+    def act(obs):
+        arrays = named("obs", env.observation_space, one(env.observation_space, obs))
+        assert sorted(arrays) == sorted(array["name"] for array in inputs)
+        feed = {x.name: arrays[x.name].astype(types[x.type]) for x in session.get_inputs()}
+        values = {
+            array["name"]: x[0].astype(array["dtype"])
+            for array, x in zip(outputs, session.run(None, feed), strict=True)
+        }
+        return nested("action", env.action_space, values)
+
+    return act
+
+
+def one(space, obs):
+    """An observation as a batch of one."""
+    if isinstance(space, spaces.Dict):
+        return {name: one(part, obs[name]) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(one(part, x) for part, x in zip(space, obs, strict=True))
+    return np.asarray(obs)[None]
+
+
+def first(tree):
+    """The first row of a batch, without its axis."""
+    if isinstance(tree, dict):
+        return {name: first(part) for name, part in tree.items()}
+    return tuple(map(first, tree)) if isinstance(tree, tuple) else tree[0]
+
+
+def named(name, space, obs):
+    """The arrays of an observation by the names of tensors."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return {name: obs}
+    parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+    arrays = [named(f"{name}.{key}", part, obs[key]) for key, part in parts]
+    return {key: x for part in arrays for key, x in part.items()}
+
+
+def nested(name, space, values):
+    """The action whose arrays are the tensors `values`."""
+    if isinstance(space, spaces.Dict):
+        return {key: nested(f"{name}.{key}", part, values) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(nested(f"{name}.{i}", part, values) for i, part in enumerate(space))
+    return values[name]
+
+
 def episode_return(env, seed, act):
     obs, _ = env.reset(seed=seed)
     rewards = []
@@ -69,6 +136,10 @@ def test_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, tm
     assert np.ptp(expected) > 1e-3
     env, control = nested_envs.Nested(number), agent.controller()
     for act in (agent.act, lambda obs: control(jax.random.key(0), obs)):
+        played = [episode_return(env, seed, act) for seed in seeds]
+        np.testing.assert_allclose(played, expected, rtol=1e-3, atol=1e-3)
+    for suffix in (".npz", *([".onnx"] if number % 6 == 2 else [])):
+        act = exported(agent, tmp_path / f"policy{suffix}", env)
         played = [episode_return(env, seed, act) for seed in seeds]
         np.testing.assert_allclose(played, expected, rtol=1e-3, atol=1e-3)
 
@@ -107,3 +178,48 @@ def test_row_of_a_world_gets_its_agents_own_action(make_agent):
     ):
         with pytest.raises(ValueError, match=said):
             agent.act(obs)
+
+
+@pytest.mark.toy
+def test_file_describes_its_arrays_and_refuses_others(make_agent, tmp_path):
+    agent = make_agent("Nested", number=3)
+    export.export(agent, tmp_path / "policy.npz")
+    policy = player.load(tmp_path / "policy.npz")
+    assert policy.metadata["observation"] == [
+        {"name": "obs.0.z", "shape": [], "dtype": "int64", "low": 6, "high": 7},
+        {"name": "obs.1", "shape": [], "dtype": "int64", "low": 7, "high": 8},
+    ]
+    bits, choices = policy.metadata["action"]
+    assert bits["dtype"] == "int8" and choices["name"] == "action.z.0"
+    assert (choices["low"], choices["high"]) == ([1, 1, 7], [2, 2, 8])
+    action, _ = policy(({"z": [6]}, [8]))
+    assert action["a"].dtype == np.int8 and action["z"][0].tolist()[0][2] in (7, 8)
+    by_name, _ = policy({"0": {"z": [6]}, "1": [8]})
+    assert first(by_name)["z"][0].tolist() == first(action)["z"][0].tolist()
+    with pytest.raises(ValueError, match=r"obs.1\[0\] = 9: not among the integers from 7 to 8"):
+        policy(({"z": [6]}, [9]))
+
+
+@pytest.mark.toy
+def test_choices_beyond_int32_cannot_be_exported():
+    array = Array(Discrete(2), (), "int64", 10**12)
+    with pytest.raises(ValueError, match="obs has integers from 1000000000000 to 1000000000001"):
+        export.array_in_words(player.Port("obs", (1,), "int32"), array)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("boxes", [False, True])
+def test_rows_of_agents_with_the_same_spaces_are_their_own(boxes, make_agent, tmp_path):
+    agent = make_agent("Pair", alike=True, boxes=boxes)
+    seen = [(6, [0.5, 0.1]), (4, [0.2, 0.9])]
+    world = agent.act(dict(zip("ab", seen, strict=True)))
+    rows = {"agent": [0, 1], "obs": tuple(map(np.array, zip(*seen, strict=True)))}
+    export.export(agent, tmp_path / "policy.npz", batch=2)
+    played, _ = player.load(tmp_path / "policy.npz")(rows)
+    control = agent.controller()
+    key = jax.random.key(0)
+    traced = jax.jit(lambda obs: control(key, obs))(jax.tree.map(np.asarray, rows))
+    for actions in (agent.act(rows), control(key, rows), played, traced):
+        np.testing.assert_allclose(actions, [world["a"], world["b"]], rtol=1e-5)
+    low, high = (2.0, 3.0) if boxes else (5, 7)
+    assert low <= np.min(played) <= np.max(played) <= high

@@ -250,7 +250,7 @@ def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:
         info = np.iinfo(space.dtype)
         return np.asarray(info.min), np.asarray(info.max)
     counts = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, array.shape)
-    low = np.asarray(array.start)
+    low = np.broadcast_to(array.start, array.shape)
     return low, low + np.asarray(counts) - 1
 
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.envs.native import Form, decoder, encode, form_of, read, space_of
+from purejaxppo.envs.native import Form, Native, Parts, decoder, encode, form_of, read, space_of
 from purejaxppo.envs.teams import Team, split_mask_off
+from purejaxppo.envs.wrappers import shaped
 from purejaxppo.spaces import MASK, example
 
 
@@ -30,10 +31,10 @@ class Outside:
 
     def __init__(self, spec: EnvSpec) -> None:
         """Prepares the conversions."""
-        native = spec.native
-        self.form: Form = native.observation if native else form_of(spec.observation)
-        self._action = native.action if native else None
         self.team = spec.team
+        native = _row_native(spec.team) if spec.team else spec.native
+        self.form: Form = native.observation if native else form_of(spec.observation)
+        self.action = native.action if native else None
 
     def rows(self, obs: Any) -> Rows:
         """Checks and converts observations: one, a batch of them, or those of a whole world.
@@ -49,7 +50,7 @@ class Outside:
         def leave(action: Any) -> Any:
             if self.team:
                 return _own_actions(self.team, action, rows["agent"], single)
-            own = action if self._action is None else decoder(self._action)(action)
+            own = action if self.action is None else decoder(self.action)(action)
             return _row(own, 0) if single else own
 
         return Rows(rows, leave, np.ones(size, bool))
@@ -60,7 +61,23 @@ class Outside:
 
     def decode(self, action: Any) -> Any:
         """Traced actions [N, ...] as the simulator takes them, in the policy's dtypes."""
-        return action if self._action is None else decoder(self._action, jnp)(action)
+        if self.action is None:
+            return action
+        flat = self.team is not None
+        return decoder(self.action, jnp)(shaped(action, space_of(self.action)) if flat else action)
+
+
+def _row_native(team: Team) -> Native | None:
+    """The form of a row, in which `obs` is the agent's own; None where the agents' forms differ."""
+    first, *_ = team.native
+    if any(native != first for native in team.native):
+        return None
+    own = first.observation
+    if isinstance(own, Parts) and MASK in dict(own.parts):
+        rest = tuple(pair for pair in own.parts if pair[0] != MASK)
+        own = rest[0][1] if len(rest) == 1 else Parts(rest)
+    parts = [(name, own if name == "obs" else form_of(part)) for name, part in team.row.spaces]
+    return Native(Parts(tuple(parts)), first.action)
 
 
 def _row(tree: Any, i: int) -> Any:

@@ -20,8 +20,10 @@ from purejaxppo import spaces
 from purejaxppo.agents import convolutions, normalize
 from purejaxppo.agents.policy import Policy
 from purejaxppo.envs import registry
+from purejaxppo.envs.native import Array, Form, arrays_in, decoder, example, form_of, whole_range
+from purejaxppo.envs.outside import Outside
 from purejaxppo.export import onnx_file, player
-from purejaxppo.export.player import Program
+from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.trained_agent import Agent
@@ -31,6 +33,7 @@ CHECKED = 100
 """Observations that a new file is checked with."""
 TOLERANCE = 1e-4
 """Largest accepted difference of an action, relative to the largest action."""
+INT32 = np.iinfo(np.int32)
 TIES = 0.02
 """Share of discrete actions that may differ, since two logits may be equal but for rounding."""
 
@@ -84,11 +87,13 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
     agent = in_float32(agent)
     with on_cpu(), closing_env(agent) as env:
         policy, state = agent.policy, jax.device_get(agent.state)
-        act = deterministic(policy, state, env.to_simulator)
-        program = trace_policy(act, policy, batch, metadata(agent))
+        outside = Outside(env.spec)
+        act = in_native_form(deterministic(policy, state, env.to_simulator), outside)
+        program = trace_policy(act, policy, batch, metadata(agent), outside.form)
+        program.metadata.update(described(program, outside))
         with named_when_done(path) as partial:
             play, name = written_as(program, partial, path.suffix)
-            difference = compare(act, policy, play, batch, state.obs_stats)
+            difference = compare(act, policy, play, batch, state.obs_stats, form=outside.form)
             check_difference(difference, path)
     return Written(path, program, name, max(x.largest for x in difference))
 
@@ -150,17 +155,77 @@ def deterministic(
     return act
 
 
+def in_native_form(act: Callable, outside: Outside) -> Callable:
+    """The same function of the simulator's own observations, which returns its own actions."""
+
+    def native_act(obs, carry, start):
+        action, carry = act(outside.encode(obs), carry, start)
+        return outside.decode(action), carry
+
+    return native_act
+
+
+def described(program: Program, outside: Outside) -> dict[str, Any]:
+    """The observation's and the action's arrays in the simulator, in the order of the program's.
+
+    Raises:
+        ValueError: a choice is beyond the integers that a file can hold.
+    """
+    forms = {"observation": ("obs", outside.form), "action": ("action", outside.action)}
+    return {
+        what: [
+            array_in_words(port, dict(named_arrays(root, form)).get(port.name))
+            for port in (*program.inputs, *program.outputs)
+            if port.name.partition(".")[0] == root
+        ]
+        for what, (root, form) in forms.items()
+    }
+
+
+def named_arrays(root: str, form: Form | None) -> Iterator[tuple[str, Array]]:
+    """The arrays of a form by the names that they have in files."""
+    for path, array in arrays_in(form) if form else ():
+        yield ".".join((root, *path)), array
+
+
+def array_in_words(port: Port, array: Array | None) -> dict[str, Any]:
+    """Name, shape and dtype of an array in the simulator; of integers `low` and `high`, too.
+
+    Raises:
+        ValueError: they are beyond the integers that a file can hold.
+    """
+    words = {"name": port.name, "shape": list(port.shape[1:]), "dtype": port.dtype}
+    if array is None or port.dtype.startswith("float"):
+        return words if array is None else words | {"dtype": array.dtype}
+    low, high = whole_range(array)
+    if min(low.min(), high.min()) < INT32.min or max(low.max(), high.max()) > INT32.max:
+        raise ValueError(
+            f"{port.name} has integers from {low.min()} to {high.max()}, which a file cannot hold: "
+            f"they must fit into int32"
+        )
+    return words | {"dtype": array.dtype, "low": low.tolist(), "high": high.tolist()}
+
+
 def trace_policy(
-    act: Callable, policy: Policy, batch: int = 1, about: dict[str, Any] | None = None
+    act: Callable,
+    policy: Policy,
+    batch: int = 1,
+    about: dict[str, Any] | None = None,
+    form: Form | None = None,
 ) -> Program:
     """Traces what `deterministic` returns; convolutions in the form with the fewest operations.
+
+    Args:
+        act: the function.
+        policy: of the agent.
+        batch: observations that the file takes at once.
+        about: metadata of the file.
+        form: of the observations that `act` takes; None: the policy's.
 
     Raises:
         ValueError: it uses an operation that no file can hold.
     """
-    obs = jax.tree.map(
-        lambda x: np.zeros((batch, *x.shape), x.dtype), spaces.example(policy.observation)
-    )
+    obs = example(form or form_of(policy.observation), batch)
     with convolutions.using(convolutions.LAX):
         return trace(act, obs, policy.network.initial_carry((batch,)), about)
 
@@ -187,12 +252,12 @@ def _listed(result: tuple[Any, Any]) -> tuple[list[np.ndarray], Any]:
 
 def onnx_player(program: Program, session_run: Callable) -> Play:
     """Wraps a session of ONNX as a function like the player's."""
-    names = [port.name for port in program.inputs]
     actions = sum(port.name.partition(".")[0] == "action" for port in program.outputs)
 
     def play(obs, carry, start):
         values = [*jax.tree.leaves(obs), *carry, start]  # a policy without memory takes no start
-        outputs = session_run(dict(zip(names, values, strict=False)))
+        pairs = zip(program.inputs, values, strict=False)
+        outputs = session_run({port.name: np.asarray(x, port.dtype) for port, x in pairs})
         return outputs[:actions], outputs[actions:]
 
     return play
@@ -210,7 +275,14 @@ class Difference(NamedTuple):
 
 
 def compare(
-    act: Callable, policy: Policy, play: Play, batch: int, stats: Any = None, count: int = CHECKED
+    act: Callable,
+    policy: Policy,
+    play: Play,
+    batch: int,
+    stats: Any = None,
+    *,
+    count: int = CHECKED,
+    form: Form | None = None,
 ) -> list[Difference]:
     """Compares a file's actions with the agent's, over random observations.
 
@@ -223,14 +295,16 @@ def compare(
         batch: observations that it takes at once.
         stats: of the agent's observations; arrays that they normalise are drawn to match them.
         count: observations, rounded up to whole batches.
+        form: of the observations that the file takes; None: the policy's.
     """
     rng = np.random.default_rng(0)
     reference = jax.jit(act)
+    to_native = decoder(form or form_of(policy.observation))
     carry = policy.network.initial_carry((batch,))
     played_carry: Any = tuple(np.asarray(x) for x in jax.tree.leaves(carry))
     rows = []
     for i in range(-(-count // batch)):
-        obs = random_observation(policy, rng, batch, stats)
+        obs = to_native(random_observation(policy, rng, batch, stats))
         start = np.full(batch, True) if i == 0 else rng.random(batch) < 0.1
         action, carry = reference(obs, carry, start)
         played, played_carry = play(obs, played_carry, start)

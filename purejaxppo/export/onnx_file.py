@@ -5,6 +5,7 @@ and twenty further packages. A program has some forty operations in one plain fo
 below has one or two nodes of ONNX for each of them.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,13 @@ def write(program: Program, path: Path) -> None:
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    helper.set_model_props(model, {key: str(value) for key, value in program.metadata.items()})
+    helper.set_model_props(
+        model,
+        {
+            key: json.dumps(value) if isinstance(value, list) else str(value)
+            for key, value in program.metadata.items()
+        },
+    )
     onnx.checker.check_model(model)
     path.write_bytes(model.SerializeToString())
 

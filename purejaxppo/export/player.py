@@ -80,6 +80,8 @@ class Policy:
         self.program = program
         self.metadata = program.metadata
         self._ports = {port.name: port for port in program.inputs}
+        arrays = [*self.metadata.get("observation", ()), *self.metadata.get("action", ())]
+        self._arrays = {array["name"]: array for array in arrays}
         self._obs = [p for p in program.inputs if p.name.partition(".")[0] == "obs"]
         self._carry = [p for p in program.inputs if p.name.startswith("carry.")]
         self._steps = [
@@ -107,11 +109,15 @@ class Policy:
             (action as the simulator takes it [B, ...], carry).
 
         Raises:
-            ValueError: an array has another shape or type than the policy was trained with.
+            ValueError: an array has another shape or type than the policy was trained with, a
+                number that is not finite, or an integer that its space does not have.
         """
         values = dict(self.program.constants)
         parts = _leaves(self.program.obs, obs, "obs")
-        values |= {port.name: _fitted(parts[i], port) for i, port in enumerate(self._obs)}
+        values |= {
+            port.name: _fitted(parts[i], port, self._arrays.get(port.name))
+            for i, port in enumerate(self._obs)
+        }
         if len(carry) != len(self._carry):
             raise ValueError(
                 f"the carry has {len(carry)} arrays, and should have {len(self._carry)}: begin "
@@ -125,7 +131,10 @@ class Policy:
         with np.errstate(all="ignore"):
             for function, inputs, output in self._steps:
                 values[output] = function(*[values[name] for name in inputs])
-        results = [np.array(values[name]) for name in self.program.results]
+        results = [
+            np.array(values[name], self._arrays.get(port.name, {}).get("dtype"))
+            for name, port in zip(self.program.results, self.program.outputs, strict=True)
+        ]
         first_carry = len(results) - len(self._carry)
         return _tree(self.program.action, results), tuple(results[first_carry:])
 
@@ -230,7 +239,7 @@ def _leaves(tree: Any, value: Any, name: str) -> dict[int, Any]:
     leaves: dict[int, Any] = {}
     for key in keys:
         try:
-            part = value[key]
+            part = value[str(key) if isinstance(value, dict) else key]
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(
                 f"{name} has no part {key!r}; it should have {', '.join(map(str, keys))}"
@@ -247,17 +256,40 @@ def _tree(tree: Any, leaves: Sequence[np.ndarray]) -> Any:
     return tuple(_tree(part, leaves) for part in tree)
 
 
-def _fitted(value: Any, port: Port) -> np.ndarray:
-    """Checks an array's shape and type against a port; casts float64 to float32, as in training."""
+def _fitted(value: Any, port: Port, about: dict[str, Any] | None = None) -> np.ndarray:
+    """Checks an array's shape, type and values; casts float64 to float32, as in training.
+
+    Args:
+        value: the array.
+        port: its shape and type in the policy.
+        about: its description in the metadata, with the smallest and largest integers.
+    """
     array = np.asarray(value)
     if array.shape != port.shape:
         raise ValueError(
             f"{port.name} has shape {array.shape}, and should have {port.shape}: the first axis is "
             f"the batch that the policy was exported for"
         )
-    if not np.can_cast(array.dtype, port.dtype, "same_kind"):
+    kinds = "biuf" if port.dtype.startswith("float") else "biu"
+    if array.dtype.kind not in kinds:
         raise ValueError(f"{port.name} is {array.dtype}, and should be {port.dtype}")
+    if array.dtype.kind == "f" and port.name.partition(".")[0] == "obs":
+        _check_all(np.isfinite(array), array, port, "observations must be finite")
+    if np.dtype(port.dtype).kind in "iu":
+        info = np.iinfo(port.dtype)
+        limits = {"low": info.min, "high": info.max} | (about or {})
+        low, high = np.asarray(limits["low"]), np.asarray(limits["high"])
+        inside = (low <= array) & (array <= high)
+        _check_all(inside, array, port, f"not among the integers from {low.min()} to {high.max()}")
     return array.astype(port.dtype, copy=False)
+
+
+def _check_all(good: np.ndarray, array: np.ndarray, port: Port, said: str) -> None:
+    """Raises ValueError with the first of an array's values that is not good."""
+    bad = np.argwhere(~good)
+    if len(bad):
+        index = ", ".join(map(str, bad[0]))
+        raise ValueError(f"{port.name}[{index}] = {array[tuple(bad[0])]}: {said}.")
 
 
 # The operations, in one plain form each.

@@ -549,6 +549,8 @@ def test_metadata_names_environment_and_steps(runs, tmp_path):
         "env": "gymnax/Pendulum-v1",
         "training_steps": "256",
         "version": __version__,
+        "observation": '[{"name": "obs", "shape": [3], "dtype": "float32"}]',
+        "action": '[{"name": "action", "shape": [1], "dtype": "float32"}]',
     }
     assert about.producer_name == "purejaxppo"
 

@@ -107,6 +107,7 @@ def test_every_operation_has_its_nodes_in_onnx():
         (lambda p: p(np.ones((2, 2)), p.initial_carry()), r"the batch that the policy was exp"),
         (lambda p: p(np.ones((1, 2), complex)), "obs is complex128, and should be float32"),
         (lambda p: p([["a", "b"]]), "obs is <U1, and should be float32"),
+        (lambda p: p([[0, np.nan]], p.initial_carry()), r"obs\[0, 1\] = nan: observations must be"),
         (lambda p: p(np.ones((1, 2))), r"0 arrays, and should have 1: .*initial_carry\(\)"),
         (lambda p: p(np.ones((1, 2)), [np.ones(2)]), r"carry.0 has shape \(2,\)"),
         (lambda p: p(np.ones((1, 2)), p.initial_carry(), [True, False]), r"start has shape \(2,\)"),

@@ -118,7 +118,7 @@ class Pair(ParallelEnv):
     possible_agents = ("a", "b")
     max_cycles = STEPS
 
-    def __init__(self, boxes=False, log=""):
+    def __init__(self, boxes=False, log="", alike=False):
         self.observations = {
             "a": spaces.Tuple((spaces.Discrete(3, start=4), spaces.Box(0, 1, (2,), np.float64))),
             "b": spaces.Tuple((spaces.Discrete(3, start=-9), spaces.Box(0, 1, (2,), np.float64))),
@@ -132,6 +132,8 @@ class Pair(ParallelEnv):
                 "a": spaces.Box(2.0, 3.0, (2,), np.float64),
                 "b": spaces.Box(-7.0, 0.0, (1,), np.float32),
             }
+        if alike:
+            self.observations["b"], self.actions["b"] = self.observations["a"], self.actions["a"]
         self.log = log
 
     def observation_space(self, agent):
