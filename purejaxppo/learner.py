@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
-from purejaxppo.agents.decisions import following
+from purejaxppo.agents.decisions import followed, following
 from purejaxppo.agents.intrinsic import BonusRows, Intrinsic
 from purejaxppo.agents.normalize import Rewards
 from purejaxppo.agents.objectives import Objective
@@ -103,6 +103,7 @@ def init_state(parts: Parts, key: Key, shard_id: Array) -> TrainState:
         reward_stats=normalize.init_stats(jnp.zeros(())),
         value_stats=normalize.init_value_stats(),
         intrinsic=parts.bonus.init(stream(agent_key, CURIOUS_NETWORKS)),
+        bonus_return=jnp.zeros(parts.env.spec.num_envs) if parts.bonus.track else (),
         update=jnp.zeros((), jnp.int32),
         rollout=init_rollout(parts.env, parts.initial_carry, env_key),
         key=key,
@@ -155,10 +156,12 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     hp = scheduled(hp, parts.config.ppo, state.update)
     agent = AgentState(state.agent.params, rollout.obs_stats)
     scaled = scale_rewards(parts, state, rollout, hp)
-    reward, intrinsic, extras = add_bonus(parts, state, rollout, scaled.reward, hp, keys)
+    bonus = add_bonus(parts, state, rollout, scaled.reward, hp, keys)
 
     def estimate(value_stats: ValueStats, params: Params) -> Batch:
-        return make_batch(parts, agent.replace(params=params), rollout, reward, hp, value_stats)
+        return make_batch(
+            parts, agent.replace(params=params), rollout, bonus.reward, hp, value_stats
+        )
 
     batch = estimate(state.value_stats, agent.params)
     params, value_stats = track_targets(parts, agent.params, state.value_stats, batch)
@@ -181,14 +184,17 @@ def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) ->
     )
     agent = AgentState(updated.params, update_obs_stats(parts, state.agent.obs_stats, rollout))
     metrics = diagnostics.summarise(agent, rollout, batch, updated.losses, parts.shards.psum)
-    extras |= diagnostics.mean_of_targets(parts.critic.figures, batch, parts.shards.psum)
+    extras = bonus.figures | diagnostics.mean_of_targets(
+        parts.critic.figures, batch, parts.shards.psum
+    )
     extras |= optimizers.measure(parts.config.ppo, updated.opt_state)
     state = state.replace(
         agent=agent,
         opt_state=updated.opt_state,
         reward_stats=scaled.stats,
         value_stats=value_stats,
-        intrinsic=intrinsic,
+        intrinsic=bonus.state,
+        bonus_return=bonus.returns,
         update=state.update + 1,
         rollout=rollout.end.replace(discounted_return=scaled.discounted_return),
         key=keys.next,
@@ -209,17 +215,28 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
     return scaled
 
 
+class Bonus(NamedTuple):
+    """A rollout's rewards with the intrinsic ones, and the state after it."""
+
+    reward: Array  # [T, N]
+    state: Tree  # TrainState.intrinsic
+    returns: Tree  # TrainState.bonus_return
+    figures: Figures
+
+
 def add_bonus(
     parts: Parts, state: TrainState, rollout: Rollout, reward: Array, hp: Hyperparams, keys: Keys
-) -> tuple[Array, Tree, Figures]:
-    """(rewards with the bonus added [T, N], the bonus's state, its figures)."""
-    transitions = rollout.transitions
+) -> Bonus:
+    """A rollout's rewards plus the intrinsic ones."""
+    rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs, after = before_and_after(parts.storage, rollout)
-    rows = BonusRows(normalized(obs), normalized(after), transitions.action, transitions.valid)
-    bonus = parts.bonus.reward(state.intrinsic, rows)
-    learned, figures = parts.bonus.update(state.intrinsic, rows, keys.bonus, parts.shards.psum)
-    return reward + hp.intrinsic_coef * bonus, learned, figures
+    seen = BonusRows(normalized(obs), normalized(after), rows.action, followed(rows))
+    if parts.bonus.track:
+        intrinsic, returns = parts.bonus.track(intrinsic, returns, seen, parts.shards.psum)
+    bonus = parts.bonus.reward(intrinsic, seen)
+    intrinsic, figures = parts.bonus.update(intrinsic, seen, keys.bonus, parts.shards.psum)
+    return Bonus(reward + hp.intrinsic_coef * bonus, intrinsic, returns, figures)
 
 
 def make_batch(

@@ -119,6 +119,7 @@ def record(
         valid=out.valid,
         start=state.start,
         absent=state.absent,
+        at_once=out.at_once,
     )
     episodes = Episodes(
         count=jnp.sum(done, dtype=jnp.int32),

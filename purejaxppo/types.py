@@ -72,6 +72,7 @@ class Transition(NamedTuple):
     valid: jax.Array  # [N] bool: False on the reset row that follows an episode's end
     start: jax.Array  # [N] bool: obs is an episode's first
     absent: jax.Array | None = None  # [N] bool: the agent asked for nothing; None: no agent ever is
+    at_once: jax.Array | None = None  # [N] bool: the next row is the next episode's; None: never
 
 
 class OpenDecision(NamedTuple):
@@ -185,7 +186,7 @@ class Predictions(NamedTuple):
     """Predictions of a network for a rollout's rows."""
 
     value: jax.Array  # [T, N] of the observation
-    next_value: jax.Array  # [T, N] of the one after the step
+    next_value: jax.Array  # [T, N] of the one after the step; not this episode's where `at_once`
     dist_params: jax.Array  # [T, N, P] of the distribution over actions
 
 
@@ -226,6 +227,9 @@ class TrainState(struct.PyTreeNode):
     value_stats: ValueStats = state_field()  # of value targets, for critics that use them
     intrinsic: Tree = state_field(  # state of the intrinsic reward; () for none
         untaught="a student is not curious"
+    )
+    bonus_return: Tree = state_field(  # [N] discounted intrinsic returns; () if not used
+        local=True, own="environments continue", untaught="a student is not curious"
     )
     update: jax.Array = state_field(  # [] int32: PPO iterations done
         own="all members' are the same", untaught="the run begins"

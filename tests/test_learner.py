@@ -13,6 +13,7 @@ from support.trees import assert_same, plain
 from purejaxppo import learner, streams
 from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.agents.terms import Term
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
@@ -389,6 +390,46 @@ def test_new_episodes_begin_with_a_discounted_return_of_nothing(make_config):
     episode = 2 - 0.5 ** np.arange(LIMIT)
     seen = [*episode, *episode[:4]]
     np.testing.assert_allclose(state.reward_stats.mean, np.mean(seen), rtol=1e-5)
+
+
+def next_number(outputs, rows):
+    return jnp.where(rows.valid, 1.0 + jnp.square(rows.next_obs[..., 0]), jnp.nan)
+
+
+@pytest.mark.parametrize("kind", ["rnd", pytest.param("icm", marks=pytest.mark.full)])
+def test_bonus_and_terms_do_not_read_the_next_episodes_first_observation(kind, make_config, key):
+    """Episodes end at once on two rows, and the rows after them are changed beyond all others."""
+    term = Term(next_number, rows=("next_obs",))
+    bonus = replace(RND, kind=kind)
+    parts = make_parts(make_config(env=VECTOR, ppo={"terms": (term,)}, intrinsic=bonus))
+    state = learner.init_state(parts, key, 0)
+    rollout = learner.collect(parts, state.agent, state.rollout, key, 0.0)
+    rows, hp = rollout.transitions, make_hyperparams(parts.config)
+    ends = jnp.zeros((LENGTH, NUM_ENVS), bool).at[jnp.array([2, 4]), 1].set(True)
+    valid = rows.valid.at[jnp.array([3, 5]), 1].set(False)  # for ICM, which reads obs, too
+    assert valid[jnp.array([2, 4]), 1].all()
+
+    @jax.jit
+    def learned(obs, at_once):
+        changed = rows._replace(obs=obs, at_once=at_once, valid=valid, terminated=ends)
+        given = rollout._replace(transitions=changed)
+        keys = streams.split_keys(state.key)
+        batch = learner.make_batch(parts, state.agent, given, rows.reward, hp, state.value_stats)
+        batch = learner.read_minibatch(parts, given.stored, batch)
+        evaluate = parts, state.agent, state.value_stats, hp, state.agent.params, batch
+        found = learner.evaluate_minibatch(*evaluate).terms
+        return learner.add_bonus(parts, state, given, rows.reward, hp, keys), found
+
+    bonus, found = learned(rows.obs, ends)
+    (value,) = (np.asarray(x).reshape(LENGTH, NUM_ENVS) for x in found.values())
+    np.testing.assert_array_equal(value[ends], 0.0)
+    assert (value[valid & ~ends] >= 1).all()
+    np.testing.assert_array_equal(bonus.reward[ends], rows.reward[ends])
+    assert (bonus.reward > rows.reward)[valid & ~ends].all()
+    poisoned = rows.obs.at[jnp.array([3, 5]), 1].set(50.0)
+    assert_same(learned(poisoned, ends)[0], bonus)
+    read = learned(poisoned, ~ends)[0].reward
+    assert (read != bonus.reward)[ends].all()
 
 
 def test_streams_have_keys_that_nothing_else_has(make_config, key):

@@ -389,6 +389,7 @@ def start_training(parts, params, last_obs, key):
         reward_stats=normalize.init_stats(jnp.zeros(())),
         value_stats=normalize.init_value_stats(),
         intrinsic=(),
+        bonus_return=(),
         update=jnp.zeros((), jnp.int32),
         rollout=RolloutState((), last_obs, zeros == 1, (), zeros, integers, zeros),
         key=key,

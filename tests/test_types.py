@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import jax
 import numpy as np
+import pytest
 from support.trees import assert_same, filled
 
 from purejaxppo.config.schema import IntrinsicConfig
@@ -19,7 +20,7 @@ NAMES = [field.name for field in fields(TrainState)]
 def test_every_field_of_a_state_is_a_shards_or_all_shards():
     axes = {name: getattr(STATE_AXES, name) for name in NAMES}
     assert set(axes.values()) == {0, None}
-    assert [name for name, axis in axes.items() if axis == 0] == ["rollout", "key"]
+    assert [name for name, axis in axes.items() if axis == 0] == ["bonus_return", "rollout", "key"]
 
 
 def test_what_is_not_copied_is_a_field_with_a_reason():
@@ -36,7 +37,7 @@ def test_every_field_of_a_state_says_what_happens_to_it():
         assert set(field.metadata) >= {"local", "own", "untaught"}, field.name
 
 
-def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
+def shapes_of_all_fields(make_config):
     config = make_config(
         env={"name": "dummy/vector", "num_envs": 2},
         network={"rnn": "gru", "rnn_size": 2},
@@ -44,7 +45,11 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
         intrinsic=IntrinsicConfig("rnd", hidden=(4,), features=2),
     )
     parts = make_parts(config)
-    shapes = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    return jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+
+
+def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
+    shapes = shapes_of_all_fields(make_config)
     rng = np.random.default_rng(0)
     state = filled(shapes, lambda shape: rng.integers(0, 100, shape))
     empty = filled(shapes, np.zeros)
@@ -57,3 +62,14 @@ def test_every_field_of_a_state_is_saved_and_restored(make_config, tmp_path):
     for name in NAMES:
         assert jax.tree.leaves(getattr(state, name)), name
         assert_same(getattr(restored, name), getattr(state, name))
+
+
+def test_saved_curiosity_with_another_scale_is_refused_in_one_sentence(make_config, tmp_path):
+    """Version 0.2 divided the bonus by the errors' deviation, and saved no discounted returns."""
+    state = filled(shapes_of_all_fields(make_config), np.zeros)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state.replace(bonus_return=()), Progress(update=3, member_steps=[5]))
+    checkpoints.wait()
+    with pytest.raises(ValueError, match=r"divided intrinsic rewards by another deviation, and"):
+        checkpoints.restore(state)
+    checkpoints.close()

@@ -63,6 +63,14 @@ def following(rows: T, last: T, absent: Array | None) -> T:
     return found
 
 
+def followed(rows: Transition) -> Array:
+    """Valid rows with a next observation of the same episode, bool [T, N].
+
+    Where an episode ended at once, the next observation is the first one of the next episode.
+    """
+    return rows.valid if rows.at_once is None else rows.valid & ~rows.at_once
+
+
 def latest(
     state: RolloutState, choice: PolicyStep, valid: Array, reward: Array
 ) -> OpenDecision | None:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo import spaces
+from purejaxppo.agents.decisions import followed
 from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.networks import Network
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
@@ -26,7 +27,10 @@ from purejaxppo.types import Batch, Losses, Outputs, Rollout, RunningStats
 
 ASKED = ("next_obs", "reward", "terminated", "truncated")
 """Rows that are stored for terms that ask for them. `next_obs` is the true last observation where
-an episode ends; `reward` is the environment's."""
+an episode ends; `reward` is the environment's. Terms that ask for `next_obs` are 0 where it is
+unknown (`EnvStep.at_once`), and their `valid` is False there."""
+FOLLOWED = "followed"
+"""Rows that are stored where `next_obs` may be unknown: `decisions.followed`."""
 GIVEN = ("obs", "action", "log_prob", "value", "target", "advantage", "valid")
 """Rows that every term has."""
 PARAMS = "terms"
@@ -80,6 +84,8 @@ class Terms(NamedTuple):
         found = {name: transitions[name] for name in self.rows if name != "next_obs"}
         if "next_obs" in self.rows:
             found["next_obs"] = before_and_after(storage, rollout)[1]
+            if rollout.transitions.at_once is not None:
+                found[FOLLOWED] = followed(rollout.transitions)
         return found
 
 
@@ -251,7 +257,9 @@ def evaluate(
     outputs = flat(outputs._replace(carry=()))
     found = {}
     for term in terms:
-        rows = Rows(flat(shown(arrays, term)))
         given = (params[PARAMS][term.name],) if term.init else ()
-        found[term.name] = term.loss(*given, outputs, rows).reshape(shape)
+        known = arrays.get(FOLLOWED) if "next_obs" in term.rows else None
+        seen = arrays if known is None else {**arrays, "valid": known}
+        loss = term.loss(*given, outputs, Rows(flat(shown(seen, term)))).reshape(shape)
+        found[term.name] = loss if known is None else jnp.where(known, loss, 0.0)
     return found

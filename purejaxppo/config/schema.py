@@ -302,7 +302,7 @@ class PPOConfig(Section):
     ent_schedule: Schedule = setting("constant", own=True, needs="ppo.ent_coef > 0")
     """Of ent_coef, as for the learning rate."""
     intrinsic_coef: float = setting(1.0, low=0, tunable=True, needs="intrinsic.kind = icm or rnd")
-    """Weight of the intrinsic reward, in its standard deviations."""
+    """Weight of the intrinsic reward, in standard deviations of its discounted returns."""
     intrinsic_schedule: Schedule = setting(
         "constant", own=True, needs="intrinsic.kind = icm or rnd"
     )

@@ -419,6 +419,11 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         for name, x in leaves.items()
     }
     found = {name: x.shape for name, x in arrays.items()}
+    if shapes.keys() - found.keys() == {"bonus_return"}:
+        raise ValueError(
+            f"{folder} was saved by a version that divided intrinsic rewards by another deviation, "
+            f"and cannot be continued. Use another --run_dir; this run can still be evaluated."
+        )
     if shapes != found:
         log.debug("%s should have %s, and has %s", folder, shapes, found)
         raise ValueError(

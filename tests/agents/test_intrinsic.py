@@ -7,6 +7,7 @@ import pytest
 
 from purejaxppo import spaces
 from purejaxppo.agents import intrinsic
+from purejaxppo.agents.intrinsic.base import from_error
 from purejaxppo.config.schema import Config, IntrinsicConfig
 from purejaxppo.envs.base import EnvSpec
 
@@ -26,6 +27,7 @@ def make(kind, action=None, **settings):
         init=jax.jit(made.init),
         reward=jax.jit(made.reward),
         update=jax.jit(made.update, static_argnums=3),
+        track=jax.jit(made.track, static_argnums=3),
     )
 
 
@@ -67,20 +69,63 @@ def test_rows_that_are_not_valid_have_no_part(kind, key):
     made, rows = make(kind), moves(key)
     half = rows._replace(valid=rows.valid.at[:, N // 2 :].set(False))
     garbage = half._replace(next_obs=half.next_obs.at[:, N // 2 :].set(1e3))
-    state = made.init(key)
-    first, _ = made.update(state, half, key, alone)
-    second, _ = made.update(state, garbage, key, alone)
+    state, returns = made.init(key), jnp.ones(N)
+    first = made.track(state, returns, half, alone)
+    second = made.track(state, returns, garbage, alone)
+    np.testing.assert_array_equal(first[1][N // 2 :], 1.0)
+    first, second = (
+        (made.update(state, rows, key, alone)[0], returns)
+        for (state, returns), rows in ((first, half), (second, garbage))
+    )
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(made.reward(first, garbage)[:, N // 2 :], 0.0)
+    np.testing.assert_array_equal(made.reward(first[0], garbage)[:, N // 2 :], 0.0)
 
 
-@pytest.mark.parametrize("kind", ["rnd", "icm"])
-def test_the_bonus_is_in_standard_deviations_of_the_errors(kind, key):
-    made, rows = make(kind, learning_rate=1e-30), moves(key)
-    state, _ = learn(made, made.init(key), rows, times=3)
-    bonus = np.asarray(made.reward(state, rows))
-    np.testing.assert_allclose(bonus.std(), 1.0, rtol=0.01)
+def rows_of(errors, valid=None):
+    """Rows [T, N] of a bonus whose errors are the observations."""
+    errors = jnp.asarray(errors, jnp.float32)
+    valid = jnp.ones(errors.shape, bool) if valid is None else jnp.asarray(valid)
+    return intrinsic.BonusRows(errors, errors, errors, valid)
+
+
+@pytest.fixture(scope="module")
+def given():
+    """A bonus whose errors are the observations."""
+    return from_error(
+        lambda key: {"w": jnp.zeros(1)},
+        lambda params, rows: (rows.next_obs, rows.next_obs + params["w"]),
+        IntrinsicConfig(num_minibatches=1),
+    )
+
+
+@pytest.mark.toy
+def test_equal_errors_are_divided_by_the_deviation_of_their_returns(given):
+    """Returns are 1, 1.99 and 2.9701, of mean 1.9867 and variance 0.64689."""
+    rows = rows_of([[1], [1], [1]])
+    state, returns = given.track(given.init(jax.random.key(0)), jnp.zeros(1), rows, alone)
+    np.testing.assert_allclose(returns, [2.9701], rtol=1e-6)
+    np.testing.assert_allclose(state.stats.mean, 1.9867, rtol=1e-6)
+    np.testing.assert_allclose(given.reward(state, rows), np.full((3, 1), 1.24332), rtol=1e-5)
+    _, figures = given.update(state, rows, jax.random.key(0), alone)
+    np.testing.assert_allclose(figures["intrinsic/reward"], 1.24332, rtol=1e-5)
+
+
+def test_the_bonus_is_that_of_a_loop_over_all_steps(given):
+    """Returns continue across rollouts, and rows that are not valid change nothing."""
+    rng = np.random.default_rng(0)
+    state, carried = given.init(jax.random.key(0)), jnp.zeros(3)
+    returns, seen = np.zeros(3), []
+    for _ in range(3):
+        errors, valid = rng.exponential(size=(5, 3)), rng.random((5, 3)) < 0.7
+        for error, known in zip(errors, valid, strict=True):
+            returns = np.where(known, 0.99 * returns + error, returns)
+            seen += returns[known].tolist()
+        rows = rows_of(np.where(valid, errors, np.nan), valid)
+        state, carried = given.track(state, carried, rows, alone)
+        np.testing.assert_allclose(carried, returns, rtol=1e-5)
+        bonus = np.where(valid, errors / np.std(seen), 0.0)
+        np.testing.assert_allclose(given.reward(state, rows), bonus, rtol=1e-4)
 
 
 def test_rnds_target_never_learns(key):

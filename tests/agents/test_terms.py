@@ -49,6 +49,14 @@ def test_terms_by_hand():
     np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
     np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
     np.testing.assert_allclose(found["next_position"], [(2 - 2) ** 2, (1 - 3) ** 2], atol=1e-5)
+    # The next row of the second one is of another episode: only the third term reads it.
+    ends = batch._replace(extra=batch.extra | {terms.FOLLOWED: jnp.array([True, False])})
+    assert made.losses(params, outputs, ends, stats)["next_position"].tolist() == [0, 0]
+    ends = batch._replace(extra=batch.extra | {terms.FOLLOWED: jnp.array([False, True])})
+    found = made.losses(params, outputs, ends, stats)
+    np.testing.assert_allclose(found["next_position"], [0, (1 - 3) ** 2], atol=1e-5)
+    np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
+    np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
 
 
 def test_the_loss_adds_coefficients_times_terms():

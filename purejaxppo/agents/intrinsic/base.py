@@ -20,7 +20,7 @@ class BonusRows(NamedTuple):
     obs: Obs  # [T, N, ...] as the policy sees it
     next_obs: Obs  # [T, N, ...] after the step: the true last one where an episode ends
     action: Action  # [T, N, ...]
-    valid: Array  # [T, N] bool
+    valid: Array  # [T, N] bool: False also where next_obs is of the next episode
 
 
 class Intrinsic(NamedTuple):
@@ -34,6 +34,9 @@ class Intrinsic(NamedTuple):
     """(state, rows, key, sum over shards) -> (state, figures by dashboard name)."""
     figures: tuple[str, ...] = ()
     """The dashboard's names of the figures."""
+    track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
+    """(state, discounted bonuses so far [N], rows, sum over shards) -> both after the rollout.
+    Called before `reward`; None: the state needs no discounted bonuses."""
 
 
 def none() -> Intrinsic:
@@ -50,10 +53,12 @@ class Learned(NamedTuple):
 
     params: Params
     opt_state: OptState
-    stats: RunningStats  # of the errors
+    stats: RunningStats  # of the discounted sums of errors
 
 
 FIGURES = ("intrinsic/reward", "intrinsic/loss")
+DISCOUNT = 0.99
+"""Discount of intrinsic returns, γ of Burda et al. 2018."""
 
 
 def fit(
@@ -102,7 +107,10 @@ def from_error(
     errors: Callable[[Params, BonusRows], tuple[Array, Array]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """The bonus from a model's error: divided by the errors' standard deviation so far.
+    """The bonus from a model's error eₜ: eₜ / σ, with σ the standard deviation of all Rₜ so far.
+
+    Rₜ = γ Rₜ₋₁ + eₜ continues across episodes, and passes over rows that are not valid. Burda et
+    al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
 
     Args:
         init: key -> parameters.
@@ -116,12 +124,21 @@ def from_error(
         flat, _ = ravel_pytree(params)
         return Learned(params, adam.init(flat), normalize.init_stats(jnp.zeros(())))
 
+    def track(
+        state: Learned, returns: Array, rows: BonusRows, psum: Reduce
+    ) -> tuple[Learned, Array]:
+        never, error = jnp.zeros_like(rows.valid), errors(state.params, rows)[0]
+        each, last = normalize.discounted_returns(
+            error, never, rows.valid, returns, DISCOUNT, is_first=never
+        )
+        stats = normalize.update_stats(state.stats, each, rows.valid, psum)
+        return state._replace(stats=stats), last
+
     def reward(state: Learned, rows: BonusRows) -> Array:
         return scaled(errors(state.params, rows)[0], state.stats, rows.valid)
 
     def update(state: Learned, rows: BonusRows, key: Key, psum: Reduce) -> tuple[Learned, Figures]:
         error = errors(state.params, rows)[0]
-        stats = normalize.update_stats(state.stats, error, rows.valid, psum)
         total = jnp.sum(scaled(error, state.stats, rows.valid))
         bonus, count = psum((total, jnp.sum(rows.valid)))
         flat, unravel = ravel_pytree(state.params)
@@ -135,11 +152,11 @@ def from_error(
             loss, adam, carried, flat_rows, key, config=config, psum=psum
         )
         figures = dict(zip(FIGURES, (bonus / jnp.maximum(count, 1), jnp.mean(losses)), strict=True))
-        return Learned(unravel(flat), opt_state, stats), figures
+        return Learned(unravel(flat), opt_state, state.stats), figures
 
-    return Intrinsic(start, reward, update, FIGURES)
+    return Intrinsic(start, reward, update, FIGURES, track)
 
 
 def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
-    """Errors over their standard deviation so far, 0 where not valid; any shape."""
+    """Errors over the standard deviation of their returns, 0 where not valid; any shape."""
     return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)
