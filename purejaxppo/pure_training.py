@@ -103,7 +103,8 @@ def make_train(
     `jax.jit(jax.vmap(make_train(config)))(keys)` trains a seed per key in one program, and
     `jax.jit(jax.vmap(make_train(config)))(keys, hyperparams(config, gamma=gammas))` a setting per
     key; without the second argument the config's own numbers are used. Its memory does not depend
-    on total_timesteps: metrics are reduced to `num_points` numbers each.
+    on total_timesteps: metrics are reduced to `num_points` numbers each. The number of updates is
+    fixed: where agents may be absent, total_timesteps counts rows, and not decisions as in runs.
 
     With a simulator on the host it is not pure: EnvPool's random generators continue from the last
     call. Its pools exist until `train.close()`, after which no program that was compiled from it

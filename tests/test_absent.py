@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 from support.sparse import GARBAGE, script_env, write
 
-from purejaxppo import double_buffer, evaluation, learner, rollout
+from purejaxppo import double_buffer, evaluation, learner, restore, rollout
 from purejaxppo.agents import advantages, decisions, normalize, obs_storage
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep
 from purejaxppo.envs.host.split import HalvedEnv
-from purejaxppo.parts import make_parts
-from purejaxppo.runs.rows import eval_row
+from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
+from purejaxppo.runs import session
+from purejaxppo.runs.rows import eval_row, read_csv
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import OpenDecision, PolicyStep, Rollout, SparseRolloutState, Transition
 
@@ -315,6 +317,54 @@ def test_an_agent_learns_from_rewards_that_come_while_it_is_absent(rnn, make_con
         assert metrics.env_steps < 20 * 32 * 16 / 2  # decisions, not rows
     # Four decisions of 1 each at best, and 0 on average without learning.
     assert returns[0] < returns[1] and returns[1] > 3
+
+
+def run_of(total_timesteps, make_config, **ppo):
+    """A config of four agents that decide four times in 13 rows: 16 decisions per update."""
+    return make_config(
+        env={"name": "dummy/vector", "num_envs": 4},
+        network={"hidden": (4,)},
+        ppo={"rollout_length": 13, "num_minibatches": 1, "num_epochs": 1, **ppo},
+        total_timesteps=total_timesteps,
+        eval={"num_episodes": 0},
+        logging=LoggingConfig(interval=1, tensorboard=False),
+    )
+
+
+def test_a_run_ends_with_its_decisions_and_its_schedules_follow_them(
+    make_config, monkeypatch, tmp_path, capsys
+):
+    """100 decisions are 7 updates of 16, and not the 2 of 52 rows; a part 0.16 of the run each."""
+    monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: late_env(n))
+    config = run_of(100, make_config, learning_rate=0.1, learning_rate_schedule="linear")
+    assert session.train(config, tmp_path / "run") == 0
+    rows = read_csv(tmp_path / "run" / "metrics.csv")
+    assert [row["global_step"] for row in rows] == [16, 32, 48, 64, 80, 96, 112]
+    rates = 0.1 * (1 - 0.16 * np.arange(7))
+    np.testing.assert_allclose([row["charts/learning_rate"] for row in rows], rates, rtol=1e-6)
+    parts = make_parts(run_of(100, make_config, learning_rate_schedule="constant"))
+    state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+    step = jax.jit(train_program(parts))
+    for rate in rates:
+        hp = make_hyperparams(parts.config)._replace(learning_rate=jnp.float32(rate))
+        state, _ = step(state, hp, 1)
+    trained = restore(tmp_path / "run", "last").state.params
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, trained, state.agent.params)
+    capsys.readouterr()
+    assert session.train(config, tmp_path / "run") == 0
+    assert "is finished: 112 steps" in capsys.readouterr().out
+
+
+def test_a_run_of_agents_that_never_decide_ends(make_config, monkeypatch, tmp_path, capsys):
+    script = write(13, 4, empty=1.0)
+    monkeypatch.setattr(registry, "make", lambda config, n, **kwargs: script_env(script))
+    assert session.train(run_of(50, make_config), tmp_path / "run") == 0
+    out = capsys.readouterr().out
+    assert (
+        "total_timesteps = 50: agents decide too rarely, and the run ends after 0 decisions in "
+        "5,200 rows. A larger total_timesteps continues it.\n" in out
+    )
 
 
 @pytest.mark.parametrize("valid", [True, False])

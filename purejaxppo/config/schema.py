@@ -459,7 +459,9 @@ class Config(Section):
     total_timesteps: int = setting(1_000_000, low=1, high=2**50, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
     ppo.rollout_length rows; rows that reset an environment are no steps, so that the count ends
-    below: by one for each episode, an eighth in games of seven moves."""
+    below: by one for each episode, an eighth in games of seven moves. In unity/, agents may
+    be absent: the run continues until so many decisions were made, for at most 100 times the rows.
+    """
     seed: int = setting(0, low=0, high=2**31 - 1, swept=False)
     """Seed of everything random."""
     num_seeds: int = setting(1, low=1, high=2**12, swept=False)

@@ -98,10 +98,10 @@ class AsynchronousPrograms(Programs):
         """Puts arrays on the actor's device."""
         return jax.device_put(tree, self.actor_device)
 
-    def collect(self, agent, state, key, update: int, number: int) -> Collected:
-        """Collects the rollout of a number, from 0 on, for the learner; see `learner.collect`."""
-        progress = np.float32(number / self.config.num_updates)
-        rollout, key = self._collect(*self.for_actor((agent, state, key, progress)))
+    def collect(self, agent, state, key, update: int, progress: float) -> Collected:
+        """Collects a rollout for the learner; see `learner.collect`."""
+        given = agent, state, key, np.float32(progress)
+        rollout, key = self._collect(*self.for_actor(given))
         jax.block_until_ready(rollout)
         return Collected(rollout, key, update)
 
@@ -114,7 +114,7 @@ class AsynchronousLoop(TrainingLoop):
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
         """Trains until the end or an interrupt, and saves."""
         self._lags: list[int] = []
-        self.intervals.begin(self.progress.update)
+        self.intervals.begin(self.intervals.done(self.progress))
         with ThreadPoolExecutor(1, "actor") as actor:
             state = self._train(state, interrupt, actor)
         self._end(state)
@@ -123,25 +123,25 @@ class AsynchronousLoop(TrainingLoop):
     def _train(
         self, state: TrainState, interrupt: Interrupt, actor: ThreadPoolExecutor
     ) -> TrainState:
-        p, total, programs = self.progress, self.intervals.total, self.programs
+        p, every, programs = self.progress, self.intervals, self.programs
         waiting: Future[Collected] = actor.submit(
-            programs.collect, state.agent, state.rollout, state.key, p.update, p.update
+            programs.collect, state.agent, state.rollout, state.key, p.update, self._part(0)
         )
         with self._between_chunks(state):
             self._call("on_start", state)
-        while p.update < total and not self.stopped:
-            started = time.perf_counter()
+        while not (every.ended(p) or self.stopped):
+            started, self._before = time.perf_counter(), every.done(p)
             with self._host_failures(state):
                 rollout, key, update = waiting.result()
             if interrupt.signal:
                 break
-            if p.update + 1 < total:
+            if every.sparse or p.update + 1 < every.total:
                 waiting = actor.submit(
-                    programs.collect, state.agent, rollout.end, key, p.update, p.update + 1
+                    programs.collect, state.agent, rollout.end, key, p.update, self._part(1)
                 )
             self._lags.append(p.update - update)
             here = jax.device_put(rollout, programs.devices[0])
-            state, metrics = programs.learn(state, here, programs.hp)
+            state, metrics = programs.learn(state, here, self._hyperparams())
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - started
             speed = self._count(metrics) / seconds
@@ -150,6 +150,11 @@ class AsynchronousLoop(TrainingLoop):
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
         return state
+
+    def _part(self, ahead: int) -> float:
+        """The part of the run that is done, `ahead` updates later if these are known to count."""
+        every = self.intervals
+        return (every.done(self.progress) + ahead * (not every.sparse)) / every.total
 
     def _rows(self, metrics: Metrics) -> list[Row]:
         self._lags = self._lags[-int(metrics.updates[0]) :]

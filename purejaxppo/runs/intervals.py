@@ -3,21 +3,33 @@
 import time
 
 from purejaxppo.config.schema import CheckpointConfig, Config
+from purejaxppo.runs.progress import Progress
 
 SECONDS_BETWEEN_SAVES = 10.0
 """A save that a config does not ask for waits until the last one, or the start, is as old as this:
 a run of seconds would spend a quarter of them on saves."""
 
+MOST_ROWS = 100
+"""A run in which agents may be absent ends after so many rows per step of total_timesteps."""
+
 
 class Intervals:
-    """Intervals, in updates, of logging, evaluation and saves."""
+    """Intervals of logging, evaluation and saves, in updates.
 
-    def __init__(self, config: Config) -> None:
-        """Converts steps to whole updates; 0 selects a share of the run."""
-        self.total = config.num_updates
-        self.log = self._updates(config, config.logging.interval, 100)
-        self.eval = self._updates(config, config.eval.interval, 20)
-        self.save = self._updates(config, config.checkpoint.interval, 10)
+    Where agents may be absent (`sparse`), a row need not be a decision, and only decisions are
+    environment steps. There all intervals are in decisions, and each update is a chunk.
+    """
+
+    def __init__(self, config: Config, *, sparse: bool = False) -> None:
+        """Converts steps to whole updates or decisions; 0 selects a share of the run."""
+        self.sparse = sparse
+        self.unit = 1 if sparse else config.steps_per_update
+        """Environment steps of an update or a decision."""
+        self.total = -(-config.total_timesteps // self.unit)
+        self.most_updates = config.num_updates * (MOST_ROWS if sparse else 1)
+        self.log = self._units(config.logging.interval, 100)
+        self.eval = self._units(config.eval.interval, 20)
+        self.save = self._units(config.checkpoint.interval, 10)
         if not config.eval.num_episodes:
             self.eval = 0
         asked = config.checkpoint.interval or config.checkpoint.keep > CheckpointConfig.keep
@@ -25,31 +37,42 @@ class Intervals:
         self.max_seconds = config.checkpoint.max_seconds
         self.begin(0)
 
-    @staticmethod
-    def _updates(config: Config, steps: int, share: int) -> int:
-        if steps:
-            return max(1, round(steps / config.steps_per_update))
-        return max(1, round(config.num_updates / share))
+    def _units(self, steps: int, share: int) -> int:
+        return max(1, round(steps / self.unit if steps else self.total / share))
 
-    def due(self, every: int, update: int) -> bool:
-        """True if something done `every` updates is due after `update` of them."""
-        return bool(every) and (update % every == 0 or update == self.total)
+    def done(self, progress: Progress) -> int:
+        """Updates or, where agents may be absent, decisions of the agent with the fewest."""
+        return min(progress.member_steps) if self.sparse else progress.update
 
-    def begin(self, update: int) -> None:
+    def ended(self, progress: Progress) -> bool:
+        """True at the end of a run."""
+        return self.done(progress) >= self.total or (
+            self.sparse and progress.update >= self.most_updates
+        )
+
+    def due(self, every: int, progress: Progress, before: int) -> bool:
+        """True if something is due that is done `every` so often; `before` is `done` earlier."""
+        if not every:
+            return False
+        return self.done(progress) // every > before // every or self.ended(progress)
+
+    def begin(self, done: int) -> None:
         """Counts from here to the next save: from a save, or the start of training."""
-        self._saved, self._saved_at = update, time.perf_counter()
+        self._saved, self._saved_at = done, time.perf_counter()
 
     def age(self) -> float:
         """Seconds since `begin`."""
         return time.perf_counter() - self._saved_at
 
-    def save_due(self, update: int, age: float) -> bool:
-        """True if a save is due after `update` updates, `age` seconds after `begin`."""
-        passed = update // self.save > self._saved // self.save
+    def save_due(self, done: int, age: float) -> bool:
+        """True if a save is due at `done`, `age` seconds after `begin`."""
+        passed = done // self.save > self._saved // self.save
         return (passed and age >= self.min_seconds) or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
-        """Number of updates until anything is due."""
+        """Number of updates until anything is due; 1 where that depends on the decisions."""
+        if self.sparse:
+            return 1
         return min(
             [every - update % every for every in (self.log, self.eval, self.save) if every]
             + [self.total - update]

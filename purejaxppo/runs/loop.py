@@ -39,7 +39,7 @@ from purejaxppo.runs.rows import (
     read_csv,
 )
 from purejaxppo.runs.sinks import CsvSink, Sink, open_sinks
-from purejaxppo.types import AgentState, Metrics, TrainState
+from purejaxppo.types import AgentState, Hyperparams, Metrics, TrainState
 
 log = logging.getLogger("purejaxppo")
 
@@ -68,7 +68,7 @@ class TrainingLoop:
         self.programs = programs
         self.run_dir = run_dir
         self.console = console
-        self.intervals = Intervals(self.config)
+        self.intervals = Intervals(self.config, sparse=programs.facts.spec.absent)
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
         self.progress = Progress.of(len(self.members))
         self.best: AgentState | None = None
@@ -81,11 +81,13 @@ class TrainingLoop:
         """The reason for which a callback ended the run, "" if none did."""
         self.no_curve = ""
         self._pending: Metrics | None = None
+        self._before = 0  # `intervals.done` before the last chunk
         self._gone: set[int] = set()  # members that are not finite any more
         # Successive updates without a gradient step, and those in which every step diverged.
         self._idle = np.zeros(len(self.members), int)
         self._diverging = np.zeros(len(self.members), int)
-        self._most_diverging = min(MOST_UPDATES, self.intervals.total)
+        self._most_diverging = min(MOST_UPDATES, self.config.num_updates)
+        self._totals = [float(self.config.num_updates)] * len(self.members)
         self._warned = False  # True once a run has warned of diverged episodes
         self._warned_of_cut = False  # the same of episodes that evaluations have cut
         self._sound = True  # False once the state is not finite: it is not saved then
@@ -93,18 +95,17 @@ class TrainingLoop:
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
         """Trains until the end or an interrupt, and saves."""
         p, every = self.progress, self.intervals
-        every.begin(p.update)
+        every.begin(every.done(p))
         chunk, speed = FIRST_CHUNK_UPDATES, 0.0
         with self._between_chunks(state):
             self._call("on_start", state)
         ended = bool(self.stopped) or processes.interrupted(interrupt)
-        while p.update < every.total and not ended:
+        while not (every.ended(p) or ended):
             updates = min(chunk, every.until_next(p.update))
             started = time.perf_counter()
+            hp, self._before = self._hyperparams(), every.done(p)
             with self._host_failures(state):
-                after, metrics = self.programs.train_chunk(
-                    state, self.programs.hp, np.int32(updates)
-                )
+                after, metrics = self.programs.train_chunk(state, hp, np.int32(updates))
                 metrics = jax.device_get(metrics)
             state = after
             (seconds,) = processes.maximum(time.perf_counter() - started)
@@ -115,10 +116,22 @@ class TrainingLoop:
             with self._between_chunks(state):
                 self._after_chunk(state, metrics, speed)
                 ended = bool(self.stopped) or processes.interrupted(interrupt)
-                if p.update < every.total and not ended:
+                if not (every.ended(p) or ended):
                     self.programs.begin_evaluation()
         self._end(state)
         return state
+
+    def _hyperparams(self) -> Hyperparams:
+        """The tunable numbers of the next chunk.
+
+        Schedules follow update / total_updates. Where agents may be absent, total_updates is set so
+        that this is decisions / total_timesteps.
+        """
+        p, hp = self.progress, self.programs.hp
+        if not (self.intervals.sparse and p.update):
+            return hp
+        self._totals = [p.update * self.intervals.total / max(n, 1) for n in p.member_steps]
+        return hp._replace(total_updates=np.asarray(self._totals, np.float32))
 
     def _end(self, state: TrainState) -> None:
         """Writes the last checkpoint, and waits until everything is on disk."""
@@ -187,18 +200,19 @@ class TrainingLoop:
             metrics = jax.tree.map(np.add, self._pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
-        done = p.update * self.programs.steps_per_update
         for row, idle, diverging in zip(rows, self._idle, self._diverging, strict=True):
             row["charts/finite"] *= idle < MOST_IDLE and diverging < self._most_diverging
         lost = self._lost(rows)
         self._sound = not lost
-        evaluate = every.due(every.eval, p.update) and not lost
+        evaluate = every.due(every.eval, p, self._before) and not lost
         if evaluate:
             scores = self._evaluate(state)
             rows = [row | score for row, score in zip(rows, scores, strict=True)]
-        left = p.train_seconds * (every.total / p.update - 1)
-        self.console.progress(done, p.env_steps, speed, mean_row(rows), left)
-        if lost or evaluate or every.due(every.log, p.update):
+        done = min(every.done(p), every.total)
+        left = p.train_seconds * (every.total / max(done, 1) - 1)
+        shown = done * every.unit * len(self.members)
+        self.console.progress(shown, p.env_steps, speed, mean_row(rows), left)
+        if lost or evaluate or every.due(every.log, p, self._before):
             if not lost:
                 self._warn(rows, state)
             common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": speed}
@@ -209,7 +223,7 @@ class TrainingLoop:
                 raise NotFiniteError(self._reason(state))
         (age,) = processes.maximum(every.age())
         # While all agents skip their gradient steps, the last save is not replaced.
-        if every.save_due(p.update, age) and not self._idle.all():
+        if every.save_due(every.done(p), age) and not self._idle.all():
             self._save(state)
 
     def _write(self, rows: list[Row], state: TrainState, *, evaluated: bool) -> None:
@@ -291,7 +305,7 @@ class TrainingLoop:
                 "member": i,
                 "seed": member.seed,
                 "global_step": self.progress.member_steps[i],
-                "charts/learning_rate": self._learning_rate(rates[i], row),
+                "charts/learning_rate": self._learning_rate(rates[i], row, self._totals[i]),
                 **row,
             }
             for i, (member, row) in enumerate(zip(self.members, each, strict=True))
@@ -301,9 +315,9 @@ class TrainingLoop:
         """Each member's learning rate before schedules."""
         return [member.ppo.learning_rate for member in self.members]
 
-    def _learning_rate(self, rate: float, row: Row) -> float:
+    def _learning_rate(self, rate: float, row: Row, total: float) -> float:
         """Scales `rate` by its schedule at the last update, and by the row's adapted factor."""
-        ppo, stride = self.config.ppo, 1.0 / self.intervals.total
+        ppo, stride = self.config.ppo, 1.0 / total
         progress = (self.progress.update - 1) * stride
         schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
         scheduled = float(schedules.factor(schedule, progress, warmup, stride))
@@ -367,7 +381,7 @@ class TrainingLoop:
     def _store(self, state: TrainState) -> bool:
         """Begins a save, unless these steps are saved already; True if it did."""
         best = None if self.progress.best_return is None else self.best
-        self.intervals.begin(self.progress.update)
+        self.intervals.begin(self.intervals.done(self.progress))
         return self.checkpoints.save(self._savable(state), self.progress, best)
 
     def _savable(self, state: TrainState) -> TrainState:
@@ -379,7 +393,7 @@ class TrainingLoop:
         """True if the last save is that of the run's end."""
         if self.checkpoints.latest() is None:
             return False
-        return self.checkpoints.progress().update >= self.config.num_updates
+        return self.intervals.ended(self.checkpoints.progress())
 
     @property
     def restorable(self) -> bool:

@@ -224,8 +224,7 @@ class PopulationPrograms(Programs):
     def train_population(
         self, state: PopulationState, hp: Hyperparams, num_updates
     ) -> tuple[PopulationState, Metrics]:
-        """Runs `num_updates` updates of all members; `hp`, that of the start, is not read."""
-        del hp
+        """Runs `num_updates` updates of all members; of `hp`, only total_updates is read."""
         fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
         zeros = jax.tree.map(
@@ -242,7 +241,8 @@ class PopulationPrograms(Programs):
 
         def body(_, carried):
             state, population, total = carried
-            state, metrics = train_chunk(state, population.hp, 1)
+            own = population.hp._replace(total_updates=hp.total_updates)
+            state, metrics = train_chunk(state, own, 1)
             population = population._replace(
                 return_sum=population.return_sum
                 + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
@@ -251,13 +251,15 @@ class PopulationPrograms(Programs):
             )
             update = state.update[0]
             state, population = jax.lax.cond(
-                (update % self.rules.interval == 0) & (update < self.config.num_updates),
+                (update % self.rules.interval == 0) & (update < last),
                 lambda pair: select_among(update, *pair),
                 lambda pair: pair,
                 (state, population),
             )
             return state, population, jax.tree.map(jnp.add, total, metrics)
 
+        sparse = self.parts.env.spec.absent
+        last = jnp.max(hp.total_updates) if sparse else self.config.num_updates
         trained = TrainState(**{name: getattr(state, name) for name in fields})
         carried = trained, state.population, zeros
         trained, population, total = jax.lax.fori_loop(0, num_updates, body, carried)

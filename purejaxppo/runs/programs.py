@@ -288,10 +288,10 @@ class Programs:
             log.debug("no value found that diverged", exc_info=True)
             return ""
 
-    def continue_at(self, update: int) -> None:
+    def continue_at(self, update: int, progress: float) -> None:
         """Prepares simulators that cannot be restored for a run that goes on."""
         if not self.facts.spec.restorable:
-            self.parts.env.continue_at(update, min(update / self.config.num_updates, 1.0))
+            self.parts.env.continue_at(update, min(progress, 1.0))
 
     def close(self) -> None:
         """Closes the simulators; the compiled functions must not be called again."""

@@ -11,6 +11,8 @@ from purejaxppo.config.run_files import texts_of, with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.program_keys import WITHOUT_EFFECT
 from purejaxppo.runs.folder import CONFIG
+from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.progress import Progress
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
@@ -97,12 +99,13 @@ def check_objects(config: Config, run_dir: Path) -> None:
         )
 
 
-def moved_schedules(old: Config, new: Config, update: int) -> str:
-    """Describes how another total_timesteps changes schedules after `update`; '' if not at all.
+def moved_schedules(old: Config, new: Config, progress: Progress, *, sparse: bool = False) -> str:
+    """Describes how another total_timesteps changes schedules; '' if not at all.
 
-    Schedules and curricula follow the part of the run that is done, update / num_updates.
+    Schedules and curricula follow the part of the run that is done (`Intervals`).
     """
-    before, after = (min(update / config.num_updates, 1.0) for config in (old, new))
+    intervals = [Intervals(config, sparse=sparse) for config in (old, new)]
+    before, after = (min(every.done(progress) / every.total, 1.0) for every in intervals)
     ppo = new.ppo
     scheduled = {
         "learning_rate": (ppo.learning_rate_schedule, ppo.learning_rate_warmup),

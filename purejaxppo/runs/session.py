@@ -30,6 +30,7 @@ from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import Console, duration, fail, say, short
 from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, run_folder
+from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
@@ -187,7 +188,8 @@ def continued(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
     """The terminal output of a run, of the first process alone."""
-    steps = programs.config.num_updates * programs.steps_per_update
+    every = Intervals(programs.config, sparse=programs.facts.spec.absent)
+    steps = every.total * every.unit * len(programs.members)
     quiet = quiet or not processes.is_main()
     # mpirun gives its processes terminals, even if its own output goes to a file.
     return Console(steps, quiet=quiet, lines=processes.is_distributed())
@@ -253,7 +255,8 @@ def prepare(run: TrainingLoop) -> TrainState:
     started = time.perf_counter()
     resumes = run.checkpoints.latest() is not None
     if resumes:
-        run.programs.continue_at(run.checkpoints.progress().update)
+        saved, every = run.checkpoints.progress(), run.intervals
+        run.programs.continue_at(saved.update, every.done(saved) / every.total)
     state = run.programs.init()
     with processes.raise_together():
         if value := first_obs_value(state):
@@ -264,7 +267,7 @@ def prepare(run: TrainingLoop) -> TrainState:
         afresh = "" if run.restorable else ", with the simulator started afresh"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
         before = load_config(run.run_dir / CONFIG, saved=True)
-        if moved := moved_schedules(before, config, run.progress.update):
+        if moved := moved_schedules(before, config, run.progress, sparse=run.intervals.sparse):
             console.say(moved)
     else:
         run.checkpoints.clear_old_best()
@@ -344,7 +347,7 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
     many = len(p.member_steps) > 1
     speed = short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
     each = f" of each of {len(p.member_steps)} agents" * many
-    if interrupt.signal and p.update < run.intervals.total:
+    if interrupt.signal and not run.intervals.ended(p):
         console.say(
             f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in {run.run_dir}; "
             f"the same command resumes"
@@ -355,6 +358,13 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
     console.say(
         f"run {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"
     )
+    if run.intervals.ended(p) and run.intervals.done(p) < run.intervals.total:
+        rows = p.update * run.config.steps_per_update
+        console.say(
+            f"total_timesteps = {run.config.total_timesteps}: agents decide too rarely, and the "
+            f"run ends after {run.intervals.done(p):,} decisions in {rows:,} rows{each}. A larger "
+            f"total_timesteps continues it."
+        )
     if p.best_return is not None:
         where = (
             ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"

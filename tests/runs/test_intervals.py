@@ -4,6 +4,7 @@ import pytest
 
 from purejaxppo.config.schema import CheckpointConfig
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.progress import Progress
 
 pytestmark = pytest.mark.toy
 
@@ -43,6 +44,30 @@ def test_a_limit_below_ten_seconds_holds(make_config):
 def test_shares_of_a_run_are_whole_updates(make_config):
     """200 updates: rows every 2, evaluations every 10, saves every 20."""
     every = Intervals(make_config(total_timesteps=200 * 48, eval={"num_episodes": 4}))
+    progress = Progress.of(1)
     assert (every.log, every.eval, every.save) == (2, 10, 20)
     assert [every.until_next(update) for update in (0, 1, 19, 199)] == [2, 1, 1, 1]
-    assert every.due(every.eval, 10) and not every.due(every.eval, 11)
+    progress.update = 10
+    assert every.due(every.eval, progress, 9)
+    progress.update = 11
+    assert not every.due(every.eval, progress, 10)
+
+
+def test_intervals_of_agents_that_may_be_absent_are_in_decisions(make_config):
+    """Of 200 updates of 48 rows: rows of metrics every 96 decisions, evaluations every 480."""
+    config = make_config(total_timesteps=200 * 48, eval={"num_episodes": 4})
+    every = Intervals(config, sparse=True)
+    assert (every.total, every.log, every.eval, every.save) == (9600, 96, 480, 960)
+    progress = Progress(update=50, member_steps=[500, 490])
+    assert every.done(progress) == 490
+    assert every.due(every.eval, progress, 479) and not every.due(every.eval, progress, 480)
+    assert every.until_next(490) == 1
+
+
+def test_a_run_ends_with_its_decisions_or_after_a_hundred_times_its_rows(make_config):
+    every = Intervals(make_config(total_timesteps=200 * 48), sparse=True)
+    assert not every.ended(Progress(update=200, member_steps=[9599]))
+    assert every.ended(Progress(update=201, member_steps=[9600]))
+    assert not every.ended(Progress(update=199, member_steps=[9600, 9599]))
+    assert not every.ended(Progress(update=20_000 - 1, member_steps=[0]))
+    assert every.ended(Progress(update=20_000, member_steps=[0]))

@@ -181,12 +181,11 @@ def test_the_reported_rate_is_that_of_the_schedule_times_the_adapted_factor(make
     settings = {"learning_rate_schedule": "adaptive", "learning_rate_warmup": 0.5}
     run = SimpleNamespace(
         config=make_config(ppo=settings),
-        intervals=SimpleNamespace(total=10),
         progress=SimpleNamespace(update=2),
     )
     row = {optimizers.RATE_FACTOR: 3.0}
-    assert TrainingLoop._learning_rate(run, 0.1, row) == pytest.approx(0.1 * 2 / 5 * 3)
-    assert TrainingLoop._learning_rate(run, 0.1, {}) == pytest.approx(0.1 * 2 / 5)
+    assert TrainingLoop._learning_rate(run, 0.1, row, 10) == pytest.approx(0.1 * 2 / 5 * 3)
+    assert TrainingLoop._learning_rate(run, 0.1, {}, 10) == pytest.approx(0.1 * 2 / 5)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
