@@ -163,7 +163,7 @@ class Oscillator:
 
     def reset(self, key):
         """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""
-        params_key, start_key, current_key = jax.random.split(key, 3)
+        params_key, start_key, current_key, warmup_key = jax.random.split(key, 4)
         params = self.draw_params(params_key)
         if self.same_ensemble:
             current_key = jax.random.key(0)
@@ -171,7 +171,7 @@ class Oscillator:
         state, _ = jax.lax.scan(
             lambda state, key: (self.advance(key, state, jnp.zeros(()))[0], None),
             state,
-            jax.random.split(start_key, -(-self.warmup // len(self.pulse))),
+            jax.random.split(warmup_key, -(-self.warmup // len(self.pulse))),
         )
         return state, state.y_history
 

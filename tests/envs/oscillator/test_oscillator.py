@@ -286,6 +286,19 @@ def test_noise_and_drift(key):
     assert after.kick != 0
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_no_key_is_used_twice(name, key):
+    task = ensemble(name, num_neurons=4)
+
+    def run(key):
+        keys = jax.random.split(key)
+        state, _ = task.reset(keys[0])
+        return task.step(keys[1], state, jnp.zeros(1))
+
+    with jax.debug_key_reuse(True):
+        jax.jit(run)(key)
+
+
 def test_the_same_ensemble_keeps_its_currents(key):
     for same in (True, False):
         task = ensemble(num_neurons=16, same_ensemble=same)
