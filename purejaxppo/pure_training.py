@@ -19,6 +19,9 @@ from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, 
 
 log = logging.getLogger("purejaxppo")
 
+MOST_STEPS = 2**30
+"""Steps of a chunk, of which int32 holds the sum."""
+
 
 class Curves(NamedTuple):
     """Learning curves of a run, at P points; `vmap` adds a leading axis of seeds to each array."""
@@ -133,19 +136,39 @@ def make_train(
     updates = config.num_updates
     points = min(num_points, updates)
     bounds = np.linspace(0, updates, points + 1).astype(np.int32)
+    chunks = split(np.diff(bounds), max(1, MOST_STEPS // config.steps_per_update))
 
     def train(key: Key, hyperparams: Hyperparams = own) -> TrainResult:
         def point(state: TrainState, num_updates: Array) -> Trained:
             return train_chunk(state, hyperparams, num_updates)
 
         state, metrics = jax.lax.scan(
-            point, init(key, shard_ids(made)), jnp.asarray(np.diff(bounds))
+            point, init(key, shard_ids(made)), jnp.asarray(chunks.ravel())
         )
-        return TrainResult(state.agent, curves(metrics))
+        return TrainResult(state.agent, curves(merged(metrics, points)))
 
     whole = cast(Train, train)
     whole.close = made.env.close
     return whole
+
+
+def split(updates: np.ndarray, most: int) -> np.ndarray:
+    """Divides the updates [P] of each point into equally many chunks of at most `most`, [P, C]."""
+    count = -(-int(updates.max()) // most)
+    ends = updates.astype(np.int64)[:, None] * np.arange(count + 1) // count
+    return np.diff(ends).astype(np.int32)
+
+
+def merged(metrics: Metrics, points: int) -> Metrics:
+    """Sums of P points from those of their chunks [P * C]; of several chunks, in float32."""
+
+    def add(x: Array) -> Array:
+        if len(x) == points:
+            return x
+        return jnp.sum(x.reshape(points, -1).astype(jnp.float32), axis=1)
+
+    total: Metrics = jax.tree.map(add, metrics)
+    return total
 
 
 def curves(metrics: Metrics) -> Curves:

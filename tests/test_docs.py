@@ -58,7 +58,7 @@ def page(name):
 
 
 def test_every_column_of_the_metrics_is_on_its_page():
-    own = ("losses/NAME", "population/NAME", "population/parent")
+    own = ("losses/NAME", "population/NAME", "population/parent", "population/copied")
     columns = {*COLUMNS, *MEMBER_COLUMNS, SUCCESS, *FIGURES, CLIPPED, RATE_FACTOR, *own}
     rows = re.findall(r"^\| `(\S+)` \|", page("docs/metrics.md"), re.MULTILINE)
     assert sorted(rows) == sorted(columns)

@@ -55,6 +55,11 @@ def beats(score: float, best: float | None) -> bool:
     return not math.isnan(score) and (best is None or score >= best)
 
 
+def wide(x: np.ndarray) -> np.ndarray:
+    """Counts as int64, since those of a row may be more than 2^31."""
+    return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x
+
+
 class TrainingLoop:
     """One training run in its folder, from its first or its last saved update to its end.
 
@@ -196,8 +201,10 @@ class TrainingLoop:
         self._idle = np.where(metrics.learned, 0, self._idle + metrics.updates)
         diverging = self._diverging + metrics.updates * (metrics.episodes.diverged > 0)
         self._diverging = np.where(metrics.env_steps > 0, 0, diverging)
-        if self._pending is not None:
-            metrics = jax.tree.map(np.add, self._pending, metrics)
+        metrics = jax.tree.map(wide, metrics)
+        pending, p.unlogged = self._pending or p.restored_metrics(metrics), {}
+        if pending is not None:
+            metrics = jax.tree.map(np.add, pending, metrics)
         self._pending = metrics
         rows = self._rows(metrics)
         for row, idle, diverging in zip(rows, self._idle, self._diverging, strict=True):
@@ -382,7 +389,10 @@ class TrainingLoop:
         """Begins a save, unless these steps are saved already; True if it did."""
         best = None if self.progress.best_return is None else self.best
         self.intervals.begin(self.intervals.done(self.progress))
-        return self.checkpoints.save(self._savable(state), self.progress, best)
+        progress = self.progress
+        if self._pending is not None:
+            progress = progress.with_unlogged(self._pending)
+        return self.checkpoints.save(self._savable(state), progress, best)
 
     def _savable(self, state: TrainState) -> TrainState:
         """The state to save: without the rollout if its simulator cannot be restored."""

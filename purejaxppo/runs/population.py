@@ -29,6 +29,8 @@ from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import Row
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
+COPIED = "population/copied"
+"""Column of metrics.csv: share of a row's updates after which the agent became a copy."""
 COMPLEMENTS = ("gamma", "gae_lambda")
 """Numbers near 1, of which 1 - x is perturbed: a horizon of 1 / (1 - x) steps grows by a factor."""
 
@@ -110,8 +112,10 @@ def with_number(hp: Hyperparams, name: str, value) -> Hyperparams:
 
 def evolve(
     key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
-) -> tuple[TrainState, Population]:
-    """Runs one selection; returns (state, population) after it.
+) -> tuple[TrainState, Population, jax.Array]:
+    """Runs one selection; returns (state, population, copied) after it.
+
+    `copied` is True for the members that became copies of others, bool [M].
 
     No member is selected before each one has ended an episode, or has numbers that are not finite
     (parameters, or returns of updates that were not): until then the episodes so far count for the
@@ -156,7 +160,7 @@ def evolve(
         diverged=jnp.where(ready, 0, population.diverged),
         parent=jnp.where(copied, source, population.parent).astype(jnp.int32),
     )
-    return state, population
+    return state, population, copied
 
 
 def finite(params: Any):
@@ -229,7 +233,7 @@ class PopulationPrograms(Programs):
         size = len(self.members)
         zeros = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)),
-            diagnostics.zero_metrics(self.parts.figures),
+            diagnostics.zero_metrics((*self.parts.figures, COPIED)),
         )
         key = streams.stream(self.key[0], streams.POPULATION)
         carry = self.parts.initial_carry((self.parts.env.spec.num_envs,))
@@ -250,12 +254,14 @@ class PopulationPrograms(Programs):
                 diverged=population.diverged + metrics.episodes.diverged,
             )
             update = state.update[0]
-            state, population = jax.lax.cond(
+            state, population, copied = jax.lax.cond(
                 (update % self.rules.interval == 0) & (update < last),
                 lambda pair: select_among(update, *pair),
-                lambda pair: pair,
+                lambda pair: (*pair, jnp.zeros(size, bool)),
                 (state, population),
             )
+            extras = metrics.extras | {COPIED: copied.astype(jnp.float32)}
+            metrics = metrics._replace(extras=extras)
             return state, population, jax.tree.map(jnp.add, total, metrics)
 
         sparse = self.parts.env.spec.absent
@@ -306,9 +312,21 @@ class PopulationLoop(TrainingLoop):
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
         names = [*self._varying(), "parent"]
-        return (*super().columns, *(f"population/{name}" for name in names))
+        return (*super().columns, *(f"population/{name}" for name in names), COPIED)
 
 
 def final_numbers(rows: Sequence[Row], rules: Rules) -> dict[str, Any]:
     """A member's tunable numbers at its last row, by the names of config fields."""
     return {f"ppo.{name}": rows[-1][f"population/{name}"] for name, _, _ in rules.bounds}
+
+
+def since_last_copy(rows: Sequence[Row]) -> list[Row]:
+    """A member's rows since it last became a copy of another.
+
+    The first one has that agent's evaluation, but episodes of the agent before it, too.
+    """
+    first = max((i for i, row in enumerate(rows) if row.get(COPIED)), default=None)
+    if first is None:
+        return list(rows)
+    evaluated = {k: x for k, x in rows[first].items() if k != "charts/episodic_return"}
+    return [evaluated, *rows[first + 1 :]]

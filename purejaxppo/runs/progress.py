@@ -3,6 +3,11 @@
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+
+from purejaxppo.types import Metrics
+
 
 @dataclasses.dataclass
 class Progress:
@@ -19,6 +24,8 @@ class Progress:
     """Environment steps at the best evaluations."""
     eval_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of the best evaluations, by dotted name; {} before the first one."""
+    unlogged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    """Metrics [M] since the last row by name; {} if there are none."""
 
     @classmethod
     def of(cls, size: int) -> "Progress":
@@ -29,13 +36,14 @@ class Progress:
     def read(cls, saved: dict[str, Any]) -> "Progress":
         """Reads the counters of a checkpoint.
 
-        Version 0.1 had no lists for an agent that trained alone, and 0.2 no `eval_settings`.
+        Version 0.1 had no lists for an agent that trained alone, and 0.2 no `eval_settings`
+        and `unlogged`.
         """
         if not saved["member_steps"]:
             keys = ("env_steps", "best_return", "best_env_steps")
             names = ("member_steps", "member_best", "member_best_steps")
             saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
-        saved = {"eval_settings": {}} | saved
+        saved = {"eval_settings": {}, "unlogged": {}} | saved
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 
     @property
@@ -49,8 +57,27 @@ class Progress:
         known = [score for score in self.member_best if score is not None]
         return sum(known) / len(known) if known else None
 
+    def with_unlogged(self, metrics: Metrics | None) -> "Progress":
+        """The counters with the metrics [M] since the last row; None: there are none."""
+        numbers = {name: np.asarray(x).tolist() for name, x in _named(metrics).items()}
+        return dataclasses.replace(self, unlogged=numbers)
+
+    def restored_metrics(self, like: Metrics) -> Metrics | None:
+        """The saved metrics since the last row, of the types of `like`; None without any."""
+        leaves = _named(like)
+        if self.unlogged.keys() != leaves.keys():  # none, or of a version with other metrics
+            return None
+        arrays = [np.asarray(self.unlogged[name], x.dtype) for name, x in leaves.items()]
+        metrics: Metrics = jax.tree.unflatten(jax.tree.structure(like), arrays)
+        return metrics
+
     def without_best(self) -> "Progress":
         """The counters, without a best evaluation."""
         empty = Progress.of(len(self.member_steps))
         best, steps = empty.member_best, empty.member_best_steps
         return dataclasses.replace(self, member_best=best, member_best_steps=steps)
+
+
+def _named(metrics: Metrics | None) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(metrics)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}

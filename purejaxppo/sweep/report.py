@@ -14,7 +14,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.curves import confidence
-from purejaxppo.runs.population import Rules, final_numbers
+from purejaxppo.runs.population import Rules, final_numbers, since_last_copy
 from purejaxppo.sweep.pictures import plot, plot_population
 from purejaxppo.sweep.scores import Result, read_members, value
 from purejaxppo.sweep.search_space import apply, exact, show
@@ -39,14 +39,18 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
 def report_population(
     folder: Path, members: Sequence[Config], rules: Rules, objective: str
 ) -> None:
-    """Reports a population, as `report` does, with its tunable numbers at the end."""
+    """Reports a population, as `report` does, with its tunable numbers at the end.
+
+    Scores are since a member last became a copy: before, the agent and its numbers were others.
+    """
     run = str(folder / "population")
     curves = read_members(run)
     results = []
     for index, member in enumerate(members):
         numbers = final_numbers(curves[index], rules)
         config = apply(member, numbers)
-        results.append(Result(numbers, config, (value(curves[index], objective),), ((run, index),)))
+        score = value(since_last_copy(curves[index]), objective)
+        results.append(Result(numbers, config, (score,), ((run, index),)))
     ranked = rank(results)
     keys = list(results[0].setting)
     title = f"{members[0].env.name}: a population of {len(members)}, {objective} return"

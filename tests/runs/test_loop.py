@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 from support.runs import (
     CARTPOLE,
@@ -27,7 +28,7 @@ from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.runs import intervals, loop
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.intervals import Intervals
-from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.loop import TrainingLoop, wide
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
@@ -73,6 +74,27 @@ def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(confi
     assert progress.update == whole["train['update']"] == 8
     assert_same_bits(final_state("half")[0], whole)
     assert rows_of("half") == rows_of("whole")
+
+
+@pytest.mark.optimized
+def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
+    """Rows after updates 4 and 8, saves after 3 and 6."""
+    flags = ["--logging.interval", 512, "--checkpoint.interval", 384, "--eval.num_episodes", 0]
+    assert train(config_file, *flags, "--run_dir", "whole") == 0
+    shutil.copytree("whole", "half")
+    forget_last_save("half")
+    assert train(config_file, *flags, "--run_dir", "half") == 0
+    whole, half = rows_of("whole"), rows_of("half")
+    assert list(whole) == list(half) == [4, 8]
+    for update, row in whole.items():  # numbers are added up in another order
+        assert half[update] == pytest.approx(row, rel=1e-5)
+
+
+@pytest.mark.toy
+def test_a_row_may_count_more_than_int32():
+    most = np.array([2**31 - 1], np.int32)
+    assert wide(most) + wide(most) == [2**32 - 2]
+    assert wide(np.float32(1)).dtype == np.float32
 
 
 @pytest.mark.optimized
@@ -226,7 +248,7 @@ def a_run(saves, make_config):
     )
     run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
     run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
-    run._sound, run.intervals = True, Intervals(run.config)
+    run._sound, run._pending, run.intervals = True, None, Intervals(run.config)
     return run, closed
 
 

@@ -1,6 +1,7 @@
 """Populations: who is copied, what is perturbed, and that it pays."""
 
 import contextlib
+import csv
 import io
 import shutil
 import subprocess
@@ -16,12 +17,13 @@ from support.optimizations import optimized
 from support.runs import forget_last_save
 from support.trees import assert_same, filled
 
-from purejaxppo import hyperparams, make_train, restore
+from purejaxppo import hyperparams, load_config, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, IntrinsicConfig, PPOConfig
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.population import (
+    COPIED,
     Population,
     PopulationPrograms,
     Rules,
@@ -30,10 +32,13 @@ from purejaxppo.runs.population import (
     perturb,
     select,
     short_interval,
+    since_last_copy,
 )
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import search
+from purejaxppo.sweep.report import report_population
+from purejaxppo.sweep.scores import value
 from purejaxppo.sweep.search_space import Choice, LogUniform, Uniform
 from purejaxppo.types import TrainState
 
@@ -175,7 +180,7 @@ def told_apart(make_config):
 
 @jax.jit
 def selected_from(key, state, known, carry):
-    return evolve(key, state, known, RULES, carry)
+    return evolve(key, state, known, RULES, carry)[:2]
 
 
 def known_of(scores, episodes):
@@ -289,6 +294,40 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
     np.testing.assert_allclose(rate[[0, 2, 3]], np.array(rates)[[0, 2, 3]], rtol=1e-6)
     assert min(abs(np.log(rate[1] / rates[0]) / np.log(1.25) - k) for k in (0, 1)) < 1e-5
     assert metrics.updates.tolist() == [2] * 4
+    assert metrics.extras[COPIED].tolist() == [0, 1, 0, 0]
+
+
+def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp_path):
+    """Agent 0 had the best evaluation, and became a copy with another rate after update 2."""
+    config = make_config()
+    (tmp_path / "population").mkdir()
+    (tmp_path / "population" / "metrics.csv").write_text(
+        "global_step,update,member,eval/return_mean,population/learning_rate,population/copied\n"
+        "10,1,0,100,0.1,0\n10,1,1,7,0.01,0\n"
+        "20,2,0,3,0.02,0.5\n20,2,1,8,0.01,0\n"
+        "30,3,0,5,0.02,0\n30,3,1,6,0.01,0\n"
+    )
+    rules = Rules((("learning_rate", 1e-3, 1.0),), interval=2)
+    for objective, score in (("best", 8.0), ("mean", 7.0), ("last", 6.0)):
+        report_population(tmp_path, [config, config], rules, objective)
+        assert load_config(tmp_path / "best.yaml").ppo.learning_rate == 0.01
+        with (tmp_path / "results.csv").open() as file:
+            first, second = csv.DictReader(file)
+        others = {"best": 5.0, "mean": 4.0, "last": 5.0}
+        assert float(first["return_mean"]) == score
+        assert float(second["return_mean"]) == others[objective]
+
+
+@pytest.mark.toy
+def test_training_returns_count_from_the_row_after_the_copy():
+    rows = [
+        {"charts/episodic_return": 50.0},
+        {"charts/episodic_return": 40.0, COPIED: 0.25},
+        {"charts/episodic_return": 2.0, COPIED: 0.0},
+    ]
+    assert value(since_last_copy(rows), "mean") == 2.0
+    assert np.isnan(value(since_last_copy(rows[:2]), "mean"))
+    assert value(since_last_copy(rows[:1]), "mean") == 50.0
 
 
 @pytest.mark.full

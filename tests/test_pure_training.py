@@ -1,0 +1,47 @@
+"""`make_train`: sums of more steps than int32 holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo import make_train, pure_training
+from purejaxppo.agents.diagnostics import zero_metrics
+from purejaxppo.pure_training import curves, merged, split
+from purejaxppo.types import Episodes
+
+
+@pytest.mark.toy
+def test_no_chunk_has_more_updates_than_int32_can_count_the_steps_of():
+    """Points of 7, 8 and 0 updates, of which 3 fit: three chunks each."""
+    assert split(np.array([7, 8, 0]), 3).tolist() == [[2, 2, 3], [2, 3, 3], [0, 0, 0]]
+    assert split(np.array([7, 8]), 8).tolist() == [[7], [8]]
+    most = 2**31 - 1
+    assert split(np.array([most]), 1024).sum() == most
+    assert split(np.array([most]), 1024).max() == 1024
+
+
+@pytest.mark.toy
+def test_steps_and_lengths_beyond_int32_are_added_up():
+    """Two points of three chunks of 2^30 steps each, and of half as many episodes of two steps."""
+    steps = jnp.full(6, 2**30, jnp.int32)
+    episodes = Episodes(steps // 2, jnp.full(6, 2.0**29), steps, jnp.zeros(6, jnp.int32))
+    chunks = jax.tree.map(lambda x: jnp.ones(6, x.dtype), zero_metrics(()))
+    chunks = chunks._replace(env_steps=steps, episodes=episodes)
+    found = curves(merged(chunks, 2))
+    assert found.env_steps.tolist() == [3 * 2**30, 6 * 2**30]
+    assert found.episodic_length.tolist() == [2, 2]
+    assert found.episodic_return.tolist() == [1, 1]
+    assert found.losses.epochs.tolist() == [1, 1]
+    one = curves(merged(chunks, 6))
+    assert one.env_steps.tolist() == [(i + 1) * 2**30 for i in range(6)]
+
+
+@pytest.mark.full
+def test_a_point_of_several_chunks_is_that_of_one(make_config, monkeypatch, key):
+    config = make_config(total_timesteps=5 * 48, ppo={"num_epochs": 1})
+    one = jax.jit(make_train(config, num_points=2))(key)
+    monkeypatch.setattr(pure_training, "MOST_STEPS", 48)
+    several = jax.jit(make_train(config, num_points=2))(key)
+    jax.tree.map(np.testing.assert_array_equal, several.agent, one.agent)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), several, one)
