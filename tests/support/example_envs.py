@@ -89,6 +89,31 @@ class Screen(Counter):
         return np.full((6, 6, 1), self.time, np.uint8)
 
 
+class Offset(Counter):
+    """Observes a place within 10 cm in UTM metres, or a time within 10 s in Unix seconds."""
+
+    def __init__(self, kind="utm"):
+        super().__init__(length=20)
+        self.kind = kind
+        place = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        clock = spaces.Box(-np.inf, np.inf, (), np.int64)
+        parts = {"utm": {"place": place}, "clock": {"time": clock}}
+        self.observation_space = spaces.Dict(parts[kind])
+
+    def obs(self):
+        if self.kind == "clock":
+            return {"time": 1_700_000_000 + self.np_random.integers(10)}
+        return {"place": np.array([0.0, 5_411_932.7]) + 0.1 * self.np_random.random(2)}
+
+
+class WithoutOffset(gymnasium.wrappers.TransformObservation):
+    """Subtracts the offset of a place in UTM metres."""
+
+    def __init__(self, env):
+        origin = np.array([0.0, 5_411_932.0])
+        super().__init__(env, lambda obs: {"place": obs["place"] - origin}, env.observation_space)
+
+
 class OneBuffer(Counter):
     """Writes its observations and pictures into arrays that all environments of a process share."""
 

@@ -64,6 +64,13 @@ class WithState(Hand):
         return np.array([self.time, len(self.agents)], np.int64)
 
 
+class Clocks(Hand):
+    """All agents observe the time in Unix seconds."""
+
+    def observe(self, agent, action=0):
+        return np.full(self.sizes[agent], 1.7e9 + self.time)
+
+
 class Beyond(Hand):
     """b observes 3 in a space of 0 and 1 after its first step."""
 

@@ -4,12 +4,13 @@ Nothing here imports JAX, since worker processes import it.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.resolution import Range
 from purejaxppo.envs.native import Array, Form, Native, Parts
 from purejaxppo.envs.native import decoder as decoder_of
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaves, tree_of
@@ -176,6 +177,7 @@ class Source(NamedTuple):
     kind: str  # the space, for messages
     limits: tuple[Any, Any] | None  # least and greatest integer that are stored; None: floats
     exact: frozenset[np.dtype]  # dtypes of which every value can be stored
+    range: Range | None  # of the first values of a Box
 
 
 BOOL = np.dtype(bool)
@@ -212,7 +214,8 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
             limits = 0, 1
         elif not np.issubdtype(space.dtype, np.floating):
             limits = _integers(space)
-    yield Source(name, keys, space.shape, start, kind, limits, _exact(limits))
+    seen = Range(name) if isinstance(space, spaces.Box) else None
+    yield Source(name, keys, space.shape, start, kind, limits, _exact(limits), seen)
 
 
 def _integers(space: Any) -> tuple[int, int]:
@@ -247,6 +250,8 @@ def read(source: Source, obs: Any) -> np.ndarray:
         )
     if part.dtype not in source.exact:
         _check_values(source, part)
+    if source.range is not None and source.range.is_open:
+        source.range.add(part)
     return part if source.start is None else part - source.start
 
 
@@ -284,14 +289,14 @@ def _wrong_dtype(source: Source, part: np.ndarray) -> str:
     return f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers"
 
 
-def encoder(space: Any, name: str = "observation") -> Callable[[Any], Any]:
+def encoder(space: Any, places: Sequence[Source] = ()) -> Callable[[Any], Any]:
     """A function from a Gymnasium observation to an array or a dict of them.
 
     Args:
         space: of the observation.
-        name: of the observation, for messages.
+        places: its `sources`, if the caller uses them, too.
     """
-    ours, places = observation_space(space), tuple(sources(space, name))
+    ours, places = observation_space(space), places or tuple(sources(space))
     kinds = tuple(leaves(ours))
 
     def encode(obs: Any) -> Any:

@@ -97,7 +97,7 @@ def make(
         mask=ours["mask"],
     )
     workers = Workers(config.name, maker, ours)
-    return workers.env(num_envs, seed=2 * seed + evaluation, first=first, film=film)
+    return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, film=film)
 
 
 def split_options(config: EnvConfig, defaults: Options) -> tuple[Options, Options]:
@@ -144,16 +144,27 @@ class Workers:
         with _in_words(name):
             self.info: EnvInfo = _info(maker, options["workers"], timeout, stamp)
 
-    def env(self, num_envs: int, *, seed: int, first: int = 0, film: bool = False) -> HostEnv:
+    def env(
+        self,
+        num_envs: int,
+        *,
+        seed: int,
+        evaluation: bool = False,
+        first: int = 0,
+        film: bool = False,
+    ) -> HostEnv:
         """Makes a batch of `num_envs` environments.
 
         Args:
             num_envs: N.
-            seed: of the global generators of worker processes.
+            seed: of the run; global generators of worker processes depend on it.
+            evaluation: other streams of these generators, and no warnings that training gives.
             first: the number that the first environment has in a larger batch.
             film: pictures will be requested; one environment in this process.
         """
         info = self.info
+        seed = 2 * seed + evaluation
+        warns_as = "" if evaluation or first else self.name
         solo = Solo(self.maker) if film else None
 
         def make_pool(count: int, update: int) -> CallbackPool:
@@ -167,6 +178,7 @@ class Workers:
                     timeout=float(self.options["timeout"]),
                     kind=self.options["workers"],
                     seed=seed_at(seed, update) * STREAMS + first,
+                    warns_as=warns_as,
                 )
             return CallbackPool(workers, info.observation, count, first)
 

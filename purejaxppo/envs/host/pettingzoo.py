@@ -79,5 +79,5 @@ def make(
     assert team is not None
     num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
     first_world = first // num_envs * num_worlds
-    worlds = workers.env(num_worlds, seed=2 * seed + evaluation, first=first_world, film=film)
+    worlds = workers.env(num_worlds, seed=seed, evaluation=evaluation, first=first_world, film=film)
     return WorldsEnv(worlds, team)

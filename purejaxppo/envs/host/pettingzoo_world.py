@@ -23,6 +23,7 @@ from purejaxppo.envs.host.gym_spaces import (
     encoder,
     native,
     observation_space,
+    sources,
 )
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.returned import flag, number, pair
@@ -159,10 +160,13 @@ class ParallelWorld(gymnasium.Env):
         self.max_episode_steps = self._limit(spec.max_episode_steps) or None
         spaces = [env.observation_space(agent) for agent in self.agents]
         self._own = [observation_space(space) for space in spaces]
-        self._encode = [
-            encoder(space, f"{agent}: observation")
+        places = [
+            tuple(sources(space, f"{agent}: observation"))
             for agent, space in zip(self.agents, spaces, strict=True)
         ]
+        self._encode = [encoder(*pair) for pair in zip(spaces, places, strict=True)]
+        self.observation_ranges = [part.range for own in places for part in own if part.range]
+        """Of the agents' first observations; see `resolution.lost_digits`."""
         self._acts = [env.action_space(agent) for agent in self.agents]
         self._decode = [decoder(space) for space in self._acts]
         split = [split_mask(space) for space in self._own]

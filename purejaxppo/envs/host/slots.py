@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.envs.host.gym_spaces import action_space, decoder, observation_space, read, sources
+from purejaxppo.envs.host.resolution import Range, lost_digits
 from purejaxppo.envs.host.returned import flag, number, pair
 from purejaxppo.spaces import (
     LARGEST,
@@ -71,6 +72,12 @@ def _places(observation: Space, action: Space, num_envs: int):
     return places, end
 
 
+def _ranges_of(env: Any) -> list[Range]:
+    """The ranges of an environment that converts observations itself, as a world of agents does."""
+    ranges = getattr(env, "observation_ranges", None)
+    return ranges if isinstance(ranges, list) else []
+
+
 class EnvGroup:
     """Some environments of a batch, stepped one after another.
 
@@ -89,6 +96,10 @@ class EnvGroup:
         self.action = action_space(envs[0].action_space)
         self._decode = [decoder(env.action_space) for env in envs]
         self._sources = [tuple(sources(env.observation_space)) for env in envs]
+        self._ranges = [
+            [part.range for part in own if part.range] + _ranges_of(env)
+            for env, own in zip(envs, self._sources, strict=True)
+        ]
         self._over = np.zeros(len(envs), bool)
         for lane, env in enumerate(envs):
             self.at = lane
@@ -132,6 +143,10 @@ class EnvGroup:
         out.truncated[out.terminated] = False
         self._over = out.terminated | out.truncated
         return value
+
+    def lost_digits(self) -> str:
+        """A sentence about first observations that float32 cannot tell apart; "" without any."""
+        return lost_digits(self._ranges)
 
     def close(self) -> None:
         """Closes every environment."""

@@ -5,6 +5,7 @@ worker carries commands and replies, and is closed when the other side has ended
 """
 
 import contextlib
+import logging
 import mmap
 import os
 import tempfile
@@ -26,11 +27,14 @@ from purejaxppo.envs.host.handles import (
     stop_all,
 )
 from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.resolution import FIRST
 from purejaxppo.envs.host.slots import arrays_of, buffers, size_of, tree_of
 from purejaxppo.envs.host.worker import PATROL_SECONDS, EnvInfo, Job
 from purejaxppo.parallel.cores import cpu_cores
 
 __all__ = ["EnvInfo", "Maker", "PoolStep", "WorkerError", "WorkerPool", "make_one", "make_spec"]
+
+log = logging.getLogger("purejaxppo")
 
 START_SECONDS = 60.0  # for a new interpreter to import `worker`
 
@@ -46,6 +50,7 @@ class WorkerPool:
             step them.
         seed: of the global generators of `random` and `numpy.random` in worker processes, for
             environments that draw from them.
+        warns_as: name of the environment in warnings about its first observations; "": no warnings.
         kind: where environments step. Threads start at once and share this process's memory, but
             Python code in them takes turns, and one that hangs cannot be ended.
 
@@ -62,6 +67,7 @@ class WorkerPool:
         num_workers: int = 0,
         timeout: float = 60.0,
         seed: int = 0,
+        warns_as: str = "",
         kind: Literal["process", "thread"] = "process",
     ) -> None:
         """Starts the workers and makes the environments."""
@@ -71,6 +77,7 @@ class WorkerPool:
         self.timeout = timeout
         self._workers: list[Handle] = []
         self._failure: WorkerError | None = None
+        self._warns_as, self._steps = warns_as, 0
         self.diverged_value = ""
         """See `bridge.Pool`."""
         guard = Guard() if kind == "process" else None
@@ -153,7 +160,18 @@ class WorkerPool:
         self._check()
         values = self._await("step")
         self.diverged_value = next(filter(None, values), self.diverged_value)
+        self._steps += 1
+        if self._steps == FIRST and self._warns_as:
+            self._warn()
         return PoolStep.copied(self._obs(), self._buffers)
+
+    def _warn(self) -> None:
+        """Warns of first observations that float32 cannot tell apart."""
+        command = "compare first observations"
+        self._post(command)
+        for sentence in filter(None, self._await(command)):
+            log.warning("%s: %s", self._warns_as, sentence)
+            break  # those of other workers are alike
 
     def close(self) -> None:
         """Closes the environments and ends the workers; a second call does nothing."""

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import spaces
 
 from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.gym_spaces import encoder
+from purejaxppo.envs.host.gym_spaces import encoder, sources
 from purejaxppo.envs.host.masks import mask_in
 
 BYTES = spaces.Box(0, 255, (2,), np.uint8)
@@ -99,10 +99,9 @@ def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, mess
     with pytest.raises(MakeError) as caught:
         encoder(space)(obs)
     assert str(caught.value).startswith(f"observation{message}")
+    whole = spaces.Dict({"part": spaces.Tuple((TWO, space))})
     with pytest.raises(MakeError) as caught:
-        encoder(spaces.Dict({"part": spaces.Tuple((TWO, space))}), "wolf: observation")(
-            {"part": (0, obs)}
-        )
+        encoder(whole, tuple(sources(whole, "wolf: observation")))({"part": (0, obs)})
     assert str(caught.value).startswith(f"wolf: observation.part.1{message}")
 
 

@@ -1,0 +1,126 @@
+"""Warnings of observations with an offset in which float32 loses the digits that change."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.host.resolution import FIRST, Range, lost_digits
+from purejaxppo.envs.host.workers import WorkerPool, make_spec
+
+SECONDS = np.int64(1_700_000_000)
+
+
+def seen(*observations):
+    """The sentence about one environment with these first observations."""
+    values = Range("observation.x")
+    for obs in observations:
+        values.add(np.asarray(obs))
+    return lost_digits([[values]])
+
+
+def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_float32():
+    # From 2**18 to 2**19 float32 has the multiples of 1/32, so that 1/4 has eight.
+    assert seen([0.0, 300_000.0], [1.0, 300_000.25]) == ""
+    assert seen([0.0, 300_000.0], [1.0, 300_000.125]) == (
+        "observation.x[1] is near 300000.12 and its first values differ by 0.125, but float32 has "
+        "only multiples of 0.0312 there. Subtract an offset, in the environment or in a wrapper "
+        "such as a subclass of gymnasium.wrappers.TransformObservation (--env.options wrappers "
+        "FILE.py:CLASS)."
+    )
+    assert "near -300000 and its first values differ by 0.125" in seen(-300_000.0, -300_000.125)
+    # From 2**30 to 2**31 the multiples of 128: int64 loses digits as float64 does.
+    message = seen(SECONDS, SECONDS + 9)
+    assert "x is near 1.7e+09 and its first values differ by 9, but float32 has only" in message
+    assert "only multiples of 128 there" in message
+    assert seen(SECONDS, SECONDS + 1024) == ""
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        [5e6, 5e6, 5e6],  # a constant
+        [5e6, 5e6 + 1e-9],  # a constant and a rounding error
+        [1.0, 1.0 - 1e-8],  # no large offset, as the real part of a quaternion
+        [0.0, 1e10],
+        [np.float32(5e6), np.float32(5e6 + 0.5)],  # nothing more to lose
+        [np.nan, np.inf, -np.inf],
+        [True, False],
+        [],
+    ],
+)
+def test_nothing_is_lost_of_constants_small_numbers_and_float32(observations):
+    assert seen(*observations) == ""
+
+
+def test_observations_of_all_environments_are_compared():
+    first, second = Range("a"), Range("a")
+    first.add(np.array(300_000.0))
+    assert lost_digits([[first], [second]]) == ""
+    second.add(np.array(300_000.1))
+    assert lost_digits([[first], [second]]).startswith("a is near 300000.1 and its first values")
+    second.add(np.array(300_001.0))
+    assert lost_digits([[first], [second]]) == ""
+
+
+def warnings_of(spec, action, caplog):
+    with WorkerPool(spec, 3, kind="thread", num_workers=2, warns_as="task") as pool:
+        pool.reset(0)
+        for step in range(2 * FIRST):
+            assert len(caplog.messages) == 0 or step >= FIRST
+            pool.step(action)
+    return caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [("utm", "observation.place[1]"), ("clock", "observation.time")]
+)
+def test_a_place_in_metres_and_a_time_in_seconds_are_named_once(kind, part, caplog):
+    spec = make_spec(f"{EXAMPLE_ENVS}:Offset", (), {"kind": kind})
+    (message,) = warnings_of(spec, np.zeros(3, int), caplog)
+    assert message.startswith(f"task: {part} is near ")
+
+
+def test_a_wrapper_that_subtracts_an_offset_removes_the_warning(caplog):
+    wrappers = (f"{EXAMPLE_ENVS}:WithoutOffset",)
+    spec = make_spec(f"{EXAMPLE_ENVS}:Offset", wrappers, {"kind": "utm"})
+    assert warnings_of(spec, np.zeros(3, int), caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *[(name, ()) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "FrozenLake-v1")],
+        *[(name, (1,)) for name in ("Pendulum-v1", "MountainCarContinuous-v0")],
+        *[("Hopper-v5", (3,)), ("Ant-v5", (8,)), ("Humanoid-v5", (17,)), ("Reacher-v5", (2,))],
+    ],
+)
+def test_ordinary_environments_get_no_warning(name, shape, caplog):
+    action = np.zeros((3, *shape), np.float32 if shape else int)
+    assert warnings_of(make_spec(name), action, caplog) == []
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        (f"gymnasium/{EXAMPLE_ENVS}:Offset", "observation.place[1]"),
+        (f"pettingzoo/{EXAMPLE_WORLDS}:Clocks", "a: observation"),
+    ],
+)
+def test_training_gets_the_warning_and_its_evaluations_do_not(name, part, caplog):
+    config = EnvConfig(name=name, options={"workers": "thread"}, max_episode_steps=20)
+    for evaluation in (True, False):
+        assert caplog.messages == []
+        env = registry.make(config, 3, evaluation=evaluation)
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
+        step = jax.jit(env.step)
+        for _ in range(FIRST):
+            state, out = step(state, jnp.zeros(3, jnp.int32))
+        jax.block_until_ready(out)
+        env.close()
+    (message,) = caplog.messages
+    assert message.startswith(f"{name}: {part}")
