@@ -255,15 +255,15 @@ def run(path, tmp_path, *flags, name="whole", more=""):
     return np.array(values)[:, 0]
 
 
-RAMP = 0.5 * (1 - np.arange(8) / 8)
-"""At updates 0 to 7 of 8."""
+RAMP = 0.5 * (1 - 12 * np.arange(11) / 128)
+"""At updates 0 to 10. Each has 12 decisions of 128, since every fourth row begins an episode."""
 
 
 def test_a_resumed_run_goes_on_with_the_values_of_its_updates(path, tmp_path):
     np.testing.assert_allclose(run(path, tmp_path), RAMP, atol=1e-6)
-    assert forget_last_save(tmp_path / "run-whole") == 6 * 12  # every fourth row begins an episode
+    assert forget_last_save(tmp_path / "run-whole") == 8 * 12
     # The player begins with the value of the update at which the run goes on.
-    np.testing.assert_allclose(run(path, tmp_path), RAMP[6:], atol=1e-6)
+    np.testing.assert_allclose(run(path, tmp_path), RAMP[8:], atol=1e-6)
 
 
 @pytest.mark.full
