@@ -27,7 +27,7 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
-from purejaxppo.config.files import load_config, read_yaml
+from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.loop import TrainingLoop
@@ -621,7 +621,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from purejaxppo.config.files import load_config, read_yaml
+from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.config.schema import Config
 from purejaxppo.sweep import launchers
 from purejaxppo.sweep.packing import Group
@@ -673,3 +673,28 @@ def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
     for i in range(2):
         agent = restore(tmp_path / f"g{i}" / "batch-000", "last").member(0)
         assert agent.env_steps > 390_000
+
+
+class Trained:
+    """A run that has nothing left to do."""
+
+    finished = True
+
+    def close(self):
+        """Does nothing."""
+
+
+def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path):
+    config = replace(load_config(config_file), num_shards=1)
+    saved = to_yaml(config).replace("  obs_preprocessing: by_bounds\n", "")
+    assert "obs_preprocessing" not in saved
+    (tmp_path / "config.yaml").write_text(saved)
+    (tmp_path / "versions.json").write_text("{}")
+    configs = []
+
+    def make(config, folder, console):
+        configs.append(config)
+        return Trained()
+
+    assert packing.train_batch(tmp_path, [config], jax.devices()[:1], make) == 0
+    assert [x.ppo.obs_preprocessing for x in configs] == ["by_dtype"]
