@@ -104,10 +104,11 @@ class EnvConfig(Section):
     max_episode_steps: int = setting(0, low=0, high=2**30)
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """Drawing of fresh starts. every_rollout: one per environment at each rollout's start, and
-    all of these in turn by each as its episodes end (fast; exact while none begins more episodes
-    within a rollout than a shard has environments). every_step: a new one for every episode
-    (always exact). auto: every_step where a reset costs next to nothing."""
+    """Drawing of fresh starts. every_rollout: one per environment at each rollout's start, or
+    ceil(16 / n) where a shard has n < 16 environments, and all of these in turn by each as its
+    episodes end (fast; exact while none begins more episodes within a rollout than its shard has
+    starts). every_step: a new one for every episode (always exact). auto: every_step where a reset
+    costs next to nothing."""
     stagger: bool = False
     """Begin each environment's first episode at a random step of the time limit, so that
     time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). These

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -318,13 +319,15 @@ def make(
     stagger = config.stagger and not evaluation
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
 
+    batch = partial(VectorEnv, stagger=stagger, evaluation=evaluation)
+
     def build(values: curriculum.Values) -> Any:
         wrapped, every = _wrap(task, config, values), every_step and not evaluation
         team = getattr(wrapped, "team", None)
         if team is None:
-            return VectorEnv(wrapped, num_envs, fresh_every_step=every, stagger=stagger)
+            return batch(wrapped, num_envs, fresh_every_step=every)
         num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)
-        worlds = VectorEnv(wrapped, num_worlds, fresh_every_step=every, stagger=stagger)
+        worlds = batch(wrapped, num_worlds, fresh_every_step=every)
         return WorldsEnv(worlds, team)
 
     values = curriculum.schedule(config.curriculum)

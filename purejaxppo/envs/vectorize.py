@@ -14,12 +14,16 @@ from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
+FEWEST_STARTS = 16
+"""The least number of starts to draw in advance. With fewer, environments repeat the starts of
+short episodes within a rollout, and long episodes have too small a share of the steps."""
+
 
 class VectorState(struct.PyTreeNode):
-    """State of N environments."""
+    """State of N environments and M starts; M is N, or the next multiple of N from 16 on."""
 
     task: EnvState  # [N, ...] the task's states
-    fresh: Tree  # (state, obs) [N, ...] the starts of the next episodes; () if drawn every step
+    fresh: Tree  # (state, obs) [M, ...] the starts of the next episodes; () if drawn every step
     place: Tree  # [N] int32 which of them the current episode took; () if drawn every step
     turn: Tree  # [] int32 rollouts so far, if only some of the starts are drawn for each; else ()
     done: jax.Array  # [N] bool: the last step ended an episode
@@ -32,15 +36,16 @@ class VectorEnv:
     Args:
         task: one environment.
         num_envs: N.
-        fresh_every_step: draw a new start for every episode. Otherwise N starts are drawn by
-            `refresh`, once per rollout, which is 1/T of the cost. Environment i takes start i,
-            and with every episode the one `stride` places further (mod N, with which it has no
-            common divisor). So one environment uses each of the N starts once before any is
-            repeated: up to N episodes per rollout its starts have the same distribution as if they
-            were drawn anew. A task with expensive starts and long episodes may define a
-            `fresh_fraction`: only that part of the starts is drawn before a rollout, in turn, so
-            that all are new after 1 / fresh_fraction rollouts.
+        fresh_every_step: draw a new start for every episode. Otherwise M starts are drawn by
+            `refresh`, once per rollout, which costs less. M is N; where N < 16, ceil(16 / N) N.
+            Environment i takes start i, and with every episode the one `stride` places further (mod
+            M, with which it has no common divisor). So one environment uses each of the M starts
+            once before any is repeated: up to M episodes per rollout its starts have the same
+            distribution as if they were drawn for each. A task with expensive starts and long
+            episodes may define a `fresh_fraction`: only that part of the starts is drawn before a
+            rollout, in turn, so that all are new after 1 / fresh_fraction rollouts.
         stagger: begin first episodes at random steps of the task's time limit.
+        evaluation: only the first episode of each environment counts, so that M is N.
     """
 
     failure = None  # nothing runs on the host
@@ -49,15 +54,22 @@ class VectorEnv:
     task: Any
 
     def __init__(
-        self, task: Task, num_envs: int, *, fresh_every_step: bool, stagger: bool = False
+        self,
+        task: Task,
+        num_envs: int,
+        *,
+        fresh_every_step: bool,
+        stagger: bool = False,
+        evaluation: bool = False,
     ) -> None:
         """Prepares the batch; nothing is computed yet."""
         self.task = task
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
         fraction = getattr(task, "fresh_fraction", 1.0)
-        self.fresh_per_rollout = max(1, math.ceil(fraction * num_envs))
-        self.stride = stride(num_envs)
+        self.num_starts = num_envs if evaluation else num_envs * -(-FEWEST_STARTS // num_envs)
+        self.fresh_per_rollout = max(1, math.ceil(fraction * self.num_starts))
+        self.stride = stride(self.num_starts)
         self.spec = EnvSpec(
             observation=task.observation,
             action=task.action,
@@ -74,8 +86,10 @@ class VectorEnv:
     def reset(self, key):
         """A key -> (state, obs [N, ...])."""
         key, start_key = jax.random.split(key)
-        task, obs = starts = self._starts(start_key, self.spec.num_envs)
-        in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.spec.num_envs
+        count = self.spec.num_envs if self.fresh_every_step else self.num_starts
+        starts = self._starts(start_key, count)
+        task, obs = jax.tree.map(lambda x: x[: self.spec.num_envs], starts)
+        in_turn = not self.fresh_every_step and self.fresh_per_rollout < self.num_starts
         begun = task
         if self.stagger:
             keys = jax.random.split(stream(start_key, STAGGER), self.spec.num_envs)
@@ -110,9 +124,9 @@ class VectorEnv:
         if isinstance(state.turn, tuple):
             return state.replace(fresh=fresh, key=key)
         first = state.turn * self.fresh_per_rollout
-        places = (first + jnp.arange(self.fresh_per_rollout)) % self.spec.num_envs
+        places = (first + jnp.arange(self.fresh_per_rollout)) % self.num_starts
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
-        return state.replace(fresh=fresh, turn=(state.turn + 1) % self.spec.num_envs, key=key)
+        return state.replace(fresh=fresh, turn=(state.turn + 1) % self.num_starts, key=key)
 
     def with_key(self, state: VectorState, key) -> VectorState:
         """A state whose next step draws from this key, if every step draws fresh starts."""
@@ -126,7 +140,7 @@ class VectorEnv:
         """(state, obs, place) [N, ...] of the episodes that would begin now."""
         if self.fresh_every_step:
             return *self._starts(key, self.spec.num_envs), ()
-        place = (state.place + self.stride) % self.spec.num_envs
+        place = (state.place + self.stride) % self.num_starts
         return *jax.tree.map(lambda x: x[place], state.fresh), place
 
     def to_simulator(self, action, obs=None):

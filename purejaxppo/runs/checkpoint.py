@@ -418,6 +418,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         name: jax.eval_shape(jax.random.key_data, x).shape if _is_key(x) else x.shape
         for name, x in leaves.items()
     }
+    arrays = _with_more_starts(arrays, shapes)
     found = {name: x.shape for name, x in arrays.items()}
     if shapes.keys() - found.keys() == {"bonus_return"}:
         raise ValueError(
@@ -432,6 +433,23 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
         )
     placed = [_place(arrays[name], x) for name, x in leaves.items()]
     return jax.tree.unflatten(jax.tree.structure(template), placed)
+
+
+def _with_more_starts(
+    arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Repeats the starts in states of version 0.2, which had fewer than `vectorize.FEWEST_STARTS`.
+
+    Their counter of rollouts is missing if they were all drawn for each.
+    """
+    more = {}
+    for name, shape in shapes.items():
+        if name.endswith(".turn") and name not in arrays:
+            more[name] = np.zeros(shape, np.int32)
+        elif ".fresh." in name and name in arrays and arrays[name].ndim == len(shape):
+            times = [n // max(m, 1) for n, m in zip(shape, arrays[name].shape, strict=True)]
+            more[name] = np.tile(arrays[name], times)
+    return {**arrays, **more}
 
 
 def _place(array: np.ndarray, like: jax.Array) -> jax.Array:

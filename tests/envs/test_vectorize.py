@@ -1,6 +1,7 @@
 """The auto-reset, fresh starts and NaN containment, on a task whose every number is known."""
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import jax
@@ -112,17 +113,47 @@ def test_the_stride_of_the_most_environments_is_found_at_once():
 
 
 def test_starts_drawn_once_are_taken_with_a_stride_until_refreshed():
-    # Five environments that end at once: stride 3. The first row of starts is their own.
-    end = [[END] * 5] * 12
+    # 17 environments that end at once: stride 11. The first row of starts is their own.
+    end = [[END] * 17] * 12
     first, rows = run(end, fresh_every_step=False)
     starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
     for k in range(7):
-        np.testing.assert_array_equal(starts[k], starts[0][(np.arange(5) + 3 * k) % 5])
+        np.testing.assert_array_equal(starts[k], starts[0][(np.arange(17) + 11 * k) % 17])
     # Those after the third are drawn anew, and the turn goes on.
     first, rows = run(end, fresh_every_step=False, refresh_at=(6,))
     starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
     assert not np.isin(starts[4:], starts[:4]).any()
-    np.testing.assert_array_equal(starts[5], starts[4][(np.arange(5) + 3) % 5])
+    np.testing.assert_array_equal(starts[5], starts[4][(np.arange(17) + 11) % 17])
+
+
+def test_five_environments_take_turns_at_twenty_starts():
+    # ceil(16 / 5) = 4 starts for each; 20 (sqrt(5) - 1) / 2 = 12.4, and 12 has common divisors.
+    end = [[END] * 5] * 42
+    first, rows = run(end, fresh_every_step=False)
+    starts = np.array([first[:, 0], *rows.obs[1::2, :, 0]])
+    drawn = np.unique(starts)
+    assert len(drawn) == 20
+    for n in range(5):
+        np.testing.assert_array_equal(np.unique(starts[:20, n]), drawn)
+        np.testing.assert_array_equal(starts[20:, n], starts[:2, n])
+    place = (np.arange(5) + 13 * np.arange(20)[:, None]) % 20
+    by_place = np.empty(20, starts.dtype)
+    by_place[place.ravel()] = starts[:20].ravel()
+    np.testing.assert_array_equal(by_place[place], starts[:20])
+
+
+def test_few_environments_draw_part_of_sixteen_starts_for_each_rollout():
+    class Dear(Clock):
+        fresh_fraction = 0.25
+
+    env = VectorEnv(Dear(), 2, fresh_every_step=False)
+    state, _ = env.reset(jax.random.key(0))
+    known = [env.starts(state).obs[:, 0]]
+    for _ in range(4):
+        state = env.refresh(state)
+        known.append(env.starts(state).obs[:, 0])
+    changed = [np.flatnonzero(np.asarray(a != b)) for a, b in itertools.pairwise(known)]
+    np.testing.assert_array_equal(changed, np.arange(16).reshape(4, 4))
 
 
 def test_the_starts_of_an_environment_are_where_it_says():
@@ -215,14 +246,16 @@ def renewal(rows):
     return long / steps, returns / ended
 
 
-@pytest.mark.parametrize("fresh_every_step", [True, False])
-def test_short_episodes_have_their_exact_share(fresh_every_step):
-    # 64 environments, more than the at most 128 / 3 episodes that one begins within a rollout.
-    env = VectorEnv(TwoKinds(), 64, fresh_every_step=fresh_every_step)
+@pytest.mark.parametrize(
+    ("num_envs", "fresh_every_step"),
+    [(64, True), (64, False), (16, False), (5, False), (1, False), (1, True)],
+)
+def test_short_episodes_have_their_exact_share(num_envs, fresh_every_step):
+    env = VectorEnv(TwoKinds(), num_envs, fresh_every_step=fresh_every_step)
 
     def act(key, carry, obs, start):
-        action = jnp.zeros(64, jnp.int32)
-        return PolicyStep(carry, action, jnp.zeros(64), action)
+        action = jnp.zeros(num_envs, jnp.int32)
+        return PolicyStep(carry, action, jnp.zeros(num_envs), action)
 
     def run(key):
         def rollout(state, key):
@@ -234,7 +267,8 @@ def test_short_episodes_have_their_exact_share(fresh_every_step):
         state = init_rollout(env, lambda batch: (), key)
         return jax.lax.scan(rollout, state, jax.random.split(key, 10))[1].sum(0)
 
-    sums = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 32)).sum(0)
+    runs = 2048 // num_envs
+    sums = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), runs)).sum(0)
     share, mean_return = sums[0] / sums[1], sums[3] / sums[2]
     # One start per environment and rollout gave 0.64 and 5.2.
     np.testing.assert_allclose(renewal(1280), (0.9609, 25.55), atol=0.005)

@@ -17,12 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import own_code
 from support.disk import file_size_limit, small_disk
 from support.runs import error_of, final_state, start, train, wait_for
 
 import purejaxppo.commands.evaluate as evaluate_command
 from purejaxppo import restore
 from purejaxppo.config.files import to_yaml
+from purejaxppo.envs import vectorize
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.checkpoint import Checkpoints, restore_all
 from purejaxppo.runs.console import Stopped
@@ -91,6 +93,33 @@ def test_a_save_on_a_full_disk_leaves_the_one_before_and_no_folder(make_config, 
     assert checkpoints.finished() == 10
     checkpoints.close()
     assert restore(tmp_path, "last").env_steps == 10
+
+
+@pytest.mark.parametrize("fraction", [1.0, 1 / 64])
+def test_checkpoint_of_0_2_with_fewer_than_sixteen_starts_is_restored(
+    fraction, make_config, tmp_path, monkeypatch
+):
+    walk = own_code.Walk()
+    for name, value in (("cheap_reset", False), ("fresh_fraction", fraction)):
+        object.__setattr__(walk, name, value)
+    config = make_config(env={"name": walk, "num_envs": 2})
+
+    def state_with(num_starts):
+        monkeypatch.setattr(vectorize, "FEWEST_STARTS", num_starts)
+        parts = make_parts(config)
+        return jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
+
+    old, new = state_with(1), state_with(16)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(old, Progress(1, member_steps=[10]))
+    restored = checkpoints.restore(new)[0]
+    checkpoints.close()
+    assert jax.tree.map(jnp.shape, restored) == jax.tree.map(jnp.shape, new)
+    expected, found = (np.asarray(state.rollout.env.fresh[1]) for state in (old, restored))
+    assert found.shape[-2:] == (16, 1)
+    np.testing.assert_array_equal(found, np.tile(expected, (8, 1)))
+    np.testing.assert_array_equal(restored.rollout.env.task[0], old.rollout.env.task[0])
+    assert fraction == 1 or (restored.rollout.env.turn == 0).all()
 
 
 @pytest.mark.xdist_group("processes")
