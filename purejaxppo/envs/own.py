@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import Key
 from purejaxppo.config import tracing
 from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import is_reference, load, located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.wrappers import WithoutWindows
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 NEEDED = ("observation", "action", "reset", "step")
@@ -135,6 +138,40 @@ def check(task: Any, where: str) -> None:
     if before != then:
         raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
+    if slides(task.observation):
+        check_windows(task, where)
+
+
+def slides(space: Any) -> bool:
+    """True for a sliding window."""
+    return isinstance(space, Box) and space.slide != 0
+
+
+def check_windows(task: Any, where: str, num_steps: int = 4) -> None:
+    """Raises ValueError if the observations of a few steps do not slide as their space declares."""
+    shape, slide = task.observation.shape, task.observation.slide
+    error = ValueError(
+        f"{where}: the observation is declared with slide = {slide}, but a step does not drop "
+        f"{slide} values at its front and append {slide} at its end. Use slide = 0."
+    )
+    if not (shape and 0 < slide <= shape[0]):
+        raise error
+    action = jax.tree.map(np.zeros_like, example(task.action))
+
+    def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
+        state, out = task.step(key, state, action)
+        return state, (out.obs, out.terminated | out.truncated | ~jnp.isfinite(out.obs).all())
+
+    @jax.jit
+    def run(key: Key) -> Any:
+        state, obs = task.reset(key)
+        _, (later, over) = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+        return jnp.concatenate([obs[None], later]), jnp.cumsum(over) > 0
+
+    obs, over = map(np.asarray, run(jax.random.key(0)))
+    same = np.all(obs[1:, :-slide] == obs[:-1, slide:], axis=tuple(range(1, obs.ndim)))
+    if not np.all(same | over):
+        raise error
 
 
 def check_spaces(task: Any, where: str) -> None:
@@ -183,6 +220,13 @@ def abstract(space: Space | tuple[Space, ...]) -> Any:
 
 SUCCESS = "success_above"
 """What a task may have, and a wrapper of it does not take over; see `envs.base.Task`."""
+KEEPS_WINDOWS = "keeps_windows"
+"""True of a wrapper, not of those around it, after which sliding windows still slide."""
+
+
+def _has(task: Any, name: str) -> bool:
+    """True if a task has an attribute itself, and not from the task inside."""
+    return hasattr(type(task), name) or name in vars(task)
 
 
 def wrapped(task: Any, config: EnvConfig) -> Any:
@@ -197,7 +241,10 @@ def wrapped(task: Any, config: EnvConfig) -> Any:
         missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
         if missing:
             raise ValueError(f"{where} makes no task: it has no {missing[0]!r}")
-        if not hasattr(type(task), SUCCESS) and SUCCESS not in vars(task):
+        if not _has(task, SUCCESS):
             object.__setattr__(task, SUCCESS, None)  # it may pay other rewards
+        keeps = _has(task, KEEPS_WINDOWS) and getattr(task, KEEPS_WINDOWS)
+        if slides(task.observation) and not keeps:
+            task = WithoutWindows(task)
         check_once(task, where, config)
     return task

@@ -101,10 +101,23 @@ class Declared(Wrapper):
         return state, out._replace(obs=obs, reward=reward)
 
 
-class ActionRepeat(Wrapper):
-    """Takes each action several times, until the episode ends, and sums the rewards."""
+class WithoutWindows(Wrapper):
+    """Stores sliding windows in full, since observations may not slide as the space declares."""
 
     task: Any
+
+    def __init__(self, task: Task) -> None:
+        """Removes `slide` from the space of `task`."""
+        super().__init__(task)
+        if isinstance(task.observation, Box):
+            self.observation = replace(task.observation, slide=0)
+
+
+class ActionRepeat(WithoutWindows):
+    """Takes each action several times, until the episode ends, and sums the rewards.
+
+    An episode may end before the last repeat, so windows do not slide by a fixed number of values.
+    """
 
     def __init__(self, task: Task, repeats: int) -> None:
         """Takes each action `repeats` times, which divides the time limit (rounded up)."""

@@ -11,9 +11,11 @@ import pytest
 from purejaxppo.agents import obs_storage
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.envs.wrappers import TimeLimit
+from purejaxppo.envs.wrappers import ActionRepeat, TimeLimit, Wrapper
 from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Dict, Discrete
@@ -135,6 +137,125 @@ class Walk:
         place = jnp.where(place > 1.7, jnp.nan, place)
         state = jnp.append(state[1:], place)
         return state, TaskStep(state, -jnp.abs(place), place < -1.8, jnp.array(False))
+
+
+class Paid(Wrapper):
+    """Twice the reward."""
+
+    def step(self, key, state, action):
+        state, out = self.task.step(key, state, action)
+        return state, out._replace(reward=2.0 * out.reward)
+
+
+class Kept(Paid):
+    """Declares that its windows slide."""
+
+    keeps_windows = True
+
+
+class Scaled(Wrapper):
+    """Observations over a scale that grows with every step."""
+
+    def reset(self, key):
+        state, obs = self.task.reset(key)
+        return (state, 1.0), obs
+
+    def step(self, key, state, action):
+        state, scale = state
+        state, out = self.task.step(key, state, action)
+        return (state, scale + 1.0), out._replace(obs=out.obs / (scale + 1.0))
+
+
+class Wrong(Scaled):
+    """Declares that its windows slide, and they do not."""
+
+    keeps_windows = True
+
+
+class Noisy(Wrapper):
+    """Observations with noise."""
+
+    def step(self, key, state, action):
+        state, out = self.task.step(key, state, action)
+        return state, out._replace(obs=out.obs + jax.random.normal(key, out.obs.shape))
+
+
+def repeated(task):
+    """Each action twice."""
+    return ActionRepeat(task, 2)
+
+
+WINDOWED = ((), (Kept, Kept))
+"""Wrappers after which windows are stored as series."""
+OTHERS = ((Paid,), (Kept, Scaled), (Paid, Kept), (Noisy,), (repeated,))
+STORED = [
+    *(("walk", wrappers, "every_rollout") for wrappers in (*WINDOWED, *OTHERS)),
+    ("walk", (), "every_step"),
+    ("dummy/vector", (Noisy,), "every_rollout"),
+    *(
+        pytest.param("oscillator/kuramoto", wrappers, "every_rollout", marks=FULL)
+        for wrappers in ((), (Scaled,))
+    ),
+]
+
+
+def name_of(value):
+    return "-".join(x.__name__ for x in value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize(("task", "wrappers", "reset"), STORED, ids=name_of)
+def test_stored_observations_are_those_acted_on(task, wrappers, reset, make_config):
+    name, limit = (Walk(), 0) if task == "walk" else (task, 7)
+    env = {"name": name, "wrappers": wrappers, "reset": reset, "max_episode_steps": limit}
+    parts = make_parts(make_config(env={**env, "num_envs": 8}))
+    windows = task != "dummy/vector" and wrappers in WINDOWED and reset == "every_rollout"
+    kind = obs_storage.WindowedObs if windows else obs_storage.FullObs
+    assert type(parts.storage) is kind
+
+    def act(key, carry, obs, start):
+        action = jax.random.uniform(key, (8, *parts.env.spec.action.shape), minval=-1.0)
+        return PolicyStep(carry, obs, jnp.zeros(8), action)
+
+    def run(key):
+        state = init_rollout(parts.env, lambda batch: (), key)
+        for _ in range(2):
+            rollout = collect(parts.env, act, state, key, 24, storage=parts.storage)
+            rows, state = rollout.transitions, rollout.end
+        return parts.storage.read(rollout.stored, rows.obs), rows.action, rows.valid
+
+    read, acted_on, valid = jax.jit(run)(jax.random.key(0))
+    np.testing.assert_array_equal(read, acted_on)
+    assert not valid.all()
+
+
+@pytest.mark.parametrize(
+    "wrappers", [pytest.param((), marks=FULL), pytest.param((Kept,), marks=FULL), (Scaled,)]
+)
+def test_first_ratio_is_one_through_wrappers_of_windows(wrappers, make_config):
+    config = make_config(
+        env={"name": Walk(), "wrappers": wrappers, "num_envs": 8},
+        ppo={"rollout_length": 24, "num_minibatches": 1, "num_epochs": 1},
+    )
+    parts = make_parts(config)
+    programs = parts, jax.jit(init_program(parts)), jax.jit(train_program(parts))
+    _, metrics = train(programs, [2])
+    assert 0 <= metrics.losses.approx_kl < 0.5 * (1e-5) ** 2
+    assert metrics.losses.clipfrac == 0
+
+
+def test_wrapper_that_declares_windows_and_breaks_them_is_refused(make_config):
+    config = EnvConfig(name=Walk(), wrappers=(Wrong,))
+    with pytest.raises(ValueError, match="declared with slide = 1, but a step does not drop 1 val"):
+        registry.make(config, 2)
+
+
+@pytest.mark.parametrize("slide", [2, 10, -1])
+def test_task_with_another_slide_than_its_windows_is_refused(slide):
+    class Faster(Walk):
+        observation = Box((9,), slide=slide)
+
+    with pytest.raises(ValueError, match=f"declared with slide = {slide}, but a step"):
+        registry.make(EnvConfig(name=Faster()), 2)
 
 
 def walk_parts(config, series):
