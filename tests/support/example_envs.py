@@ -89,6 +89,13 @@ class Screen(Counter):
         return np.full((6, 6, 1), self.time, np.uint8)
 
 
+class Stack(gymnasium.wrappers.FrameStackObservation):
+    """Observes the last three observations."""
+
+    def __init__(self, env):
+        super().__init__(env, 3)
+
+
 class Offset(Counter):
     """Observes a place within 10 cm in UTM metres, or a time within 10 s in Unix seconds."""
 

@@ -3,6 +3,7 @@
 Nothing here imports JAX, since worker processes import it.
 """
 
+import copy
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Spec:
         else:
             env = _registered(self.name, options, self.max_episode_steps)
         for name in self.wrappers:
-            env = _wrapped(name, env)
+            env = _wrapped(name, with_copies(env))
         for wrapper in _wrappers_of(env):
             _check_wrapper(type(wrapper), f"env.name = gymnasium/{self.name}")
         env = with_time_limit(env)
@@ -130,6 +131,32 @@ def with_time_limit(env: Gymnasium) -> Gymnasium:
 
     limit = _announced(env)
     return TimeLimit(env, limit) if limit and not _enforced(env) else env
+
+
+def with_copies(env: Gymnasium) -> Gymnasium:
+    """The same environment; its `reset` and `step` return copies of observations.
+
+    Wrappers may store observations, as frame stacks do, and some environments write all of them
+    into one array. A derived class keeps the attributes of the environment, which one more wrapper
+    would hide.
+    """
+    env_class = type(env)
+
+    def reset(self: Any, **options: Any) -> Any:
+        return _copied(env_class.reset(self, **options))
+
+    def step(self: Any, action: Any) -> Any:
+        return _copied(env_class.step(self, action))
+
+    methods = {"__module__": env_class.__module__, "reset": reset, "step": step}
+    metaclass: Any = type(env_class)
+    env.__class__ = metaclass(env_class.__name__, (env_class,), methods)
+    return env
+
+
+def _copied(result: Any) -> Any:
+    """The result of `reset` or `step` with a copy of the observation."""
+    return (copy.deepcopy(result[0]), *result[1:]) if isinstance(result, tuple) else result
 
 
 def _enforced(env: Gymnasium) -> int:

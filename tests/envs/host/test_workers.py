@@ -1,5 +1,6 @@
 """Gymnasium environments in worker processes and threads: same rows as by hand, faults, ends."""
 
+import copy
 import gc
 import os
 import runpy
@@ -17,7 +18,7 @@ import pytest
 from support.paths import EXAMPLE_ENVS
 
 from purejaxppo.envs.host.factory import time_limit
-from purejaxppo.envs.host.handles import copy
+from purejaxppo.envs.host.handles import copy as copy_output
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make_spec
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -198,6 +199,27 @@ def test_stacked_pictures_are_those_of_different_steps_even_if_drawn_into_one_bu
         seen = [pool.reset(0), *(pool.step(np.zeros(2, int)).obs for _ in range(3))]
     stacks = [obs[1, 0, 0].reshape(3, 3)[:, 0].tolist() for obs in seen]
     assert stacks == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
+def test_stacked_observations_are_those_of_different_steps_even_if_written_into_one_buffer():
+    spec = example("OneBuffer", limit=0, wrappers=(f"{EXAMPLE_ENVS}:Stack",) * 2)
+    with WorkerPool(spec, 2, kind="thread", num_workers=1) as pool:
+        seen = [pool.reset(3), *(pool.step(np.zeros(2, int)).obs for _ in range(3))]
+    times = [obs[1, :, :, 2].tolist() for obs in seen]
+    zeros = [0, 0, 0]
+    assert times[0] == [zeros, zeros, zeros]
+    assert times[2] == [zeros, [0, 0, 1], [0, 1, 2]]
+    assert times[3] == [[0, 0, 1], [0, 1, 2], [1, 2, 3]]
+
+
+def test_a_wrapped_environment_keeps_its_class_and_attributes_and_can_be_copied():
+    env = make_one(example("OneBuffer", limit=0, wrappers=(f"{EXAMPLE_ENVS}:Stack",)))
+    inner = env.env
+    assert (type(inner).__name__, inner.length) == ("OneBuffer", 20)
+    env.reset(seed=0)
+    twin = copy.deepcopy(inner)
+    twin.step(0)
+    assert (inner.time, twin.time) == (0, 1)
 
 
 def test_every_space_passes_through():
@@ -507,7 +529,7 @@ def test_workers_import_no_jax_and_print_nothing_on_stdout(capfd):
 
 def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
     reader, writer = os.pipe()
-    copying = threading.Thread(target=copy, args=(reader, "worker 1 (environment 3)"))
+    copying = threading.Thread(target=copy_output, args=(reader, "worker 1 (environment 3)"))
     copying.start()
     with open(writer, "wb") as prints:
         for _ in range(1000):
