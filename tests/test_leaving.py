@@ -10,6 +10,7 @@ from gymnasium import spaces
 from support import nested_envs
 
 import purejaxppo as ppo
+from purejaxppo.envs import registry
 from purejaxppo.envs.native import Array
 from purejaxppo.export import files as export
 from purejaxppo.export import player
@@ -223,3 +224,21 @@ def test_rows_of_agents_with_the_same_spaces_are_their_own(boxes, make_agent, tm
         np.testing.assert_allclose(actions, [world["a"], world["b"]], rtol=1e-5)
     low, high = (2.0, 3.0) if boxes else (5, 7)
     assert low <= np.min(played) <= np.max(played) <= high
+
+
+@pytest.mark.toy
+@pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
+def test_envpool_takes_and_gives_its_own_choices_and_dtypes(make_config):
+    envpool = pytest.importorskip("envpool")
+    raw = envpool.make("TSP-v1", env_type="gymnasium", num_envs=2)
+    obs, _ = raw.reset()
+    raw.close()
+    assert obs["position"].tolist() == [-1, -1]  # of Discrete(21, start=-1)
+    config = make_config(env={"name": "envpool/TSP-v1"}, network={"hidden": (4,)})
+    env = registry.make(config.env, 2)
+    _, seen = env.reset(jax.random.key(0))
+    env.close()
+    assert seen["position"].tolist() == [0, 0]
+    assert random_agent(config).act(obs).shape == (2,)
+    hopper = random_agent(make_config(env={"name": "envpool/Hopper-v5"}, network={"hidden": (4,)}))
+    assert hopper.act(np.zeros((2, 11))).dtype == np.float64

@@ -19,6 +19,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, HostStep, seed_at
 from purejaxppo.envs.host.factory import Options
 from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
 
 OURS = frozenset(
     (
@@ -108,15 +109,22 @@ def make(
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     observation, action = _spaces(name, spec)
+    native = Native(
+        _form(spec.gymnasium_observation_space, observation),
+        replace(
+            _form(spec.gymnasium_action_space, action),
+            dtype=str(np.dtype(spec.action_array_spec["action"].dtype)),
+        ),
+    )
 
     def make_pool(count: int, update: int) -> EnvPool:
         begin = seed_at(seed, update) * SEED_STRIDE + first
         seeds = _seeds(begin + (SEED_STRIDE // 2 if evaluation else 0), count)
-        return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, observation)
+        return EnvPool(name, options | {"num_envs": count, "env_seed": seeds}, native)
 
     if film:
         options |= _picture(name)
-    return HostEnv(
+    env = HostEnv(
         make_pool,
         observation,
         action,
@@ -124,6 +132,8 @@ def make(
         max_episode_steps=int(settings["max_episode_steps"]),
         frame_rate=_frame_rate(name, settings),
     )
+    env.spec = replace(env.spec, native=native)
+    return env
 
 
 def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
@@ -141,6 +151,15 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
     if isinstance(action, spaces.Box) and not action.dtype.startswith("float"):
         raise ValueError(f"envpool/{name}: actions of whole numbers in a Box are not supported")
     return observation, action
+
+
+def _form(own: Any, space: spaces.Space) -> Any:
+    """The form of a space of EnvPool, for the policy's space that `convert` made of it."""
+    if isinstance(space, spaces.Dict):
+        return Parts(tuple((name, _form(own.spaces[name], part)) for name, part in space.spaces))
+    (leaf,) = spaces.leaves(space)
+    start = int(own.start) if isinstance(space, spaces.Discrete) else 0
+    return Array(space, leaf.shape, leaf.dtype, start)
 
 
 def _picture(name: str) -> Options:
@@ -247,13 +266,15 @@ class EnvPool:
     failure = None  # it ends the process if anything goes wrong
     diverged_value = ""  # its results do not pass through Python
 
-    def __init__(self, name: str, options: Options, observation: spaces.Space) -> None:
+    def __init__(self, name: str, options: Options, native: Native) -> None:
         """Starts the environments."""
-        self.observation = observation
+        self.form = native.observation
+        assert isinstance(native.action, Array)
+        self.start = native.action.start
         self.num_envs = options["num_envs"]
         with _quietly():
             self.env = _envpool().make(name, env_type="gymnasium", **options)
-        self.action_dtype = self.env.spec.action_array_spec["action"].dtype
+        self.action_dtype = native.action.dtype
         self.scored = {"info:reward", "info:terminated"} <= set(self.env.spec._state_keys)
         with jax.enable_x64(True):
             self.handle, self._recv, self._send, _ = self.env.xla()
@@ -269,11 +290,11 @@ class EnvPool:
             del seeds
             with _quietly():
                 obs, _ = self.env.reset()
-            return self.handle, jax.tree.map(np.asarray, _cast(obs, self.observation, np))
+            return self.handle, jax.tree.map(np.asarray, encode(self.form, obs, np))
 
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((self.num_envs, *x.shape), x.dtype),
-            spaces.example(self.observation),
+            spaces.example(space_of(self.form)),
         )
         token = jax.ShapeDtypeStruct(self.handle.shape, self.handle.dtype)
         return io_callback(host_reset, (token, shapes), seeds)
@@ -285,13 +306,14 @@ class EnvPool:
     def send(self, token, action):
         """Sends the actions, with one XLA call that does not wait for the environments."""
         with _quietly(), jax.enable_x64(True):
-            return self._send(token, action.astype(self.action_dtype))
+            action = action.astype(self.action_dtype)
+            return self._send(token, action + self.start if self.start else action)
 
     def recv(self, token):
         """Returns the results, with one XLA call that waits for the environments."""
         with _quietly(), jax.enable_x64(True):
             token, (obs, reward, terminated, truncated, info) = self._recv(token)
-            obs = _cast(obs, self.observation, jnp)
+            obs = encode(self.form, obs, jnp)
             reward = reward.astype(np.float32)
             score = over = None
             if self.scored:
@@ -309,11 +331,3 @@ class EnvPool:
     def close(self) -> None:
         """Ends the environments' threads."""
         self.env.close()
-
-
-def _cast(obs: Any, space: spaces.Space, numpy: Any) -> Any:
-    """Observations in the dtypes of their space."""
-    if isinstance(space, spaces.Dict):
-        return {name: _cast(obs[name], part, numpy) for name, part in space.spaces}
-    dtype = space.dtype if isinstance(space, spaces.Box) else "int32"
-    return numpy.asarray(obs).astype(dtype)
