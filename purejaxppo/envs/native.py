@@ -247,6 +247,8 @@ def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:
     """
     space = array.space
     if isinstance(space, Box):
+        if space.dtype == "bool":
+            return np.asarray(0), np.asarray(1)
         info = np.iinfo(space.dtype)
         return np.asarray(info.min), np.asarray(info.max)
     counts = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, array.shape)
