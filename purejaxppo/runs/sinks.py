@@ -273,6 +273,8 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
     handler: logging.Handler = logging.NullHandler()
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.WARNING)
+    level = ours.level
+    ours.setLevel(logging.WARNING)  # custom code may change the level of the root logger
     if config.logging.log_file and processes.is_main():
         path = run_dir / config.logging.log_file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -303,5 +305,5 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
             logger.removeHandler(handler)
             logger.propagate = True
         ours.removeHandler(terminal)
-        ours.setLevel(logging.NOTSET)
+        ours.setLevel(level)
         handler.close()

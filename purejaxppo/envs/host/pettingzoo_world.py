@@ -27,6 +27,7 @@ from purejaxppo.envs.host.gym_spaces import (
 )
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.returned import flag, number, pair
+from purejaxppo.envs.host.slots import own_errors
 from purejaxppo.envs.native import Native, Parts, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
@@ -234,11 +235,9 @@ class ParallelWorld(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Takes one step with the actions of the agents that are not done."""
-        joint = self.team.split(action, np)
         lived = np.flatnonzero(self._alive).tolist()
-        obs, rewards, terminations, truncations, infos = self.env.step(
-            {self.agents[i]: self._decode[i](joint[i]) for i in lived}
-        )
+        actions = self._actions(action, lived)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
         self._elapsed += 1
         late = 0 < (self.max_episode_steps or 0) <= self._elapsed
         reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
@@ -260,6 +259,12 @@ class ParallelWorld(gymnasium.Env):
             self._check_agents(ended, terminations, truncations)
         over, cut = not self._alive.any(), bool((end == TRUNCATED).any())
         return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
+
+    @own_errors
+    def _actions(self, action: Any, lived: list[int]) -> dict[Any, Any]:
+        """The actions of the agents that are not done, as the world takes them."""
+        joint = self.team.split(action, np)
+        return {self.agents[i]: self._decode[i](joint[i]) for i in lived}
 
     def _check_agents(self, ended: list[Any], terminations: dict, truncations: dict) -> None:
         """Checks, while a world's episode continues, that no agent has come back or is new.
@@ -316,6 +321,7 @@ class ParallelWorld(gymnasium.Env):
         """Ends the world."""
         self.env.close()
 
+    @own_errors
     def _see(self, i: int, obs: dict, infos: dict, when: str) -> tuple[Any, Any]:
         """(observation, mask or None) of agent i."""
         agent = self.agents[i]
@@ -327,6 +333,7 @@ class ParallelWorld(gymnasium.Env):
             mask = mask_in(infos.get(agent, {}), self._acts[i], where, when)
         return own, mask
 
+    @own_errors
     def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
         """The world's observation, in the space `Team.world`."""
         joined = self.team.join([own for own, _ in self._seen], np)

@@ -72,6 +72,11 @@ def _places(observation: Space, action: Space, num_envs: int):
     return places, end
 
 
+own_errors = np.errstate(all="ignore")
+"""Decorates code that must not depend on `np.seterr`, which environments may call. Infinity and NaN
+are contained afterwards."""
+
+
 def _ranges_of(env: Any) -> list[Range]:
     """The ranges of an environment that converts observations itself, as a world of agents does."""
     ranges = getattr(env, "observation_ranges", None)
@@ -125,16 +130,19 @@ class EnvGroup:
         Returns:
             The first value that diverged, as `diverged_value` names it; "" if none did.
         """
-        out = self._buffers
         results = []
         for lane in range(len(self.envs)):
             self.at = lane
             obs, *rest = self._advance(lane)
             self._write(lane, obs)  # before another environment writes to the same buffer
             results.append(rest)
-        rewards, terminated, truncated = zip(*results, strict=True)
-        with np.errstate(over="ignore"):  # an infinite reward is contained like another
-            out.reward[:] = rewards
+        return self._finish(*zip(*results, strict=True))
+
+    @own_errors
+    def _finish(self, rewards: Any, terminated: Any, truncated: Any) -> str:
+        """Writes the rewards and ends [len(envs)] of a step; returns the value that diverged."""
+        out = self._buffers
+        out.reward[:] = rewards
         out.terminated[:] = terminated
         out.truncated[:] = truncated
         out.valid[:] = ~self._over
@@ -156,18 +164,22 @@ class EnvGroup:
     def _advance(self, lane: int) -> tuple[Any, float, bool, bool]:
         if self._over[lane]:
             return self._first(lane, None), 0.0, False, False
-        parts = [part[lane] for part in self._buffers.action]
-        action = self._decode[lane](tree_of(self.action, parts))
-        obs, reward, terminated, truncated, _ = self.envs[lane].step(action)
+        obs, reward, terminated, truncated, _ = self.envs[lane].step(self._action(lane))
         ends = flag(terminated, "terminated"), flag(truncated, "truncated")
         return obs, number(reward, "reward"), *ends
+
+    @own_errors
+    def _action(self, lane: int) -> Any:
+        """The action of an environment, as it takes it."""
+        parts = [part[lane] for part in self._buffers.action]
+        return self._decode[lane](tree_of(self.action, parts))
 
     def _first(self, lane: int, seed: int | None) -> Any:
         """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
         for _ in range(TRIES):
             obs, _ = pair(self.envs[lane].reset(seed=seed))
             self._write(lane, obs)
-            if all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs):
+            if self._fits(lane):
                 return obs
             seed = None
         raise FloatingPointError(
@@ -175,12 +187,16 @@ class EnvGroup:
             f"within ±{plain(LARGEST)}"
         )
 
+    @own_errors
+    def _fits(self, lane: int) -> bool:
+        """True if an observation has no NaN and nothing beyond ±LARGEST."""
+        return all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs)
+
+    @own_errors
     def _write(self, lane: int, obs: Any) -> None:
         """Writes an observation to its row."""
         for target, source in zip(self._buffers.obs, self._sources[lane], strict=True):
-            part = read(source, obs)
-            with np.errstate(over="ignore", invalid="ignore"):  # infinity is contained like NaN
-                target[lane] = part.reshape(target.shape[1:])
+            target[lane] = read(source, obs).reshape(target.shape[1:])
 
     def _bounded(self) -> np.ndarray:
         """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
