@@ -34,7 +34,7 @@ class Run:
 
     def __init__(self, run_dir: str | Path, overrides: dict[str, Any] | None = None) -> None:
         """Reads the config."""
-        self.run_dir = Path(run_dir)
+        self.run_dir = Path(run_dir).absolute()
         self._overrides = overrides or {}
         check_is_run(self.run_dir)
         self.config = load_config(self.run_dir / CONFIG, self._overrides, saved=True)
@@ -110,7 +110,7 @@ def train(
     given = callbacks if is_list(callbacks) else [callbacks]
     if given:
         made = made.replace(callbacks=(*made.callbacks, *given))
-    folder = Path(run_dir or made.run_dir or f"runs/{session.run_name(name, made)}")
+    folder = Path(run_dir or made.run_dir or f"runs/{session.run_name(name, made)}").absolute()
     code = session.train(made, folder, clobber=clobber, quiet=quiet, change=parts)
     if code == 128 + signal.SIGINT:
         raise KeyboardInterrupt

@@ -19,7 +19,7 @@ BAD = [
     ),
     (["--env.backend", "mjx"], "env.backend = 'mjx': gymnax has no back ends"),
     (["--env.options", "gravity", "strong"], "gravity = 'strong' is not a number"),
-    (["--env.options", "max_steps_in_episode", "0"], "= 0 must be at least 1"),
+    (["--env.options", "max_steps_in_episode", "0"], "= 0: a time limit must be a whole number"),
     (["--env.options", "gravitas", "3"], "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
         ["--env.name", "dummy/vector", "--env.options", "a", "1"],

@@ -10,6 +10,7 @@ import pytest
 from support.paths import ROOT
 
 from purejaxppo import __main__ as command
+from purejaxppo.config import hints
 from purejaxppo.runs.command_line import command_line
 
 toy = pytest.mark.toy
@@ -205,6 +206,7 @@ def test_a_printed_command_names_the_script_or_this_interpreter(tmp_path, monkey
     script.parent.mkdir(parents=True)
     script.touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hints, "START", tmp_path)
     monkeypatch.setattr("sys.executable", str(script.with_name("python")))
     words = ("evaluate", "--run", "runs/my run")
     monkeypatch.setenv("PATH", "/nowhere")

@@ -15,6 +15,7 @@ from support.paths import ROOT
 from support.runs import assert_same_bits, final_state
 
 from purejaxppo import Agent, Callback, Config, load, load_config, train
+from purejaxppo.config import hints
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.runs.callbacks import CallbackError, Moment, call, make_callbacks
 from purejaxppo.runs.console import Stopped
@@ -58,6 +59,7 @@ class Still:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hints, "START", tmp_path)
     return tmp_path
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
+from purejaxppo.config.hints import short_path
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
@@ -76,6 +78,8 @@ def check(command: Command) -> None:
 def run(command: Command) -> int:
     """Evaluates, prints one line, and draws if asked to."""
     check(command)
+    # Custom code may change the current folder.
+    run_dir, picture = (Path(path).absolute() for path in (command.run, command.render))
     check_settings(AHEAD_OF_TIME)
     use_compilation_cache()
     use_cpu_cores(0)
@@ -83,9 +87,9 @@ def run(command: Command) -> int:
         print(line, flush=True)
     if command.elo:
         options = {"games": command.episodes, "member": command.member, "seed": command.seed}
-        print(rate(command.run, say=print, **options))
+        print(rate(run_dir, say=print, **options))
         return 0
-    agent = restore(command.run, command.checkpoint)
+    agent = restore(run_dir, command.checkpoint)
     if command.member != -1:
         agent = agent.member(command.member)
     if command.render:
@@ -97,7 +101,7 @@ def run(command: Command) -> int:
     film = None
     if command.render:
         print(f"drawing an episode of its own into {command.render} ...", flush=True)
-        film = begin(agent, command.render, seed=command.seed, stochastic=how.stochastic)
+        film = begin(agent, picture, seed=command.seed, stochastic=how.stochastic)
     try:
         result = evaluate(
             agent, command.episodes, seed=command.seed, deterministic=not how.stochastic
@@ -105,7 +109,7 @@ def run(command: Command) -> int:
         for i, member in enumerate(agent.members):
             print(f"{i}, seed {member.seed}: {result.member(i)}")
         print(result)
-        report(agent, command, deterministic=not how.stochastic)
+        report(agent, run_dir, command.seed, deterministic=not how.stochastic)
     except Exception:
         if film:  # it has begun
             print(film())
@@ -115,7 +119,7 @@ def run(command: Command) -> int:
     return 0
 
 
-def report(agent: Agent, command: Command, *, deterministic: bool) -> None:
+def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> None:
     """Prints and draws the report of the task's family on a controller, if it has one."""
     family = registry.adapter(agent.config.env.name.partition("/")[0])
     if agent.members or not hasattr(family, "report"):
@@ -123,7 +127,7 @@ def report(agent: Agent, command: Command, *, deterministic: bool) -> None:
     if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
         print("no report: it takes a policy without memory that sees the whole observation")
         return
-    picture = f"{command.run.rstrip('/')}/report.png"
+    picture = run_dir / "report.png"
     act = agent.controller(deterministic=deterministic)
-    print(family.report(registry.make_task(agent.config.env), act, command.seed, picture))
-    print(f"drawn in {picture}")
+    print(family.report(registry.make_task(agent.config.env), act, seed, str(picture)))
+    print(f"drawn in {short_path(picture)}")

@@ -146,8 +146,9 @@ def start(words: Sequence[str]) -> tuple[processes.Place, Command]:
 def train(command: Command, place: processes.Place = processes.ALONE) -> int:
     """Trains the config of `command` in its run folder, from scratch or from the last save."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
-    run_dir = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
-    code = session.train(config, run_dir, clobber=command.clobber, place=place)
+    named = Path(config.run_dir or f"runs/{run_name(command.config, config)}")
+    run_dir = named.absolute()  # custom code may change the current folder
+    code = session.train(config, named, clobber=command.clobber, place=place)
     if command.film and not code and processes.is_main():
         print("drawing a film of one episode ...", flush=True)
         print(film(run_dir), flush=True)

@@ -1,11 +1,32 @@
-"""Words of sentences: hints for a name that is not known, and returns.
+"""Words of sentences: hints for a name that is not known, returns and paths.
 
 Without JAX, since worker processes use them.
 """
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+
+def current_folder() -> Path | None:
+    """The current folder; None if it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+START = current_folder()
+"""The folder in which this process started."""
+
+
+def short_path(path: Path) -> Path:
+    """A path to print: relative to the current folder, unless custom code has changed that."""
+    here = current_folder()
+    if here is None or here != START or not path.is_relative_to(here):
+        return path
+    return path.relative_to(here)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

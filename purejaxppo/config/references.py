@@ -132,15 +132,26 @@ def modules_in(text: str) -> list[str]:
 
 
 def located(text: str, copies: Mapping[str, str] | None = None) -> str:
-    """A list of references, with each file that has a copy replaced by it.
+    """A list of references, with each file that has a copy replaced by it, or a path.
 
     `copies` are those of `text` itself unless given.
     """
     copies = getattr(text, "copies", {}) if copies is None else copies
+    if text in copies:
+        return copies[text]
     parts = [part.strip().rpartition(":") for part in text.split(",")] if copies else []
     if not any(file in copies for file, _, _ in parts):
         return str(text)
     return ",".join(copies.get(file, file) + colon + name for file, colon, name in parts)
+
+
+def absolute(text: str) -> str:
+    """A list of references, with absolute paths of the files that exist.
+
+    An environment may change the current folder before its file is loaded again.
+    """
+    files = {file: Path(file).expanduser().absolute() for file in files_in(text)}
+    return located(text, {name: str(file) for name, file in files.items() if file.is_file()})
 
 
 def without_family(name: str) -> str:
@@ -151,13 +162,15 @@ def without_family(name: str) -> str:
 
 
 def with_copies(data: Any, copies: Mapping[str, str]) -> Any:
-    """Nested plain data whose texts that name Python files know their copies."""
+    """Nested plain data, in which texts that name Python files or paths have their copies."""
     if isinstance(data, Mapping):
         return {key: with_copies(value, copies) for key, value in data.items()}
     if type(data) in (list, tuple):
         return type(data)(with_copies(value, copies) for value in data)
-    if isinstance(data, str) and ".py:" in data and getattr(data, "target", None) is None:
-        return Own(data, copies=copies)
+    if not isinstance(data, str) or getattr(data, "target", None) is not None:
+        return data
+    if ".py:" in data or data in copies or data.partition("/")[2] in copies:
+        return Own(data, copies={**getattr(data, "copies", {}), **copies})
     return data
 
 

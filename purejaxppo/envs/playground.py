@@ -11,12 +11,13 @@ import io
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.config.plain import time_limit, whole
+from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
@@ -82,7 +83,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     longest = max(limit, config.max_episode_steps * repeats)
     overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
-    folder = _models(name, str(own["menagerie"])) if is_robot else None
+    folder = _models(name, located(cast(str, own["menagerie"]))) if is_robot else None
     mjx.use_own_devices()
     try:
         with _playground(folder):

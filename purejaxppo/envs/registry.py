@@ -36,6 +36,8 @@ class Family(NamedTuple):
     """Options that are lists of references."""
     programs: tuple[str, ...] = ()
     """Options that are paths of programs."""
+    paths: tuple[str, ...] = ()
+    """Other options that are paths."""
     lapack: tuple[str, ...] = ()
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
@@ -122,6 +124,7 @@ FAMILIES = {
         "mujoco_playground",
         "playground",
         "MuJoCo Playground on MJX",
+        paths=("menagerie",),
         lapack=("", "jax"),
     ),
     "unity": Family(
@@ -134,7 +137,11 @@ FAMILIES = {
         references=("channels",),
     ),
     "xminigrid": Family(
-        "purejaxppo.envs.xminigrid", "xminigrid", "xminigrid", "grid worlds: MiniGrid, XLand"
+        "purejaxppo.envs.xminigrid",
+        "xminigrid",
+        "xminigrid",
+        "grid worlds: MiniGrid, XLand",
+        paths=("benchmark",),
     ),
 }
 
@@ -190,6 +197,16 @@ def started(config: EnvConfig) -> Started:
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
     return Started(modules, programs)
+
+
+def paths(config: EnvConfig) -> list[str]:
+    """The paths that env.name and env.options name, besides Python files."""
+    family, _, name = config.name.partition("/")
+    if family not in FAMILIES:
+        return []
+    entry = FAMILIES[family]
+    options = [config.options.get(key) for key in (*entry.programs, *entry.paths)]
+    return [name] * (entry.names == "program") + [x for x in options if isinstance(x, str)]
 
 
 def calls_lapack(config: EnvConfig) -> bool:

@@ -10,7 +10,9 @@ if __name__ == "__main__":
 import dataclasses
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from purejaxppo.config.hints import short_path
 from purejaxppo.export.files import CHECKED, Written, check_target, export
 from purejaxppo.export.player import Port
 from purejaxppo.parallel.settings import check_settings
@@ -61,11 +63,12 @@ def run(command: Command) -> int:
     use_compilation_cache()
     for line in imports(command.run):
         print(line, flush=True)
+    target = Path(command.to).absolute()  # custom code may change the current folder
     agent = restore(command.run, command.checkpoint)
     if command.member != -1:
         agent = agent.member(command.member)
     agent.check_single("--to takes", command.run)
-    written = export(agent, command.to, batch=command.batch, force=command.force)
+    written = export(agent, target, batch=command.batch, force=command.force)
     print(describe(written))
     return 0
 
@@ -75,7 +78,8 @@ def describe(written: Written) -> str:
     program, about = written.program, written.program.metadata
     size = written.path.stat().st_size / 1024
     lines = [
-        f"{written.path}: {size:,.0f} KB, {about['env']} after {about['training_steps']:,} steps",
+        f"{short_path(written.path)}: {size:,.0f} KB, {about['env']} after "
+        f"{about['training_steps']:,} steps",
         *(f"  in   {_line(port)}" for port in program.inputs),
         *(f"  out  {_line(port)}" for port in program.outputs),
         f"{CHECKED} random observations, {written.player}: largest difference from the "

@@ -1,11 +1,12 @@
 """Command lines to print: they work as printed in the shell that started this process."""
 
-import os
 import shlex
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
+
+from purejaxppo.config.hints import short_path
 
 
 def command_line(command: str, *words: object) -> str:
@@ -31,4 +32,4 @@ def _interpreter() -> str:
     found = shutil.which("python")
     if found and Path(found).absolute() == ours:
         return "python"
-    return os.path.relpath(ours) if ours.is_relative_to(Path.cwd()) else str(ours)
+    return str(short_path(ours))

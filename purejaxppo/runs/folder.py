@@ -19,12 +19,15 @@ import jax
 
 from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
+from purejaxppo.config.references import files_in
 from purejaxppo.config.run_files import (
     imported_files,
     imported_modules,
     load_members,
     own_files,
     save_members,
+    texts_of,
+    with_copies,
 )
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
@@ -210,6 +213,24 @@ def check_outside(config: Config, run_dir: Path) -> None:
                 f"{file} lies in the run that is to be deleted: name the original, or another "
                 f"--run_dir"
             )
+
+
+def placed(config: Config) -> Config:
+    """The config with the absolute paths of the files and folders that it names.
+
+    They are found once, because custom code may change the current folder.
+    """
+    files = [file for text in texts_of(config) for file in files_in(text)]
+    names = {*files, *registry.paths(config.env), config.pretrain.teacher} - {""}
+    places = {name: Path(name).expanduser() for name in names}
+    return with_copies(
+        config,
+        {
+            name: str(place.absolute())
+            for name, place in places.items()
+            if place.exists() and str(place.absolute()) != name
+        },
+    )
 
 
 def keep_code(config: Config, run_dir: Path) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from purejaxppo.agents import optimizers, schedules
 from purejaxppo.config.files import load_config
-from purejaxppo.config.hints import number
+from purejaxppo.config.hints import number, short_path
 from purejaxppo.envs.host.bridge import SimulatorError, named_failures
 from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.evaluation import warning_of_cut
@@ -189,11 +189,12 @@ class TrainingLoop:
             log.debug("saving failed, too", exc_info=True)
         steps, saved = self.progress.env_steps, self.checkpoints.finished()
         if saved is None:
-            done, then = f"Nothing could be saved in {self.run_dir}", "start again"
+            done, then = f"Nothing could be saved in {short_path(self.run_dir)}", "start again"
         elif saved == steps:
-            done, then = f"Saved at {steps:,} steps in {self.run_dir}", "resume"
+            done, then = f"Saved at {steps:,} steps in {short_path(self.run_dir)}", "resume"
         else:
-            done, then = f"The checkpoint at {saved:,} steps in {self.run_dir} is intact", "resume"
+            folder = short_path(self.run_dir)
+            done, then = f"The checkpoint at {saved:,} steps in {folder} is intact", "resume"
         return f"{done}. Fix the cause, then run the same command to {then}."
 
     def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:

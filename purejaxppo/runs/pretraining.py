@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.shards import Shards
@@ -33,7 +34,7 @@ def load_teacher(config: Config, student: Policy) -> Agent:
     Raises:
         ValueError: there is none, it is one of many, or its spaces are not the student's.
     """
-    folder = config.pretrain.teacher
+    folder = located(config.pretrain.teacher)
     if not Path(folder).is_dir():
         raise ValueError(f"pretrain.teacher = {folder}: there is no such run folder")
     for line in imports(folder):

@@ -12,7 +12,7 @@ import numpy as np
 
 from purejaxppo import program_keys
 from purejaxppo.agents.decisions import begins, hold
-from purejaxppo.config.hints import number
+from purejaxppo.config.hints import number, short_path
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
@@ -96,7 +96,8 @@ def _draw(recorded: Recorded, *, path: str | Path, title: str) -> str:
     task, states, rewards, agents = recorded
     video.record(task, states, path, title=title, rewards=rewards)
     of_all = f" of all {agents} agents together" if agents > 1 else ""
-    return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {path}"
+    place = short_path(Path(path))
+    return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {place}"
 
 
 def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = None):

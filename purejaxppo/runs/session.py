@@ -15,7 +15,7 @@ import jax
 
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
-from purejaxppo.config.hints import number
+from purejaxppo.config.hints import number, short_path
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
@@ -29,7 +29,7 @@ from purejaxppo.runs.asynchronous import AsynchronousLoop, AsynchronousPrograms
 from purejaxppo.runs.command_line import command_line
 from purejaxppo.runs.console import Console, duration, fail, say, short
 from purejaxppo.runs.divergence import REMEDY, first_obs_value
-from purejaxppo.runs.folder import CONFIG, check_outside, imports, record_run, run_folder
+from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, record_run, run_folder
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
@@ -152,12 +152,13 @@ def train(
         raise ValueError("wandb is not installed: pip install 'purejaxppo[wandb]'")
     notes: list[str] = []
     quiet = quiet or place.index > 0
+    named, config, run_dir = run_dir, placed(config), run_dir.absolute()
     with processes.raise_together():
         used = start_jax(config, place)
         config = for_platform(config, used[0].platform)
         if not clobber:
             config, notes = continued(config, run_dir)
-            for line in [*imports(run_dir), *unknown_objects(config, run_dir)] * (not quiet):
+            for line in [*imports(named), *unknown_objects(config, run_dir)] * (not quiet):
                 say(line)
         config = resolve_shards(config, len(used), used[0].platform)
         programs, run_kind = programs_of(config, spread(used, config), change)
@@ -203,8 +204,8 @@ def finished(run: TrainingLoop, notes: list[str]) -> bool:
     best = "" if saved.best_return is None else f", best evaluation {number(saved.best_return)}"
     changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." * bool(notes)
     run.console.say(
-        f"{run.run_dir} is finished: {saved.env_steps:,} steps{best}. A larger --total_timesteps "
-        f"continues it, --clobber starts afresh.{changes}"
+        f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. A larger "
+        f"--total_timesteps continues it, --clobber starts afresh.{changes}"
     )
     return True
 
@@ -228,7 +229,8 @@ def train_and_report(run: TrainingLoop) -> int:
     apart = f" in {jax.process_count()} processes" * processes.is_distributed()
     console.say(
         f"{config.env.name} on {shards.num_devices} x {device.device_kind} ({device.platform})"
-        f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into {run_dir}"
+        f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into "
+        f"{short_path(run_dir)}"
     )
     if run.programs.note:
         console.say(run.programs.note)
@@ -337,7 +339,8 @@ def loss(run: TrainingLoop, error: Exception) -> str:
     )
     return (
         f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
-        f"{run.progress.env_steps:,} steps into {run.run_dir} ({processes.reason(error)}): {state}"
+        f"{run.progress.env_steps:,} steps into {short_path(run.run_dir)} "
+        f"({processes.reason(error)}): {state}"
     )
 
 
@@ -349,8 +352,8 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
     each = f" of each of {len(p.member_steps)} agents" * many
     if interrupt.signal and not run.intervals.ended(p):
         console.say(
-            f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in {run.run_dir}; "
-            f"the same command resumes"
+            f"{interrupt.signal}: saved at {p.env_steps:,} steps{each} in "
+            f"{short_path(run.run_dir)}; the same command resumes"
         )
         return 128 + int(signal.Signals[interrupt.signal])
     if run.stopped:
@@ -370,7 +373,8 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
             ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
         )
         console.say(f"best evaluation {number(p.best_return)}{where}")
-    curve = run.run_dir / "learning_curve.png"
+    folder = short_path(run.run_dir)
+    curve = folder / "learning_curve.png"
     console.say(f"no learning curve: {run.no_curve}" if run.no_curve else f"curve: {curve}")
-    console.say(f"evaluate: {command_line('evaluate', '--run', run.run_dir)}")
+    console.say(f"evaluate: {command_line('evaluate', '--run', folder)}")
     return 0

@@ -148,7 +148,7 @@ def rate(
         ValueError: the run's task is no game of two players, nothing was saved, or the run has
             several agents and none is chosen.
     """
-    folder = Path(run)
+    folder = Path(run).absolute()
     if games < 2 or games % 2:
         raise ValueError(f"--episodes {games} must be even with --elo: each player begins in half")
     agents = restore_all(folder)

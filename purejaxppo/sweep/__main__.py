@@ -20,7 +20,7 @@ from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
 from purejaxppo.runs.console import Console, keep_printing
-from purejaxppo.runs.folder import code_of, keep_code, run_folder
+from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
 from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
 from purejaxppo.runs.session import base_name, start_jax
@@ -46,11 +46,16 @@ def main(args: Sequence[str] | None = None) -> int:
 def sweep(command: Command) -> int:
     """Trains the settings of `command` and reports them; returns the exit code."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
-    folder = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+    config = placed(config)
+    if command.search_space:
+        place = str(Path(command.search_space).absolute())
+        command = dataclasses.replace(command, search_space=place)
+    named = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")
+    folder = named.absolute()
     check_flags(command, config)
     if not command.clobber:
         config = with_copies(config, files_of(folder, command))
-        for line in code_of(folder, [config]) if (folder / SWEEP).is_file() else ():
+        for line in code_of(named, [config]) if (folder / SWEEP).is_file() else ():
             print(line, flush=True)
     if command.search == "population":
         rules, members = population_of(command, config)

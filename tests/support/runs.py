@@ -12,6 +12,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import purejaxppo.commands.train as train_command
+from purejaxppo.config import hints
 from purejaxppo.runs.checkpoint import Checkpoints
 from support.children import environment
 from support.paths import OWN_CODE
@@ -58,6 +59,7 @@ def error_of(capsys):
 def config_file(tmp_path, monkeypatch):
     """`CARTPOLE` as small.yaml in an empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hints, "START", tmp_path)  # a command starts here
     path = tmp_path / "small.yaml"
     path.write_text(CARTPOLE)
     return path

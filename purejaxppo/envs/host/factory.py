@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.plain import time_limit as time_limit_of
-from purejaxppo.config.references import import_named, in_file
+from purejaxppo.config.references import absolute, import_named, in_file
 from purejaxppo.envs.host.errors import MakeError
 
 Gymnasium = Any
@@ -105,7 +105,8 @@ def make_spec(
         mask: observe the infos' `action_mask`, too.
     """
     pairs = tuple(sorted((options or {}).items()))
-    return Spec(name, tuple(wrappers), pairs, max_episode_steps, pixels, frame_stack, mask)
+    paths = tuple(map(absolute, wrappers))
+    return Spec(absolute(name), paths, pairs, max_episode_steps, pixels, frame_stack, mask)
 
 
 def make_one(maker: Maker, render_mode: str | None = None) -> Gymnasium:

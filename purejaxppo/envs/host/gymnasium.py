@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from purejaxppo.aliases import EnvAction
-from purejaxppo.config.references import LoadError
+from purejaxppo.config.references import LoadError, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
@@ -140,7 +140,7 @@ class Workers:
         self.name = name
         self.maker = maker
         self.options = options
-        timeout, stamp = float(options["timeout"]), _stamp(name.partition("/")[2])
+        timeout, stamp = float(options["timeout"]), _stamp(without_family(name))
         with _in_words(name):
             self.info: EnvInfo = _info(maker, options["workers"], timeout, stamp)
 

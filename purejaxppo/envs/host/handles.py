@@ -123,8 +123,9 @@ class ProcessHandle(Handle):
         printed, output = os.pipe()
         with theirs, open(output, "wb") as prints:
             fds = (theirs.fileno(), memory, self._trace.fileno())
+            places = json.dumps([*map(os.path.abspath, sys.path)])
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, json.dumps([*map(str, sys.path)]), *map(str, fds)],
+                [sys.executable, "-c", BOOT, places, *map(str, fds)],
                 stdin=subprocess.DEVNULL,
                 stdout=prints,
                 stderr=prints,

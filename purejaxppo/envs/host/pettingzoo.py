@@ -11,6 +11,7 @@ import pkgutil
 import re
 from typing import Any
 
+from purejaxppo.config.references import absolute
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.gymnasium import POOL, Workers, split_options
 from purejaxppo.envs.teams import GLOBAL_STATE
@@ -68,7 +69,7 @@ def make(
 
     ours, theirs = split_options(config, DEFAULTS)
     maker = WorldSpec(
-        name,
+        absolute(name),
         tuple(sorted(theirs.items())),
         config.max_episode_steps,
         mask=ours["mask"],

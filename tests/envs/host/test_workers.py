@@ -23,6 +23,7 @@ from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
 pytestmark = pytest.mark.xdist_group("processes")
+CHANGES = EXAMPLE_ENVS.with_name("changes_process.py")
 KINDS = ("process", "thread")
 
 
@@ -296,6 +297,20 @@ def test_normalising_wrappers_are_found_below_others():
         f"would also normalise in evaluations, by statistics that are not saved. Remove it and use "
         f"ppo.normalize_obs = true."
     )
+
+
+def test_a_worker_makes_and_steps_environments_that_change_its_folder_and_numpys_errors(
+    tmp_path, monkeypatch
+):
+    """Environment i is made from a relative path; float32 rounds 1e-300 to 0 and 1e300 to inf."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hostile.py").write_text(CHANGES.read_text())
+    with WorkerPool(make_spec("hostile.py:Env"), 2, num_workers=1) as pool:
+        np.testing.assert_array_equal(pool.reset(0), np.zeros((2, 2)))
+        rows = [pool.step(np.array([1, 0])) for _ in range(31)]
+    np.testing.assert_array_equal([row.reward for row in rows[:20]], [[1, 0]] * 20)
+    assert [row.valid.all() for row in rows] == [i != 20 for i in range(31)]
+    assert [row.diverged.all() for row in rows] == [i == 30 for i in range(31)]
 
 
 def test_actions_of_another_shape_are_refused():
