@@ -15,6 +15,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.late_imports import imported_late
 from purejaxppo.envs.options import check_known
+from purejaxppo.envs.vectorize import check_dtypes
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box, example
 
@@ -127,17 +128,20 @@ def check(task: "GymnaxTask", where: str) -> None:
     """Traces a reset and a step of a custom environment.
 
     Raises:
-        ValueError: one fails, or the step fails with a later time limit, so that an end by the
-            limit cannot be told from the task's own.
+        ValueError: one fails, an observation is not of a type of its space, or the step fails with
+            a later time limit, so that an end by the limit cannot be told from the task's own.
     """
     key, action = jax.random.key(0), example(task.action)
     state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
-    tracing.check(
+    first, _ = jax.eval_shape(lambda key: task.env.reset_env(key, task.params), key)
+    later, *_ = tracing.check(
         lambda *args: task.env.step_env(*args, task.params),
         f"{where}: step_env",
         "(key, state, action, params)",
         *(key, state, action),
     )
+    for obs in (first, later):  # before a Box is cast
+        check_dtypes(obs, task.observation, where)
     plain_task = copy.copy(task)
     plain_task.limit_ends = False
     jax.eval_shape(plain_task.step, key, state, action)

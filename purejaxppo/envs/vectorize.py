@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from purejaxppo.aliases import EnvState, Scalar, Tree
@@ -220,13 +221,38 @@ def select(mask, on_true, on_false):
 
 
 def as_declared(obs, space: Space):
-    """Observations in which integers are the floats or bools that their space has."""
+    """Observations in which integers are the floats or bools that their space has.
+
+    Raises:
+        ValueError: as `check_dtypes`.
+    """
 
     def cast(x, declared):
         whole = not jnp.issubdtype(x.dtype, jnp.floating)
         return x.astype(declared.dtype) if whole and declared.dtype.kind in "fb" else x
 
+    check_dtypes(obs, space)
     return jax.tree.map(cast, obs, example(space))
+
+
+def check_dtypes(obs, space: Space, where: str = "env.name") -> None:
+    """Raises ValueError if an observation has floats or larger integers where its space has not.
+
+    Args:
+        obs: arrays or their shapes.
+        space: of the observation.
+        where: the environment, for errors.
+    """
+    values = jax.tree_util.tree_leaves_with_path(obs)
+    for (path, x), declared in zip(values, jax.tree.leaves(example(space)), strict=True):
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        if declared.dtype.kind in "iu" and (is_float or not np.can_cast(x.dtype, declared.dtype)):
+            whole = jax.tree_util.GetAttrKey("observation"), *path
+            name = jax.tree_util.keystr(whole, simple=True, separator=".")
+            raise ValueError(
+                f"{where}: {name} is {x.dtype}, but its space holds {declared.dtype}. Return such "
+                f"numbers, or declare another space."
+            )
 
 
 def bounded(tree):

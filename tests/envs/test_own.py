@@ -153,6 +153,45 @@ def test_a_reward_of_gymnax_may_be_an_array_of_one_value_and_of_no_more(write_mo
         make("gymnax/package.py:Arrays")
 
 
+@pytest.mark.parametrize(
+    ("declared", "returned", "message"),
+    [
+        ("int32", "float32", "is float32, but its space holds int32. Return such numbers, or"),
+        ("uint8", "int32", "is int32, but its space holds uint8. Return such numbers, or"),
+        ("int32", "int8", ""),
+        ("float32", "int32", ""),
+        ("float32", "bool", ""),
+    ],
+)
+def test_an_observation_of_gymnax_is_not_cast_to_a_type_that_cannot_hold_it(
+    declared, returned, message, write_module
+):
+    write_module(
+        "import gymnax, jax.numpy as jnp\n"
+        "from gymnax.environments import spaces\n\n"
+        "class Typed:\n"
+        "    def __init__(self):\n"
+        "        self.inner, self.default_params = gymnax.make('CartPole-v1')\n"
+        "    def __getattr__(self, name):\n"
+        "        return getattr(self.inner, name)\n"
+        "    def observation_space(self, params):\n"
+        f"        return spaces.Box(0, 1, (4,), jnp.{declared})\n"
+        "    def reset_env(self, *args):\n"
+        "        obs, state = self.inner.reset_env(*args)\n"
+        f"        return obs.astype('{returned}'), state\n"
+        "    def step_env(self, *args):\n"
+        "        obs, *rest = self.inner.step_env(*args)\n"
+        f"        return obs.astype('{returned}'), *rest\n"
+    )
+    if message:
+        where = "env.name = gymnax/package.py:Typed"
+        with pytest.raises(ValueError, match=f"^{where}: observation {message}"):
+            make("gymnax/package.py:Typed")
+        return
+    env = make("gymnax/package.py:Typed")
+    assert str(jax.eval_shape(env.reset, jax.random.key(0))[1].dtype) == declared
+
+
 @pytest.mark.toy
 @pytest.mark.parametrize("limit", [2.0 / 1, np.int64(2), jnp.int32(2), np.array(2.0)], ids=repr)
 def test_the_limit_of_a_task_may_be_of_any_type_of_number(limit):
