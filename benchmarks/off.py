@@ -132,7 +132,8 @@ def main() -> None:
                 "before": Version(args.before.resolve(), config, seeds),
                 "now": Version(ROOT, config, seeds),
             }
-            row |= compare(task, versions, args.rounds, args.seconds)
+            awake = task not in NEVER_AWAKE
+            row |= compare(task, versions, args.rounds, args.seconds, awake=awake)
         machine.write_rows(
             PATH, [*rows, row | {"date": datetime.date.today().isoformat(), **machine.describe()}]
         )
@@ -153,25 +154,29 @@ def revision_of(checkout: Path) -> str:
 
 
 def compare(
-    task: str, versions: dict[str, Version], rounds: int, seconds: float
+    task: str, versions: dict[str, Version], rounds: int, seconds: float, *, awake: bool
 ) -> dict[str, list[float]]:
-    """Steps per second of each round, of two versions, which are closed."""
+    """Returns steps per second of each round, of two versions by name, and closes them.
+
+    With `awake`, the second version is also measured with cores kept awake.
+    """
+    first, second = versions
     try:
         for version in versions.values():  # compile, and warm up
             version.train(1)
         each = [version.train(2)[1] / 2 for version in versions.values()]
         updates = max(1, round(seconds / min(each)))
-        names = [*versions] if task in NEVER_AWAKE else [*versions, AWAKE]
+        names = [first, second, AWAKE] if awake else [first, second]
         speeds: dict[str, list[float]] = {name: [] for name in names}
         for i in range(rounds):
             for name in names[:: 1 if i % 2 else -1]:
                 with turns.kept_awake() if name == AWAKE else contextlib.nullcontext():
-                    steps, spent = versions["now" if name == AWAKE else name].train(updates)
+                    steps, spent = versions[second if name == AWAKE else name].train(updates)
                 speeds[name].append(steps / spent)
         for name in names[1:]:
-            low, middle, high = turns.quartiles(speeds["before"], speeds[name])
+            low, middle, high = turns.quartiles(speeds[first], speeds[name])
             print(
-                f"{task}: before {statistics.median(speeds['before']):,.0f}, {name} "
+                f"{task}: {first} {statistics.median(speeds[first]):,.0f}, {name} "
                 f"{statistics.median(speeds[name]):,.0f} steps/s; ratio of a round {middle:.3f} "
                 f"(quartiles {low:.3f} and {high:.3f})",
                 flush=True,

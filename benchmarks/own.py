@@ -35,7 +35,7 @@ def main() -> None:
             "built in": off.Version(off.ROOT, str(CONFIG), 0),
             "own": off.Version(off.ROOT, str(own), 0),
         }
-        row = off.compare("cartpole.yaml", versions, args.rounds, args.seconds)
+        row = off.compare("cartpole.yaml", versions, args.rounds, args.seconds, awake=False)
     check_equal()
     about = {"date": datetime.date.today().isoformat(), **machine.describe()}
     machine.write_rows(PATH, [{"task": "cartpole", **row, **about}])
