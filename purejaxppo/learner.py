@@ -289,7 +289,8 @@ def minibatch_loss(
 ) -> tuple[Array, Losses]:
     """The loss of `params` on a minibatch, and its parts: sums over valid rows."""
     evaluation = evaluate_minibatch(parts, agent, stats, hp, params, rows)
-    return ppo.ppo_loss(evaluation, rows, hp, objective=parts.objective)
+    copies = parts.symmetry.copies
+    return ppo.ppo_loss(evaluation, rows, hp, objective=parts.objective, copies=copies)
 
 
 def evaluate_minibatch(

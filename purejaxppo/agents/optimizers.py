@@ -13,7 +13,7 @@ import optax
 import optax.contrib
 from jax.flatten_util import ravel_pytree
 
-from purejaxppo.aliases import Array, Figures, OptState, Params
+from purejaxppo.aliases import Array, Figures, OptState, Params, Scalar
 from purejaxppo.config import tracing
 from purejaxppo.config.references import choose
 from purejaxppo.config.schema import PPOConfig
@@ -21,8 +21,7 @@ from purejaxppo.config.schema import PPOConfig
 LANES = 64
 """Lengths of vectors are rounded up to a multiple of this."""
 FASTER, SLOWER = 1.5, 1 / 1.5
-"""Multipliers of the adaptive rate; LIMITS are its limits as factors of the rate."""
-LIMITS = (1e-2, 1e2)
+"""Multipliers of the adaptive rate."""
 RATE_FACTOR = "charts/rate_factor"
 """The dashboard's name of the adaptive rate's factor."""
 
@@ -54,7 +53,15 @@ class OptimizerUpdate(Protocol):
     """A step of an optimiser; see `__call__`."""
 
     def __call__(
-        self, gradient: Array, state: OptState, params: Array, /, *, kl: Array, first: Array
+        self,
+        gradient: Array,
+        state: OptState,
+        params: Array,
+        /,
+        *,
+        kl: Array,
+        first: Array,
+        rate: Scalar,
     ) -> tuple[Array, OptState]:
         """(gradient [P], state, parameters [P]) -> (updates [P], state).
 
@@ -64,6 +71,7 @@ class OptimizerUpdate(Protocol):
             params: all parameters [P].
             kl: divergence from the policy that acted, before the step; [].
             first: True for a rollout's first gradient step, bool [].
+            rate: step size that will multiply the updates, [].
         """
         ...
 
@@ -93,7 +101,8 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
     if config.weight_decay:
         parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
     if config.learning_rate_schedule == "adaptive":
-        parts.append(adaptive_rate(config.target_kl))
+        limits = config.min_learning_rate, config.max_learning_rate
+        parts.append(adaptive_rate(config.target_kl, *limits))
     chain = optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
     return Optimizer(chain.init, chain.update, unravel)
 
@@ -198,13 +207,20 @@ def weight_decay(weight: float, mask: Array) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda flat: optax.EmptyState(), update)
 
 
-def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
+def adaptive_rate(
+    target_kl: float, low: float, high: float
+) -> optax.GradientTransformationExtraArgs:
     """A factor of the step size that holds the divergence of each gradient step near a target.
 
     Above twice the target the rate becomes slower, below half of it faster. Before a rollout's
     first step the policy is the one that acted: the divergence of 0 there carries no information
     about the rate, and does not increase it. As in Rudin et al. 2022,
-    https://arxiv.org/abs/2109.11978, appendix A.
+    https://arxiv.org/abs/2109.11978, appendix A, and in rsl_rl.
+
+    Args:
+        target_kl: the target.
+        low: smallest step size times factor. A step size of 0 stays 0.
+        high: largest.
     """
 
     def init(flat: Array) -> Array:
@@ -218,12 +234,14 @@ def adaptive_rate(target_kl: float) -> optax.GradientTransformationExtraArgs:
         *,
         kl: Array,
         first: Array,
+        rate: Scalar,
         **_: Any,
     ) -> tuple[Array, Array]:
         del flat
         too_small = (kl < target_kl / 2) & ~first
         change = jnp.where(kl > 2 * target_kl, SLOWER, jnp.where(too_small, FASTER, 1.0))
-        factor = jnp.clip(factor * change, *LIMITS)
+        size = jnp.where(rate > 0, rate, 1.0)
+        factor = jnp.clip(factor * change, low / size, high / size)
         return updates * factor, factor
 
     return optax.GradientTransformationExtraArgs(init, update)

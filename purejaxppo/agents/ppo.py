@@ -39,11 +39,25 @@ class Evaluation(NamedTuple):
 
 
 def ppo_loss(
-    evaluation: Evaluation, batch: Batch, hp: Hyperparams, *, objective: Objective
+    evaluation: Evaluation,
+    batch: Batch,
+    hp: Hyperparams,
+    *,
+    objective: Objective,
+    copies: int = 1,
 ) -> tuple[Array, Losses]:
     """Sum over valid rows of L = policy + vf_coef value - ent_coef entropy + ..., and its parts.
 
     Sums, not means: shards add theirs up and divide by the rows of all.
+
+    Args:
+        evaluation: outputs for the rows.
+        batch: the rows.
+        hp: hyperparameters.
+        objective: the policy's loss.
+        copies: the first of so many equal parts of the rows was acted on, and the others are made
+            from it, such as mirror images. The divergence and the clip fraction, `copies` times
+            their sums, are of the first part alone: no action was sampled for the others.
     """
     log_ratio = evaluation.log_prob - batch.log_prob
     policy = objective(log_ratio, batch.advantage, hp)
@@ -52,14 +66,14 @@ def ppo_loss(
     own = dict(evaluation.terms)
     for coef, term in zip(hp.term_coefs, own.values(), strict=True):
         total = total + coef * term
-    parts = (
-        policy,
-        value,
-        evaluation.entropy,
-        losses.approx_kl(log_ratio),
-        losses.clipfrac(log_ratio, hp.clip_eps),
+    loss, *sums = (
+        jnp.sum(x, where=batch.valid) for x in (total, policy, value, evaluation.entropy)
     )
-    loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, *parts))
+    acted, valid = (x[: len(x) // copies] for x in (log_ratio, batch.valid))
+    sums += [
+        copies * jnp.sum(x, where=valid)
+        for x in (losses.approx_kl(acted), losses.clipfrac(acted, hp.clip_eps))
+    ]
     terms = {name: jnp.sum(x, where=batch.valid) for name, x in own.items()}
     return loss, Losses._make([*sums, *[jnp.zeros(())] * 3, terms])  # those 3 are not known here
 
@@ -151,7 +165,12 @@ def gradient_step(
     gradient, parts, count = mean_gradient(loss, state.flat, rows, update.psum)
     gradient, norm = clip_norm(gradient, hp.max_grad_norm)
     change, opt_state = optimizer.update(
-        gradient, state.opt_state, state.flat, kl=parts.approx_kl, first=~state.moved
+        gradient,
+        state.opt_state,
+        state.flat,
+        kl=parts.approx_kl,
+        first=~state.moved,
+        rate=hp.learning_rate,
     )
     flat = update.project(state.flat - hp.learning_rate * change)
     stepped = Descent(flat, opt_state, jnp.ones_like(state.moved))

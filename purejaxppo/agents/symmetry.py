@@ -34,6 +34,8 @@ class Symmetry(NamedTuple):
     """The rows of a minibatch -> the rows of its gradient step."""
     penalty: Penalty
     """Further term of the loss."""
+    copies: int = 1
+    """Rows of a gradient step for each row of its minibatch, all original rows first."""
 
 
 class Mirror(NamedTuple):
@@ -180,5 +182,5 @@ def make(config: Config, spec: EnvSpaces, dist: Distribution) -> Symmetry:
         return Symmetry(unchanged, no_penalty)
     mirror = make_mirror(config, spec.observation, spec.action, dist)
     if config.ppo.symmetry == "augment":
-        return Symmetry(doubled(mirror), no_penalty)
+        return Symmetry(doubled(mirror), no_penalty, copies=2)
     return Symmetry(unchanged, asymmetry(mirror))

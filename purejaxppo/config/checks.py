@@ -129,6 +129,11 @@ def check_singles(config: "Config") -> None:
             f"network.min_std = {config.network.min_std} is above "
             f"network.max_std = {config.network.max_std}"
         )
+    if config.ppo.min_learning_rate > config.ppo.max_learning_rate:
+        raise ValueError(
+            f"ppo.min_learning_rate = {config.ppo.min_learning_rate} is above "
+            f"ppo.max_learning_rate = {config.ppo.max_learning_rate}"
+        )
     if not config.network.min_std <= config.network.init_std <= config.network.max_std:
         raise ValueError(
             f"network.init_std = {config.network.init_std} is not between network.min_std = "

@@ -1,4 +1,4 @@
-"""Names that settings had in version 0.1 or have in other libraries: answered with ours."""
+"""Names that settings had in earlier versions or have in other libraries: answered with ours."""
 
 from collections.abc import Container, Mapping
 from typing import Any
@@ -75,7 +75,7 @@ def check_names(data: Mapping[str, Any]) -> None:
 
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies the nested config of a saved run, with the keys of version 0.1 replaced.
+    """Copies the nested config of a saved run, with the settings of earlier versions replaced.
 
     Runs up to version 0.2 keep their preprocessing of observations.
 
@@ -91,6 +91,10 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
                 "version 0.1 only: use that version for this run"
             )
         ppo["learning_rate_schedule"] = "adaptive"
+    if ppo.get("learning_rate_schedule") == "adaptive" and ppo.get("learning_rate"):
+        # Version 0.2 limited the rate to these multiples of the one that it began with.
+        ppo.setdefault("min_learning_rate", ppo["learning_rate"] / 100)
+        ppo.setdefault("max_learning_rate", ppo["learning_rate"] * 100)
     if "rollout_start" in ppo:
         ppo["reset_each_rollout"] = ppo.pop("rollout_start") == "reset"
     for old, name in RENAMED.items():

@@ -233,8 +233,13 @@ class PPOConfig(Section):
     learning_rate_schedule: RateSchedule = setting("linear", own=True)
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
     goes down to a tenth at the half and a hundredth at three quarters. adaptive: at every gradient
-    step slower or faster, so that the divergence stays near target_kl (Rudin et al. 2022).
+    step slower or faster, so that the divergence stays near target_kl (Rudin et al. 2022), from
+    min_learning_rate to max_learning_rate.
     Your own: a function from progress, 0 to 1, to the factor."""
+    min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
+    """Smallest rate under the adaptive schedule."""
+    max_learning_rate: float = setting(1e-2, above=0, needs="ppo.learning_rate_schedule = adaptive")
+    """Largest rate under the adaptive schedule."""
     learning_rate_warmup: float = setting(0.0, low=0, high=1)
     """Part of the run in which the rate rises to its schedule, from the first update's share on."""
     optimizer: (

@@ -20,7 +20,7 @@ def params(key):
     return {"b": jax.random.normal(keys[0], (5,)), "w": jax.random.normal(keys[1], (4, 5))}
 
 
-def step(params, gradient, steps=2, kl=0.0, first=False, **config):
+def step(params, gradient, steps=2, kl=0.0, first=False, rate=1e-3, **config):
     """What an optimiser of ours makes of gradients as trees."""
     config = PPOConfig(**config)
     flat, _ = optimizers.flatten(params)
@@ -28,7 +28,12 @@ def step(params, gradient, steps=2, kl=0.0, first=False, **config):
     state = optimizer.init(flat)
     for _ in range(steps):
         updates, state = optimizer.update(
-            optimizers.flatten(gradient)[0], state, flat, kl=kl, first=jnp.asarray(first)
+            optimizers.flatten(gradient)[0],
+            state,
+            flat,
+            kl=kl,
+            first=jnp.asarray(first),
+            rate=jnp.float32(rate),
         )
     return optimizer.unravel(updates)
 
@@ -93,6 +98,28 @@ def test_a_rollouts_first_step_makes_the_rate_no_faster_but_may_make_it_slower(p
     for kl, factor in [(0.0, 1.0), (0.05, 1.5**-2)]:  # of an older policy it need not be 0
         adapted = step(params, gradient, kl=kl, first=True, **settings)
         np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kl", "rate", "limits", "factor"),
+    [
+        (0.001, 8e-3, {}, 1e-2 / 8e-3),  # 1.5 x 8e-3 is above 1e-2
+        (0.001, 2e-3, {}, 1.5**2),
+        (0.05, 1.2e-5, {}, 1e-5 / 1.2e-5),  # 1.2e-5 / 1.5 is below 1e-5
+        (0.05, 1e-3, {"min_learning_rate": 9e-4}, 0.9),
+        (0.001, 1e-3, {"max_learning_rate": 2e-3}, 2.0),
+        (0.02, 1.0, {}, 1e-2),  # a rate outside the limits starts at the nearest
+    ],
+)
+def test_adaptive_rate_stays_within_its_limits(params, kl, rate, limits, factor):
+    settings = {"optimizer": "sgd", "learning_rate_schedule": "adaptive", "target_kl": 0.02}
+    adapted = step(params, params, kl=kl, rate=rate, **settings, **limits)
+    np.testing.assert_allclose(adapted["w"], factor * np.asarray(params["w"]), rtol=1e-5)
+
+
+def test_rate_of_zero_stays_zero(params):
+    adapted = step(params, params, kl=0.001, rate=0.0, learning_rate_schedule="adaptive")
+    np.testing.assert_array_equal(0.0 * adapted["w"], jnp.zeros_like(params["w"]))
 
 
 def test_no_epoch_follows_one_that_went_too_far():

@@ -152,6 +152,25 @@ def test_the_loss_and_its_parts_by_hand(three_rows):
     np.testing.assert_allclose(total, -1.4 + 0.5 * 2.125 - 0.1 * 3.0, rtol=1e-6)
 
 
+@pytest.mark.toy
+def test_divergence_and_clip_fraction_are_of_the_original_rows(three_rows):
+    evaluation, batch = three_rows
+    image = evaluation._replace(log_prob=evaluation.log_prob - 3.0)
+    doubled = [
+        jax.tree.map(lambda x, y: jnp.concatenate([x, y]), *pair)
+        for pair in ((evaluation._replace(penalty=()), image._replace(penalty=())), (batch, batch))
+    ]
+    doubled[0] = doubled[0]._replace(penalty=0.0)
+    hp = hyperparams(PPOConfig(clip_eps=0.2))
+    _, parts = ppo.ppo_loss(*doubled, hp, objective=objectives.OBJECTIVES["clip"], copies=2)
+    # Of two original rows one has ratio 2, the other 1. Divided by all four rows these are means.
+    np.testing.assert_allclose(parts.approx_kl / 4, (1 - np.log(2)) / 2, rtol=1e-5)
+    np.testing.assert_allclose(parts.clipfrac / 4, 1 / 2)
+    # The policy's loss is of both: ratios 2 e^-3 and e^-3 of the images, times -2 and 1.
+    expected = -1.4 - 2 * 2 * np.exp(-3) + 0.8
+    np.testing.assert_allclose(parts.policy_loss, expected, rtol=1e-5)
+
+
 @pytest.fixture
 def line():
     """A one-parameter 'network' whose value is w x, with a batch of 4 x 2 rows."""
@@ -301,7 +320,7 @@ def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
 def test_the_adaptive_rate_stays_where_the_policy_does(line, key):
     """The line's divergence is 0 throughout: only steps after a rollout's first make it faster."""
     for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
-        sizes = {"num_epochs": epochs, "num_minibatches": minibatches}
+        sizes = {"num_epochs": epochs, "num_minibatches": minibatches, "max_learning_rate": 1.0}
         _, opt_state, _ = improve(line, key, learning_rate_schedule="adaptive", **sizes)
         rate = optimizers.measure(PPOConfig(learning_rate_schedule="adaptive"), opt_state)[
             optimizers.RATE_FACTOR

@@ -81,7 +81,10 @@ def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
     parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
     plain = make_parts(make_config(env=CARTPOLE, ppo=PLAIN))
     agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
-    got, _ = jax.jit(lambda: step(parts, agent, rollout, batch, hp, key))()
+    got, losses = jax.jit(lambda: step(parts, agent, rollout, batch, hp, key))()
+    # Before the first step the policy is the one that acted, on the rows that it acted on.
+    np.testing.assert_allclose(losses.approx_kl, 0.0, atol=1e-7)
+    assert losses.clipfrac == 0
 
     # By hand, and by an update without mirrors: raw observations are negated, then normalised.
     rows = rollout.transitions

@@ -45,6 +45,10 @@ WRONG = [
     (["--logging.log_file", "../x.log"], "'../x.log' lies outside of the run's folder"),
     (["--network.hidden", "0"], "network.hidden = [0]: each must be from 1 to 65536"),
     (["--network.min_std", "20"], "network.min_std = 20.0 is above network.max_std = 10.0"),
+    (
+        ["--ppo.min_learning_rate", "0.1"],
+        "ppo.min_learning_rate = 0.1 is above ppo.max_learning_rate = 0.01",
+    ),
     # products that cannot be
     (
         ["--env.num_envs", "5", "--ppo.rollout_length", "5"],

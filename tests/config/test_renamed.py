@@ -68,6 +68,16 @@ def test_a_config_of_today_is_not_changed_by_an_upgrade():
     }
 
 
+def test_adaptive_run_of_0_2_keeps_the_limits_of_its_rate():
+    old = {"ppo": {"learning_rate_schedule": "adaptive", "learning_rate": 0.002}}
+    limits = {"min_learning_rate": 0.00002, "max_learning_rate": 0.2}
+    upgraded = upgrade(old)["ppo"]
+    assert upgraded == old["ppo"] | {key: pytest.approx(x) for key, x in limits.items()}
+    limits = {"min_learning_rate": 0.001, "max_learning_rate": 0.1}
+    assert upgrade({"ppo": old["ppo"] | limits}) == {"ppo": old["ppo"] | limits}
+    assert upgrade({"ppo": {"learning_rate": 0.1}}) == {"ppo": {"learning_rate": 0.1}}
+
+
 def test_a_rate_that_was_scheduled_and_adapted_needs_the_version_that_had_it(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("ppo: {kl_rate: true, learning_rate_schedule: linear}")
