@@ -44,10 +44,6 @@ CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
 HIDDEN = "--env.obs_indices 0 1"
 BREAKOUT = "minatar_breakout.yaml"
 """Far from its most after a million steps: what CartPole, where all come near 500, cannot show."""
-RATES = (
-    "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule constant --ppo.num_epochs 20 "
-    "--ppo.ent_coef 0"
-)
 STUDIES = {
     "velocities hidden": Study(
         "cartpole_hidden.yaml",
@@ -156,14 +152,23 @@ STUDIES = {
         {name: f"--ppo.objective {name}" for name in ("clip", "dual_clip", "spo", "kl", "clip_kl")},
     ),
     "divergence": Study(
-        "cartpole.yaml",
-        150_000,
-        RATES,
+        "pendulum.yaml",
+        100_000,
+        PENDULUM,
         {
-            "free": "",
-            "early_stop_kl": "--ppo.early_stop_kl",
-            "adaptive": "--ppo.learning_rate_schedule adaptive",
-            "early_stop_kl, adaptive": "--ppo.early_stop_kl --ppo.learning_rate_schedule adaptive",
+            f"{name}, rate {rate}": f"--ppo.learning_rate {rate} {flags}"
+            for rate in ("1e-3", "1e-2")
+            for name, flags in (
+                ("constant", "--ppo.learning_rate_schedule constant"),
+                ("early_stop_kl", "--ppo.learning_rate_schedule constant --ppo.early_stop_kl"),
+                ("adaptive", "--ppo.learning_rate_schedule adaptive"),
+            )
+        }
+        | {
+            "adaptive, limits of 0.2, rate 1e-2": (
+                "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule adaptive "
+                "--ppo.min_learning_rate 1e-4 --ppo.max_learning_rate 1"
+            ),
         },
     ),
     "schedule": Study(
