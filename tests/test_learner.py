@@ -468,7 +468,7 @@ def test_metrics_say_what_critic_and_rate_report(make_config):
     assert metrics.extras[critics.CLIPPED] == 0
     assert metrics.extras[optimizers.RATE_FACTOR] == state.opt_state[-1] != 1
     batch = ppo.Batch(*[None] * len(ppo.Batch._fields))._replace(
-        target=jnp.array([1e6, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
+        target=jnp.array([1e7, 3.0, -1e9, 1e9]), valid=jnp.array([True, True, True, False])
     )
     shares = diagnostics.mean_of_targets(parts.critic.figures, batch, lambda x: x)
     np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)

@@ -4,7 +4,9 @@ A `Critic` is pure functions of outputs [..., K]. `ValueStats`, the statistics o
 so far, are updated before an update's gradient steps, and only critics that need them use them.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents import losses, normalize
+from purejaxppo.agents.optimizers import OWN_ENTRIES
 from purejaxppo.aliases import Array, Params, Reduce
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
 
 BINS = 101
 """Bins of the distributional critic."""
-LIMIT = 12.0
-"""Centres of its outermost bins, ±LIMIT in symlog units: values up to e^12 - 1, about 160,000."""
+LIMITS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Ranges of its bins, ±limit in symlog units: values up to 1.7, 6.4, 54, 2,980 and 8.9 million."""
 SMOOTHING = 0.75
 """Standard deviation of its target histogram in bins, as Farebrother et al. recommend."""
 CLIPPED = "losses/clipped_targets"
@@ -99,56 +102,108 @@ def symlog_critic() -> Critic:
     return Critic(1, lambda outputs, stats: symexp(outputs[..., 0]), loss, keep)
 
 
-def hl_gauss() -> Critic:
-    """A histogram over symlog values, and the cross-entropy to the target's, a narrow Gaussian.
+def hl_gauss(limits: Sequence[float]) -> Critic:
+    """A histogram over symlog values, and the cross-entropy to the target's, which is smooth.
 
     Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
     that are equally wide in symlog units. The value is the mean of the bins' values, as in
-    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning", and so the
-    mean of the returns: the bins' values, from `decode`, are such that the histogram of a target at
-    a bin's centre has the target as its mean; for targets in between the mean is exact to 0.003
-    near 0 and to 1.3 % elsewhere. Targets beyond the outermost bins count as these.
+    Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning". The value of
+    a target's histogram is the target (`histogram`), so that the value with the least loss is the
+    mean of the returns. Targets beyond the outermost bins count as these.
+
+    The bins have the first range that holds all targets so far. When the range grows, the last
+    layer is rearranged: each new bin has the logit of the old bin at its centre. Bins beyond the
+    old range begin with almost no mass. The values stay almost the same.
 
     Its layer's initial weights are 0, and bins of opposite sign are subtracted before they are
     weighted, so that their common part does not add up to a large value.
+
+    Args:
+        limits: ranges of the bins in symlog units, each twice the one before.
     """
+    ends = jnp.asarray(limits[:-1], jnp.float32)
+    centres, values = (jnp.asarray(x, jnp.float32) for x in bins(limits))
+
+    def level(stats: ValueStats) -> Array:
+        return jnp.sum(symlog(jnp.maximum(stats.high, -stats.low)) > ends)
 
     def loss(
         outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
     ) -> Array:
-        del old_value, stats, hp
-        goal = histogram(jnp.clip(symlog(target), -LIMIT, LIMIT))
+        del old_value, hp
+        goal = histogram(target, centres[level(stats)])
         return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
 
     def value(outputs: Array, stats: ValueStats) -> Array:
-        del stats
         mass = jax.nn.softmax(outputs)
-        return jnp.sum((mass - mass[..., ::-1]) * (0.5 * decoded), axis=-1)
+        return jnp.sum((mass - mass[..., ::-1]) * (0.5 * values[level(stats)]), axis=-1)
 
-    decoded = jnp.asarray(decode(), jnp.float32)
-    figures = {CLIPPED: lambda target: jnp.abs(symlog(target)) > LIMIT}
-    return Critic(BINS, value, loss, keep, gain=0.0, figures=figures)
+    def preserve(params: Params, old: ValueStats, new: ValueStats) -> Params:
+        middle, ratio = BINS // 2, 2 ** (level(new) - level(old))
+        place = ratio * (jnp.arange(BINS) - middle)
+        column = jnp.clip(place, -middle, middle) + middle
+        beyond = jnp.maximum(jnp.abs(place) - middle, 0) / ratio
+        # Without targets so far nothing is learned, and all bins stay equal.
+        less = jnp.where(old.low <= old.high, jnp.minimum(2.0 * beyond, 16.0), 0.0)
+        return change_head(params, lambda kernel: kernel[:, column], lambda x: x[column] - less)
+
+    figures = {CLIPPED: lambda target: jnp.abs(symlog(target)) > limits[-1]}
+    if len(limits) == 1:
+        return Critic(BINS, value, loss, keep, gain=0.0, figures=figures)
+    return Critic(BINS, value, loss, preserve, gain=0.0, figures=figures, track=observe)
 
 
-def histogram(x: Array) -> Array:
-    """The mass in each bin of a Gaussian around x, truncated to the bins; [*B] -> [*B, K]."""
-    width = 2 * LIMIT / (BINS - 1)
-    edges = np.linspace(-LIMIT - width / 2, LIMIT + width / 2, BINS + 1)
-    z = (jnp.asarray(edges, jnp.float32) - x[..., None]) / (SMOOTHING * width)
-    mass = jnp.diff(jax.scipy.special.ndtr(z), axis=-1)
-    return mass / jnp.sum(mass, axis=-1, keepdims=True)
+def change_head(
+    params: Params, kernel: Callable[[Array], Array], bias: Callable[[Array], Array]
+) -> Params:
+    """Parameters with changed kernels [F, K] and biases [K] of the critics' last layers.
 
-
-def decode() -> np.ndarray:
-    """The bins' values, [K]: such that the histogram of a bin's centre has symexp(centre) as mean.
-
-    They are near symexp of the centres, but not equal: a Gaussian around the symlog of a large
-    number has a mean that is larger by a factor.
+    With several policies each has a critic.
     """
-    centres = np.linspace(-LIMIT, LIMIT, BINS)
-    with jax.ensure_compile_time_eval():
-        masses = np.asarray(histogram(jnp.asarray(centres, jnp.float32)), np.float64)
-    return np.linalg.solve(masses, np.sign(centres) * np.expm1(np.abs(centres)))
+    if "critic" in params and "kernel" in params["critic"]:
+        head = params["critic"]
+        return {
+            **params,
+            "critic": {"kernel": kernel(head["kernel"]), "bias": bias(head["bias"])},
+        }
+    return {
+        name: part if name in OWN_ENTRIES else change_head(part, kernel, bias)
+        for name, part in params.items()
+    }
+
+
+def smoothing() -> np.ndarray:
+    """The mass in each bin of a narrow Gaussian around each bin's centre, [K, K], float64."""
+    edges = np.arange(BINS + 1) - 0.5
+    z = (edges - np.arange(BINS)[:, None]) / SMOOTHING
+    mass = np.diff(np.vectorize(math.erf)(z / math.sqrt(2)), axis=-1)
+    normalized: np.ndarray = mass / mass.sum(axis=-1, keepdims=True)
+    return normalized
+
+
+def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(values at the bins' centres, values that decode histograms) for each range, [L, K] each.
+
+    The latter are near the former, and such that the Gaussian around a centre has the value there
+    as its mean: a Gaussian around the symlog of a large number has a mean that is larger.
+    """
+    places = np.outer(limits, np.linspace(-1.0, 1.0, BINS))
+    centres = np.sign(places) * np.expm1(np.abs(places))
+    return centres, np.linalg.solve(smoothing(), centres.T).T
+
+
+def histogram(target: Array, centres: Array) -> Array:
+    """A smooth histogram with the target as its mean; [*B] -> [*B, K].
+
+    The target is between two centres: the histogram is the mean of the Gaussians around these,
+    weighted so that the mean of the centres' values [K] is the target.
+    """
+    target = jnp.clip(target, centres[0], centres[-1])
+    left = jnp.clip(jnp.searchsorted(centres, target, side="right") - 1, 0, BINS - 2)
+    low, high = centres[left], centres[left + 1]
+    weight = ((target - low) / (high - low))[..., None]
+    mass = jnp.asarray(smoothing(), jnp.float32)
+    return (1.0 - weight) * mass[left] + weight * mass[left + 1]
 
 
 def popart() -> Critic:
@@ -207,7 +262,12 @@ def make(config: PPOConfig) -> Critic:
     if config.critic == "scalar":
         critic = scalar(config.value_clipping)
     else:
-        kinds = {"symlog": symlog_critic, "hl_gauss": hl_gauss, "popart": popart}
+        limit = config.value_limit
+        kinds: dict[str, Callable[[], Critic]] = {
+            "symlog": symlog_critic,
+            "hl_gauss": partial(hl_gauss, (math.log1p(limit),) if limit else LIMITS),
+            "popart": popart,
+        }
         critic = kinds[config.critic]()
     if config.clip_bootstrap == "fixed":
         limit = config.bootstrap_limit

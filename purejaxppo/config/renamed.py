@@ -1,5 +1,6 @@
 """Names that settings had in earlier versions or have in other libraries: answered with ours."""
 
+import math
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -95,6 +96,8 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
         # Version 0.2 limited the rate to these multiples of the one that it began with.
         ppo.setdefault("min_learning_rate", ppo["learning_rate"] / 100)
         ppo.setdefault("max_learning_rate", ppo["learning_rate"] * 100)
+    if ppo.get("critic") == "hl_gauss":
+        ppo.setdefault("value_limit", math.expm1(12))  # the range of the bins in version 0.2
     if "rollout_start" in ppo:
         ppo["reset_each_rollout"] = ppo.pop("rollout_start") == "reset"
     for old, name in RENAMED.items():

@@ -291,9 +291,12 @@ class PPOConfig(Section):
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
     """Output of the critic: the value; its symlog (Hafner et al. 2023), whose mean is not that
-    of returns that vary; a histogram over symlog values up to 160,000 (Farebrother et al. 2024),
-    whose mean is; the value in standard deviations of the targets so far (van Hasselt et al.
+    of returns that vary; a histogram over symlog values (Farebrother et al. 2024), whose mean
+    is; the value in standard deviations of the targets so far (van Hasselt et al.
     2016)."""
+    value_limit: float = setting(0.0, low=0, needs="ppo.critic = hl_gauss")
+    """Largest magnitude of a value that the bins of hl_gauss hold; 0: of all value targets so far,
+    rounded up to 1.7, 6.4, 54, 2,980 or 8.9 million."""
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
     """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
     value targets so far."""

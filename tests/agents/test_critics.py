@@ -50,37 +50,96 @@ def test_the_symlog_critic_by_hand():
     np.testing.assert_allclose(critic.loss(outputs, None, target, NEW, hp()), [0.5, 0.0], atol=1e-6)
 
 
-@pytest.mark.parametrize("target", [-3000.0, -1.0, 0.0, 0.3, 20.0, 500.0])
-def test_the_histogram_with_the_least_loss_has_the_targets_value(target):
-    """The cross-entropy is convex, and its gradient is 0 at the target's own histogram."""
-    critic = critics.make(PPOConfig(critic="hl_gauss"))
-    width = 2 * critics.LIMIT / (critics.BINS - 1)
-    edges = np.linspace(-critics.LIMIT - width / 2, critics.LIMIT + width / 2, critics.BINS + 1)
-    centre = np.sign(target) * np.log1p(abs(target))
-    mass = np.diff(scipy.stats.norm.cdf(edges, centre, 0.75 * width))
-    outputs = jnp.asarray(np.log(mass + 1e-12), jnp.float32)[None]
-
-    def loss(outputs):
-        return critic.loss(outputs, None, jnp.array([target]), NEW, hp())[0]
-
-    np.testing.assert_allclose(jax.grad(loss)(outputs), 0.0, atol=1e-5)
-    assert loss(outputs + jax.random.normal(jax.random.key(0), outputs.shape)) > loss(outputs)
-    np.testing.assert_allclose(critic.value(outputs, NEW)[0], target, rtol=2e-3, atol=3e-3)
+def seen(low, high):
+    """Statistics after targets of this range."""
+    return NEW._replace(low=jnp.float32(low), high=jnp.float32(high))
 
 
-def best_histogram(target):
-    """Outputs [K] with the least mean loss over targets [B]: the mean of their histograms."""
-    x = jnp.clip(critics.symlog(jnp.asarray(target)), -critics.LIMIT, critics.LIMIT)
-    return jnp.log(jnp.mean(critics.histogram(x), axis=0) + 1e-12)
+HL_GAUSS = {
+    "all targets": (PPOConfig(critic="hl_gauss"), seen(-60_000.0, 60_000.0)),
+    "given": (PPOConfig(critic="hl_gauss", value_limit=60_000.0), NEW),
+}
+
+
+def mean_histogram(targets, settings, stats):
+    """The mean of targets' histograms, found from the gradient of the loss at equal outputs."""
+    critic, targets = critics.make(settings), jnp.array(targets, jnp.float32)
+    gradient = jax.grad(lambda x: critic.loss(x, None, targets, stats, hp()).mean())
+    return 1 / critics.BINS - gradient(jnp.zeros((len(targets), critics.BINS))).sum(axis=0)
+
+
+@pytest.mark.parametrize("case", HL_GAUSS)
+@pytest.mark.parametrize("target", [-59_999.0, -3000.0, -1.0, 0.0, 0.3, 20.0, 512.3, 60_000.0])
+def test_value_of_a_targets_histogram_is_the_target(target, case):
+    mass = mean_histogram([target], *HL_GAUSS[case])
+    assert mass.min() > -1e-6
+    critic = critics.make(HL_GAUSS[case][0])
+    value = critic.value(jnp.log(jnp.maximum(mass, 1e-12)), HL_GAUSS[case][1])
+    np.testing.assert_allclose(value, target, rtol=2e-3, atol=2e-2)
+    # Most of it is in the target's four bins: a Gaussian of 0.75 bins around two centres.
+    assert np.sort(mass)[-4:].sum() > 0.9
 
 
 @pytest.mark.parametrize(
     "returns", [[0.0, 200.0], [-3.0, 0.0, 0.0, 9.0], [0.0] * 99 + [1e4], [-5e4, 1e4]]
 )
-def test_the_histograms_value_is_the_mean_of_returns_that_vary(returns):
+def test_histograms_value_is_the_mean_of_returns_that_vary(returns):
+    stats = seen(min(returns), max(returns))
     critic = critics.make(PPOConfig(critic="hl_gauss"))
-    value = critic.value(best_histogram(returns), NEW)
-    np.testing.assert_allclose(value, np.mean(returns), rtol=5e-3, atol=3e-3)
+    mean = mean_histogram(returns, PPOConfig(critic="hl_gauss"), stats)
+    value = critic.value(jnp.log(jnp.maximum(mean, 1e-12)), stats)
+    np.testing.assert_allclose(value, np.mean(returns), rtol=1e-3, atol=2e-2)
+
+
+def test_centres_and_histogram_by_hand():
+    """Bins of ±1 in symlog units: 0.02 apart. Halfway between two values, half of each Gaussian."""
+    (centres,), (values,) = critics.bins([1.0])
+    np.testing.assert_allclose(centres[[0, 50, 51, 100]], [1 - np.e, 0, np.expm1(0.02), np.e - 1])
+    target = jnp.float32((centres[60] + centres[61]) / 2)
+    mass = critics.histogram(target, jnp.asarray(centres, jnp.float32))
+    edges = np.arange(102) - 0.5
+    expected = np.diff(
+        [scipy.stats.norm.cdf(edges, centre, 0.75) for centre in (60, 61)], axis=1
+    ).mean(axis=0)
+    np.testing.assert_allclose(mass, expected, atol=1e-4)
+    np.testing.assert_allclose(values @ np.asarray(mass), target, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limit"),
+    [(-1.7, 0.5, 1), (0.0, 1.8, 2), (-6.3, 0.0, 2), (-6.4, 0, 4), (0, 54, 8), (0, 3000, 16)],
+)
+def test_bins_have_the_first_range_that_holds_all_targets(low, high, limit):
+    critic = critics.make(PPOConfig(critic="hl_gauss"))
+    last = critic.value(jnp.zeros(critics.BINS).at[-1].set(100.0), seen(low, high))
+    # The last bin decodes to a little more than its centre: half a Gaussian lies below that.
+    assert np.expm1(limit) < last < np.expm1(limit * 1.02)
+
+
+def test_values_stay_almost_the_same_when_the_range_grows(key):
+    critic, old = critics.make(PPOConfig(critic="hl_gauss")), seen(-50.0, 50.0)
+    target = jax.random.uniform(key, (40,), minval=-40.0, maxval=40.0)
+    centres = jnp.asarray(critics.bins(critics.LIMITS)[0][2], jnp.float32)
+    kernel = jnp.log(critics.histogram(target, centres) + 1e-6)  # of features that are one-hot
+    params = {"one": {"critic": {"kernel": kernel, "bias": jnp.full(critics.BINS, 0.3)}, "x": 1}}
+
+    def values(params, stats):
+        head = params["one"]["critic"]
+        return critic.value(head["kernel"] + head["bias"], stats)
+
+    before = values(params, old)
+    np.testing.assert_allclose(before, target, atol=0.1)
+    for high, tolerance in ((53.0, 0.0), (60.0, 0.5), (1e4, 5.0)):
+        moved = critic.preserve(params, old, seen(-50.0, high))
+        np.testing.assert_allclose(values(moved, seen(-50.0, high)), before, atol=tolerance)
+        assert moved["one"]["x"] == 1
+    assert np.abs(values(params, seen(-50.0, 60.0)) - before).max() > 100  # if nothing had moved
+
+
+def test_first_targets_leave_all_bins_equal():
+    critic, params = critics.make(PPOConfig(critic="hl_gauss")), {"kernel": jnp.zeros((3, 101))}
+    moved = critic.preserve({"critic": params | {"bias": jnp.zeros(101)}}, NEW, seen(0.0, 1e3))
+    np.testing.assert_array_equal(moved["critic"]["bias"], 0.0)
 
 
 def test_the_symlog_critics_value_is_not_the_mean_as_the_docs_say():
@@ -97,14 +156,15 @@ def test_the_symlog_critics_value_is_not_the_mean_as_the_docs_say():
 
 
 def test_targets_beyond_the_histogram_count_as_its_ends_and_are_counted():
-    critic = critics.make(PPOConfig(critic="hl_gauss"))
-    end = float(np.expm1(critics.LIMIT))
     outputs = jax.random.normal(jax.random.key(0), (3, critics.BINS))
-    beyond = critic.loss(outputs, None, jnp.array([1e9, -1e20, 3.0]), NEW, hp())
-    ends = critic.loss(outputs, None, jnp.array([end, -end, 3.0]), NEW, hp())
-    np.testing.assert_allclose(beyond, ends, rtol=1e-4)
-    clipped = critic.figures[critics.CLIPPED]
-    np.testing.assert_array_equal(clipped(jnp.array([1e9, -1e20, 3.0, -1e5])), [1, 1, 0, 0])
+    for limit, end in ((0.0, np.expm1(16)), (300.0, 300.0)):
+        critic, stats = critics.make(PPOConfig(critic="hl_gauss", value_limit=limit)), seen(0, 1e9)
+        beyond = critic.loss(outputs, None, jnp.array([1e9, -1e20, 3.0]), stats, hp())
+        ends = critic.loss(outputs, None, jnp.array([end, -end, 3.0]), stats, hp())
+        np.testing.assert_allclose(beyond, ends, rtol=1e-4)
+        clipped = critic.figures[critics.CLIPPED]
+        targets = jnp.array([1e9, -1e20, 3.0, -0.99 * end])
+        np.testing.assert_array_equal(clipped(targets), [1, 1, 0, 0])
     assert not critics.make(PPOConfig()).figures
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from purejaxppo.commands.evaluate import main as evaluate
 from purejaxppo.commands.train import main as train
-from purejaxppo.config.files import flatten, from_dict, load_config
+from purejaxppo.config.files import flatten, from_dict, load_config, to_yaml
 from purejaxppo.config.renamed import RENAMED, RENAMED_FLAGS, upgrade
 from purejaxppo.config.schema import Config
 from purejaxppo.sweep.__main__ import main as sweep
@@ -76,6 +76,17 @@ def test_adaptive_run_of_0_2_keeps_the_limits_of_its_rate():
     limits = {"min_learning_rate": 0.001, "max_learning_rate": 0.1}
     assert upgrade({"ppo": old["ppo"] | limits}) == {"ppo": old["ppo"] | limits}
     assert upgrade({"ppo": {"learning_rate": 0.1}}) == {"ppo": {"learning_rate": 0.1}}
+
+
+def test_histograms_of_a_run_of_0_2_keep_their_range(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("ppo: {critic: hl_gauss}")
+    saved = load_config(path, saved=True)
+    assert saved.ppo.value_limit == pytest.approx(162_754, abs=1)
+    assert load_config(path).ppo.value_limit == 0
+    path.write_text(to_yaml(saved.replace(**{"ppo.value_limit": 0.0})))
+    assert load_config(path, saved=True).ppo.value_limit == 0
+    assert upgrade({"ppo": {"critic": "scalar"}}) == {"ppo": {"critic": "scalar"}}
 
 
 def test_a_rate_that_was_scheduled_and_adapted_needs_the_version_that_had_it(tmp_path):
