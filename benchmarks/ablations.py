@@ -44,6 +44,7 @@ CHAIN = "--env.options memory_length 40 --eval.num_episodes 128"
 HIDDEN = "--env.obs_indices 0 1"
 BREAKOUT = "minatar_breakout.yaml"
 """Far from its most after a million steps: what CartPole, where all come near 500, cannot show."""
+BINS_OF_0_2 = {"hl_gauss, bins of 0.2": "--ppo.critic hl_gauss --ppo.value_limit 162754"}
 STUDIES = {
     "velocities hidden": Study(
         "cartpole_hidden.yaml",
@@ -101,7 +102,14 @@ STUDIES = {
         "pendulum.yaml",
         200_000,
         f"{PENDULUM} --ppo.no_normalize_reward --ppo.max_grad_norm 0",
-        {name: f"--ppo.critic {name}" for name in ("scalar", "symlog", "hl_gauss", "popart")},
+        {name: f"--ppo.critic {name}" for name in ("scalar", "symlog", "hl_gauss", "popart")}
+        | BINS_OF_0_2,
+    ),
+    "critic of small returns": Study(
+        "pendulum.yaml",
+        100_000,
+        PENDULUM,
+        {name: f"--ppo.critic {name}" for name in ("scalar", "hl_gauss")} | BINS_OF_0_2,
     ),
     "bootstrapped values": Study(
         "pendulum.yaml",
