@@ -108,8 +108,8 @@ def test_no_start_is_computed_inside_a_step_where_that_is_dear(name, key):
     pytest.importorskip(name.partition("/")[0])
     steps = {}
     for reset in ("every_step", "auto"):
-        env = registry.make(EnvConfig(name, num_envs=12, reset=reset), 12)
-        state, action = jax.eval_shape(env.reset, key)[0], jnp.zeros(12, jnp.int32)
+        env = registry.make(EnvConfig(name, num_envs=48, reset=reset), 48)
+        state, action = jax.eval_shape(env.reset, key)[0], jnp.zeros(48, jnp.int32)
         steps[reset] = flops(env.step, state, action)
     # The rest is how starts are found that were drawn before.
     assert steps["every_step"] - steps["auto"] > 0.5 * flops(env.reset, key)
