@@ -441,7 +441,7 @@ def test_every_kind_of_action_is_learned(actions, path, tmp_path):
     Both pay 8 at most where only one is learned.
     """
     arguments = f"--agents 4 --actions {actions} --period 5 --stagger 3"
-    done = run(path, tmp_path, arguments, slots=4, length=64, steps=16_000)
+    done = run(path, tmp_path, arguments, slots=4, length=64, steps=12_000)
     returns = done.metrics["charts/episodic_return"]
     least = {"discrete": 4.5, "continuous": 3.0, "hybrid": 8.5}[actions]
     assert returns[-3:].mean() > least, returns
