@@ -208,7 +208,7 @@ class PopulationPrograms(Programs):
     def _with_population(self, state: TrainState) -> PopulationState:
         size = len(self.members)
         population = Population(
-            hp=self.hp,
+            hp=jax.tree.map(jnp.copy, self.hp),  # the state is donated, and self.hp is read again
             return_sum=jnp.zeros(size),
             episodes=jnp.zeros(size, jnp.int32),
             diverged=jnp.zeros(size, jnp.int32),

@@ -330,6 +330,13 @@ def test_training_returns_count_from_the_row_after_the_copy():
     assert value(since_last_copy(rows[:1]), "mean") == 50.0
 
 
+def test_a_populations_state_shares_no_array_with_what_is_read_after_it_is_donated(make_config):
+    programs = population(make_config, (1e-3, 1e-2), 1)
+    state, read = programs.init().population.hp, programs.hp
+    for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(read), strict=True):
+        assert one.unsafe_buffer_pointer() != other.unsafe_buffer_pointer()
+
+
 @pytest.mark.full
 def test_between_selections_members_train_as_they_would_alone(make_config):
     rates = (1e-3, 1e-2)
