@@ -47,7 +47,7 @@ def sweep(command: Command) -> int:
     """Trains the settings of `command` and reports them; returns the exit code."""
     config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
     config = placed(config)
-    if command.search_space:
+    if Path(command.search_space).is_file():
         place = str(Path(command.search_space).absolute())
         command = dataclasses.replace(command, search_space=place)
     named = Path(config.run_dir or f"runs/{base_name(command.config, config)}-sweep")

@@ -139,9 +139,9 @@ def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
         out, err = process.communicate(timeout=100)
         assert process.returncode == 2, err
         assert re.fullmatch(
-            r"error: run/\S+ cannot be written \(no space left on device\)\. (Saved at \S+ steps in"
-            r" run|The checkpoint at \S+ steps in run is intact)\. Fix the cause, then run the"
-            r" same command to resume\.\n",
+            r"error: \S*/run/\S+ cannot be written \(no space left on device\)\. (Saved at \S+ "
+            r"steps in run|The checkpoint at \S+ steps in run is intact)\. Fix the cause, then run "
+            r"the same command to resume\.\n",
             err,
         )
         assert f"run/{folder.strip('.')}" in err
@@ -227,8 +227,8 @@ def test_training_stops_and_changes_nothing_if_the_only_checkpoint_is_damaged(
     before = contents("run")
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 2048) == 2
     assert error_of(capsys) == (
-        f"error: run/checkpoints: damaged checkpoint {last.name} (train cannot be read: "
-        f"no arrays found). No intact one is "
+        f"error: {Path('run/checkpoints').absolute()}: damaged checkpoint {last.name} (train "
+        f"cannot be read: no arrays found). No intact one is "
         f"left. Use a backup, --clobber (deletes this run), or another --run_dir.\n"
     )
     assert contents("run") == before
