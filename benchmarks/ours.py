@@ -35,7 +35,9 @@ def config_of(sizes: Sizes) -> Any:
     from purejaxppo.runs.programs import resolve_shards
 
     def part(kind: Any) -> Any:
-        return kind(**{f.name: sizes[f.name] for f in fields(kind) if f.name in sizes})
+        given = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes}
+        # Sizes that a worker gets as JSON have lists.
+        return kind(**{k: tuple(x) if isinstance(x, list) else x for k, x in given.items()})
 
     config = Config(
         env=replace(part(EnvConfig), name=sizes["env"]),
