@@ -37,7 +37,7 @@ def iqm(values: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def interval(tasks: list[np.ndarray]) -> tuple[float, float, float]:
-    """(IQM, lower, upper) over tasks of equal weight, runs resampled within each task.
+    """Return (IQM, lower, upper) over tasks of equal weight, with runs resampled within each task.
 
     Stratified bootstrap with percentiles, as Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
     """
@@ -48,7 +48,7 @@ def interval(tasks: list[np.ndarray]) -> tuple[float, float, float]:
 
 
 def pooled(tasks: list[np.ndarray]) -> np.ndarray:
-    """Joins the runs of tasks, repeated so that all tasks weigh the same.
+    """Join the runs of tasks, repeated to give all tasks the same weight.
 
     Args:
         tasks: [..., runs] each, with different numbers of runs.
@@ -114,8 +114,8 @@ def suites(rows: results.Rows) -> list[str]:
         "Last checkpoints, normalised so that 0 is what uniformly random actions get "
         "(`python benchmarks/random_returns.py`) and 1 the highest published number of the table "
         "above, by `python docs/make_results.py`; interquartile means with 95 % intervals of a "
-        "stratified bootstrap over seeds (Agarwal et al. 2021). Tasks have the same weight, also "
-        "with different numbers of runs. The published numbers are of "
+        "stratified bootstrap over seeds (Agarwal et al. 2021). All tasks have the same weight, "
+        "regardless of their number of runs. The published numbers are of "
         "earlier versions of the tasks: the mean says where runs stand on one scale, not who "
         "learns better. Ant-v5 has not been measured yet, and is no part of it.",
         "",

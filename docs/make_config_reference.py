@@ -21,8 +21,8 @@ Every field of a config, generated from `purejaxppo/config/schema.py` by
 `docs/make_config_reference.py`. In YAML, sections are nested mappings; on the command line a field
 is a flag, such as `--ppo.learning_rate 1e-3`; of true and false, `--env.stagger` and
 `--env.no_stagger`. Fields marked * are numbers that may change when a
-run resumes, and over which one can `vmap`. A field that needs other settings has no effect without
-them: a run that changes it prints a line at its start.
+run resumes, and over which one can `vmap`. "Needs" lists the settings without
+which a field has no effect: a run that changes such a field prints a line at its start.
 """
 
 
@@ -72,7 +72,7 @@ def is_tunable(value: ast.expr | None) -> bool:
 
 
 def needs_text(value: ast.expr | None) -> str:
-    """A sentence on the settings without which a `setting` has no effect, or ''."""
+    """Return a sentence on the settings without which a `setting` has no effect, or ''."""
     keywords = value.keywords if isinstance(value, ast.Call) else []
     return "".join(f" Needs `{ast.literal_eval(x.value)}`." for x in keywords if x.arg == "needs")
 

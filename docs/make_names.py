@@ -16,8 +16,8 @@ HEAD = """# Names in other libraries
 Settings of other PPO libraries and what they are here, generated from
 `purejaxppo/config/foreign.py` by `docs/make_names.py`. A flag or a key of a config with one of
 these names, in any spelling (`--n_steps`, `--n-steps`, `N_STEPS`), is answered with ours. The
-[config reference](config.md) describes every setting. With these translations, a gradient step of
-Stable-Baselines3, rsl_rl or Brax on the same rows is the same here (`tests/test_sb3_parity.py`,
+[config reference](config.md) describes every setting. With these translations, a gradient step on
+the same rows equals that of Stable-Baselines3, rsl_rl and Brax (`tests/test_sb3_parity.py`,
 `tests/test_names_parity.py`).
 """
 

@@ -111,7 +111,7 @@ RSL_RL: dict[str, str | tuple[str, str]] = {
     "entropy_coef": "ppo.ent_coef",
     "max_grad_norm": (
         "ppo.max_grad_norm",
-        "of all parameters together; version 5 clips actor and critic apart",
+        "of all parameters together; rsl_rl 5 clips actor and critic separately",
     ),
     "normalize_advantage_per_mini_batch": (
         "ppo.advantage_normalization",
@@ -176,7 +176,7 @@ BRAX: dict[str, str | tuple[str, str]] = {
     "clipping_epsilon_value": ("ppo.vf_clip_eps", "with ppo.value_clipping"),
     "gae_lambda": (
         "ppo.gae_lambda",
-        "which there shapes value targets; advantages are reward + discount x next target - value",
+        "for value targets alone in Brax; its advantages: reward + discount x next target - value",
     ),
     "max_grad_norm": "ppo.max_grad_norm",
     "normalize_advantage": "ppo.advantage_normalization = minibatch",

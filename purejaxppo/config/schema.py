@@ -48,7 +48,7 @@ def setting(
         free: may change when a run resumes, since what is learned does not depend on it.
         swept: True if a sweep may vary it.
         own: it may name a user's own code, or hold it (`references.Own`).
-        needs: other settings without which it has no effect, such as "ppo.value_clipping = true",
+        needs: the settings without which it has no effect, such as "ppo.value_clipping = true",
             "ppo.num_epochs > 1" or "network.rnn = gru, lstm or mingru". A run that changes it
             without them prints a line (`checks.without_effect`).
     """
@@ -66,7 +66,7 @@ class Section:
     """A section of fields, some of which may hold a user's own objects."""
 
     def __post_init__(self) -> None:
-        """Replaces numbers of other types by Python's, and objects by `references.Own`."""
+        """Replace numbers of other types by Python's, and objects by `references.Own`."""
         for field_ in fields(self):  # type: ignore[arg-type]
             if not field_.metadata.get("own"):
                 value = plain(getattr(self, field_.name))
@@ -104,11 +104,11 @@ class EnvConfig(Section):
     max_episode_steps: int = setting(0, low=0, high=2**30)
     """Time limit in steps, a truncation; 0 keeps the task's own."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """Drawing of fresh starts. every_rollout: one per environment at each rollout's start, or
-    ceil(16 / n) where a shard has n < 16 environments, and all of these in turn by each as its
-    episodes end (fast; exact while none begins more episodes within a rollout than its shard has
-    starts). every_step: a new one for every episode (always exact). auto: every_step where a reset
-    costs next to nothing."""
+    """Time at which starts of episodes are drawn. every_rollout: before each rollout, one per
+    environment, or ceil(16 / n) per environment where a shard has n < 16; each environment takes
+    all starts of its shard in turn as its episodes end (fast; exact while no environment begins
+    more episodes within a rollout than its shard has starts). every_step: one for each episode
+    (always exact). auto: every_step where a reset is cheap."""
     stagger: bool = False
     """Begin each environment's first episode at a random step of the time limit, so that
     time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). These
@@ -232,9 +232,9 @@ class PPOConfig(Section):
     """The optimiser's step size."""
     learning_rate_schedule: RateSchedule = setting("linear", own=True)
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
-    goes down to a tenth at the half and a hundredth at three quarters. adaptive: at every gradient
-    step slower or faster, so that the divergence stays near target_kl (Rudin et al. 2022), from
-    min_learning_rate to max_learning_rate.
+    goes down to a tenth at the half and a hundredth at three quarters. adaptive: change
+    the rate at every gradient step to keep the divergence near target_kl (Rudin et al. 2022),
+    within min_learning_rate and max_learning_rate.
     Your own: a function from progress, 0 to 1, to the factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
     """Smallest rate under the adaptive schedule."""
@@ -290,12 +290,12 @@ class PPOConfig(Section):
     vf_clip_eps: float = setting(0.2, above=0, tunable=True, needs="ppo.value_clipping = true")
     """Range of the value's change under value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
-    """Output of the critic: the value; its symlog (Hafner et al. 2023), whose mean is not that
-    of returns that vary; a histogram over symlog values (Farebrother et al. 2024), whose mean
-    is; the value in standard deviations of the targets so far (van Hasselt et al.
-    2016)."""
+    """Output of the critic. scalar: the value. symlog: its symlog (Hafner et al. 2023), biased
+    where returns vary. hl_gauss: a histogram over symlog values (Farebrother et al. 2024), with
+    the mean return as its mean. popart: the value in standard deviations of the targets so far
+    (van Hasselt et al. 2016)."""
     value_limit: float = setting(0.0, low=0, needs="ppo.critic = hl_gauss")
-    """Largest magnitude of a value that the bins of hl_gauss hold; 0: of all value targets so far,
+    """Largest magnitude of a value in the bins of hl_gauss; 0: that of all value targets so far,
     rounded up to 1.7, 6.4, 54, 2,980 or 8.9 million."""
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
     """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
@@ -303,7 +303,7 @@ class PPOConfig(Section):
     bootstrap_limit: float = setting(100.0, above=0, needs="ppo.clip_bootstrap = fixed")
     """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
     recompute_advantages: bool = setting(False, needs="ppo.num_epochs > 1")
-    """Compute advantages anew before each epoch, with the critic as it then is."""
+    """Compute advantages again before each epoch, with the critic at that time."""
     vf_coef: float = setting(0.5, low=0, tunable=True)
     """Weight of the value loss, which is half the mean squared error."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
@@ -347,9 +347,9 @@ class PPOConfig(Section):
     """Shift and scale vectors (observations of up to two axes, of any type) by their running mean
     and standard deviation."""
     obs_preprocessing: Literal["by_bounds", "by_dtype"] = setting("by_bounds", swept=False)
-    """Rule for observations of integers, bytes and bools. by_bounds: as float32 of the same shape,
-    and bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule of
-    version 0.2, which its runs keep: none are normalised, and all bytes are divided by 255."""
+    """Preprocessing of integer, byte and bool observations. by_bounds: the same as for float32,
+    except that bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule
+    of version 0.2 and its runs: none are normalised, and all bytes are divided by 255."""
     clip_obs: float = setting(10.0, above=0, needs="ppo.normalize_obs = true")
     """Normalised observations are clipped to this many standard deviations."""
     normalize_reward: bool = False
@@ -416,8 +416,8 @@ class EvalConfig(Section):
     """Options of the task in evaluations and films alone, beside and before env.options, as name
     value pairs: `opponent random` for a game that is learned by playing against itself."""
     max_steps: int = setting(1_000, low=1, high=2**30)
-    """Steps after which an evaluation cuts the episodes of a task that has no time limit; they
-    count with what they have paid so far, and eval/cut is their number."""
+    """Steps after which an evaluation cuts the episodes of a task that has no time limit. Their
+    returns so far count, and eval/cut is the number of such episodes."""
 
     @property
     def policy(self) -> str:
@@ -467,10 +467,9 @@ class Config(Section):
     logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
     total_timesteps: int = setting(1_000_000, low=1, high=2**50, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
-    ppo.rollout_length rows; rows that reset an environment are no steps, so that the count ends
-    below: by one for each episode, an eighth in games of seven moves. In unity/, agents may
-    be absent: the run continues until so many decisions were made, for at most 100 times the rows.
-    """
+    ppo.rollout_length rows. Rows that reset an environment do not count as steps, so the final
+    count is lower by one for each episode (an eighth in games of seven moves). In unity/, where
+    agents may be absent, a run ends after this number of decisions, or 100 times as many rows."""
     seed: int = setting(0, low=0, high=2**31 - 1, swept=False)
     """Seed of everything random."""
     num_seeds: int = setting(1, low=1, high=2**12, swept=False)
