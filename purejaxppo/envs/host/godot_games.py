@@ -4,9 +4,9 @@ All games get their actions before any answer is read, so that they compute side
 """
 
 import contextlib
+import logging
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +22,8 @@ from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain
+
+log = logging.getLogger("purejaxppo")
 
 EAGER_SECONDS = 1e-3
 """For so long an answer is waited for awake where there are more cores than games: a process that
@@ -192,10 +194,8 @@ class Games:
         if self._restarts >= self._launch.restarts:
             raise error
         self._restarts += 1
-        warnings.warn(
-            f"{error.summary} (started again, {self._restarts} of {self._launch.restarts} times)",
-            RuntimeWarning,
-            stacklevel=2,
+        log.warning(
+            f"{error.summary} (started again, {self._restarts} of {self._launch.restarts} times)"
         )
         self._games[index] = self._start(index)
         self._broken.add(index)

@@ -5,8 +5,8 @@ Row = player x slots of a player + slot. Nothing here imports JAX.
 
 import contextlib
 import itertools
+import logging
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +21,8 @@ from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, Sl
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
+
+log = logging.getLogger("purejaxppo")
 
 MOST_MESSAGES = 100
 """Number of messages after which `probe` no longer waits for a second request."""
@@ -169,10 +171,8 @@ class Players:
         if self._restarts >= self._most_restarts or isinstance(error.__cause__, SlotsError):
             raise error
         self._restarts += 1
-        warnings.warn(
-            f"{error.summary} (started again, {self._restarts} of {self._most_restarts} times)",
-            RuntimeWarning,
-            stacklevel=2,
+        log.warning(
+            f"{error.summary} (started again, {self._restarts} of {self._most_restarts} times)"
         )
         self._worlds[i].abandon()
         self.players[i].kill()
