@@ -87,8 +87,7 @@ def make(name: str, config: EnvConfig):
     limit = config.max_episode_steps or limit or MOST_STEPS
     kind = type(known["max_steps_in_episode"])  # a float in some tasks, which compute with it
     params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
-    limit_ends = is_reference(name) and not _has_own_ends_alone(env)
-    task = GymnaxTask(env, params, limit, limit_ends=limit_ends)
+    task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
     if is_reference(name):
         check(task, f"env.name = gymnax/{name}")
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
@@ -114,8 +113,8 @@ def _base() -> Any:
     return _gymnax().environments.environment.Environment
 
 
-def _has_own_ends_alone(env: Any) -> bool:
-    """True for environments of gymnax 1.0's form, of which `step_env` leaves out the time limit."""
+def _has_new_form(env: Any) -> bool:
+    """True for gymnax 1.0's form, in which `step_env` should leave out the time limit."""
     kind, base = type(env), _base()
     return (
         isinstance(env, base)
@@ -127,9 +126,12 @@ def _has_own_ends_alone(env: Any) -> bool:
 def check(task: "GymnaxTask", where: str) -> None:
     """Traces a reset and a step of a custom environment.
 
+    The step may fail with a later time limit, and then an end by the limit cannot be told from the
+    task's own. In gymnax 1.0's form all ends should be the task's own.
+
     Raises:
         ValueError: one fails, an observation is not of a type of its space, or the step fails with
-            a later time limit, so that an end by the limit cannot be told from the task's own.
+            a later time limit in an older form.
     """
     key, action = jax.random.key(0), example(task.action)
     state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
@@ -148,6 +150,9 @@ def check(task: "GymnaxTask", where: str) -> None:
     try:
         jax.eval_shape(task.step, key, state, action)
     except Exception as error:
+        if _has_new_form(task.env):
+            task.limit_ends = False
+            return
         raise ValueError(
             f"{where}: step_env fails with a larger max_steps_in_episode "
             f"({tracing.reason(error)}), so the time limit cannot be told from the task's own "
@@ -161,7 +166,8 @@ class GymnaxTask:
     Args:
         env, params: the environment and its parameters.
         max_episode_steps: the time limit in the parameters.
-        limit_ends: `step_env` may count the time limit among its ends, as before gymnax 1.0.
+        limit_ends: `step_env` may count the time limit among its ends, as before gymnax 1.0, and
+            as some environments do that were ported to its form.
     """
 
     cheap_reset = True

@@ -102,12 +102,28 @@ class Plain:
         self.reset_env, self.step_env = inner.reset_env, inner.step_env
         self.action_space, self.observation_space = inner.action_space, inner.observation_space
 
+class Ported(Drift):
+    """Has the form of gymnax 1.0, and the limit among its ends as before."""
+
+    is_terminal = environment.Environment.is_terminal
+
+    def is_terminated(self, state, params):
+        return super().is_terminal(state, params)
+
 class Sized(Drift):
     """Adds up as many numbers as the limit."""
 
     def step_env(self, key, state, action, params):
         jnp.zeros(4) + jnp.zeros(params.max_steps_in_episode)
         return super().step_env(key, state, action, params)
+
+class SizedByForm(Sized):
+    """The same in the form of gymnax 1.0, with its own ends alone."""
+
+    is_terminal = environment.Environment.is_terminal
+
+    def is_terminated(self, state, params):
+        return state.x > params.edge
 '''
 
 
@@ -183,7 +199,15 @@ DOORS = [
     door("gymnax/Pendulum-v1", max_episode_steps=4, curriculum={"g": "1 to 2"}),
     *(
         door(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}")
-        for name in ("Drift", "Inline", "OtherClock", "Early", "Plain")
+        for name in (
+            "Drift",
+            "Inline",
+            "OtherClock",
+            "Early",
+            "Plain",
+            "Ported",
+            "SizedByForm",
+        )
     ),
     door("brax/still", max_episode_steps=4),
     door("jaxmarl/MPE_simple_v3", 60),
@@ -283,6 +307,8 @@ def test_a_time_limit_alone_leaves_no_advantage(door, still_world, monkeypatch):
         ("Early", 4, (True, False)),
         ("OtherClock", 3, (True, False)),
         ("Plain", 3, (True, False)),
+        ("Ported", 3, (True, False)),
+        ("SizedByForm", 4, (True, False)),
     ],
 )
 def test_an_end_of_the_task_at_the_limit_is_a_termination(name, limit, ends, still_world):
