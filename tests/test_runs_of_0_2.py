@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+import math
 import operator
 import re
 from pathlib import Path
@@ -70,6 +71,33 @@ def test_run_of_0_2_keeps_its_preprocessing_when_it_resumes(folder):
     rules = [config.ppo.obs_preprocessing for config in (new, old, resumed)]
     assert rules == ["by_bounds", "by_dtype", "by_dtype"]
     assert not changes
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("setting", "value", "rules"),
+    [
+        (
+            "learning_rate_schedule",
+            "adaptive",
+            {"min_learning_rate": 3e-5, "max_learning_rate": 0.3},
+        ),
+        ("critic", "hl_gauss", {"value_limit": math.expm1(12)}),
+    ],
+)
+def test_run_of_0_2_keeps_its_limits_when_it_resumes(setting, value, rules, folder):
+    """Its rate was from a hundredth to a hundred times ppo.learning_rate, which is 3e-3."""
+    unpack("plain", folder)
+    for path in ("plain.yaml", "run/config.yaml"):
+        change = {f"ppo.{setting}": value, "ppo.learning_rate": 3e-3}
+        write_config(path, read_config(path) | change)
+    new = purejaxppo.load_config("plain.yaml")
+    resumed, changes = continue_config(new, Path("run"))
+    assert {name: getattr(resumed.ppo, name) for name in rules} == pytest.approx(rules)
+    assert not changes
+    name, own = next(iter(rules.items()))
+    with pytest.raises(ValueError, match=f"was trained with ppo.{name} = "):
+        continue_config(new.replace(**{f"ppo.{name}": own / 2}), Path("run"))
 
 
 @pytest.mark.toy

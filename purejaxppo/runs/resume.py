@@ -14,6 +14,14 @@ from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
 
+SINCE_0_3 = (
+    "ppo.obs_preprocessing",
+    "ppo.min_learning_rate",
+    "ppo.max_learning_rate",
+    "ppo.value_limit",
+)
+"""Settings that version 0.2 did not have, and that its runs keep with values of its rules."""
+
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     """The config with which an existing run continues, and a sentence per tunable change.
@@ -28,7 +36,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
     old = load_config(run_dir / CONFIG, saved=True)
     if not config.num_shards:
         old = dataclasses.replace(old, num_shards=0)
-    config = with_old_preprocessing(config, old)
+    config = with_old_rules(config, old)
     structural, tunable = compare(old, config)
     before, after = flatten(old), flatten(config)
     if structural:
@@ -65,11 +73,18 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
     )
 
 
-def with_old_preprocessing(config: Config, old: Config) -> Config:
-    """The config with the preprocessing of observations of an existing run up to version 0.2."""
+def with_old_rules(config: Config, old: Config) -> Config:
+    """The config with the rules of version 0.2 (`renamed.upgrade`), if the existing run has them.
+
+    They are preprocessing, limits of the adaptive rate and the range of bins, unless the config
+    sets these.
+    """
     if old.ppo.obs_preprocessing == "by_bounds":
         return config
-    return config.replace(**{"ppo.obs_preprocessing": old.ppo.obs_preprocessing})
+    before, after, default = (flatten(each) for each in (old, config, Config()))
+    return config.replace(
+        **{name: before[name] for name in SINCE_0_3 if after[name] == default[name]}
+    )
 
 
 def unknown_objects(config: Config, run_dir: Path) -> list[str]:

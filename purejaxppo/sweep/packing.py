@@ -23,7 +23,7 @@ from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs, resolve_shards
-from purejaxppo.runs.resume import with_old_preprocessing
+from purejaxppo.runs.resume import with_old_rules
 from purejaxppo.runs.session import execute, start_jax
 from purejaxppo.sweep.search_space import structure
 
@@ -211,7 +211,7 @@ def train_batch(
     with run_folder(folder, clobber=False):
         if (folder / CONFIG).is_file():
             old = load_config(folder / CONFIG, saved=True)
-            config, *members = (with_old_preprocessing(x, old) for x in (config, *members))
+            config, *members = (with_old_rules(x, old) for x in (config, *members))
             if any(compare(old, config)):
                 raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         console = Console(len(members) * config.num_updates * config.steps_per_update)
