@@ -364,10 +364,11 @@ class TrainingLoop:
         """
         p, settings = self.progress, eval_settings(self.config)
         changed, before = changes(p.eval_settings, settings), p.best_return
-        p.eval_settings = settings
         if self.best is None or before is None or not changed:
+            p.eval_settings = settings
             return
         scores = [row["eval/return_mean"] for row in self._eval_rows(self.best)]
+        p.eval_settings = settings  # not before: a simulator may fail, and then these are saved
         p.member_best = [
             None if best is None else (-math.inf if math.isnan(score) else score)
             for best, score in zip(p.member_best, scores, strict=True)

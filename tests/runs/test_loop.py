@@ -32,6 +32,7 @@ from purejaxppo.runs.loop import TrainingLoop, wide
 from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
+from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.session import closed_after_failure
 from purejaxppo.runs.sinks import CsvSink
@@ -250,6 +251,21 @@ def a_run(saves, make_config):
     run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
     run._sound, run._pending, run.intervals = True, None, Intervals(run.config)
     return run, closed
+
+
+@pytest.mark.toy
+def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_config):
+    def fails(agent, key):
+        raise SimulatorError("lost")
+
+    run, _ = a_run(Saves(), make_config)
+    run.best, run.progress.member_best = object(), [10.0]
+    run.progress.eval_settings = eval_settings(make_config(eval={"max_steps": 7}))
+    run.programs.eval_key, run.programs.evaluate = lambda update: None, fails
+    with pytest.raises(SimulatorError):
+        run._update_best()
+    assert run.progress.eval_settings["eval.max_steps"] == 7
+    assert run.progress.member_best == [10.0]
 
 
 @pytest.mark.parametrize(
