@@ -156,7 +156,7 @@ def revision_of(checkout: Path) -> str:
 def compare(
     task: str, versions: dict[str, Version], rounds: int, seconds: float, *, awake: bool
 ) -> dict[str, list[float]]:
-    """Returns steps per second of each round, of two versions by name, and closes them.
+    """Measure steps per second of each round of two versions, by name, and close them.
 
     With `awake`, the second version is also measured with cores kept awake.
     """

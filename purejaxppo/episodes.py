@@ -29,24 +29,24 @@ STEPS_AT_ONCE = 16
 class Outcome(NamedTuple):
     """Episodes' numbers on the device; with members, each with a leading axis of them."""
 
-    returns: Array  # [episodes] NaN where the episode diverged, or where there was no agent
+    returns: Array  # [episodes] NaN where the episode diverged, or the slot never had an agent
     lengths: Array  # [episodes] int32
-    cut: Array  # [episodes] bool: stopped before its end; with a NaN return: there was no agent
+    cut: Array  # [episodes] bool: stopped before its end; if the return is NaN: no agent
 
 
 def played(returns: np.ndarray, cut: np.ndarray | np.bool) -> np.ndarray:
-    """True for the slots that had an agent, bool [episodes]; see `Outcome`."""
+    """Return True for the slots that had an agent, bool [episodes]; see `Outcome`."""
     return ~(np.isnan(returns) & cut)
 
 
 def num_cut(returns: np.ndarray, cut: np.ndarray | np.bool) -> int:
-    """Counts the episodes that were cut; see `Outcome`."""
+    """Count the episodes that were cut; see `Outcome`."""
     return int((cut & played(returns, cut)).sum())
 
 
 def success_rate(returns: np.ndarray, cut: np.ndarray | np.bool, above: float) -> float:
-    """Share of the episodes with a return above a number; NaN without episodes."""
-    won = returns[played(returns, cut)] > above  # not one that diverged
+    """Return the share of the episodes with a return above a number; NaN without episodes."""
+    won = returns[played(returns, cut)] > above  # False where the episode diverged
     return float(won.mean()) if won.size else np.nan
 
 
@@ -59,8 +59,8 @@ def of_whole(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool)
         cut: bool [episodes]; see `Outcome`.
 
     Returns:
-        [episodes that did not diverge]; a single NaN if there are none, or if more than
-        `MOST_DIVERGED` of all did. Slots that never had an agent are not episodes.
+        [episodes that did not diverge]; a single NaN without episodes, or if more than
+        `MOST_DIVERGED` of all diverged. Slots that never had an agent are not episodes.
     """
     diverged = np.isnan(returns)
     among = diverged[played(returns, cut)]

@@ -89,7 +89,7 @@ class Evaluation(NamedTuple):
         diverged, cut = int(np.isnan(r[agents]).sum()), num_cut(r, self.cut)
         x = np.asarray(self.score) if r.ndim > 1 else of_whole(r, r, self.cut)
         if not episodes:
-            return f"no episode: no agent came within eval.max_steps, in {r.size} slots"
+            return f"no episodes: {r.size} slots had no agent within eval.max_steps steps"
         if np.isnan(x).any():
             of = f" of {len(r)} agents" if r.ndim > 1 else ""
             return (
@@ -98,17 +98,17 @@ class Evaluation(NamedTuple):
             )
         parts = [f"{diverged} diverged"] if diverged else []
         parts += [f"{cut} cut"] if cut else []
-        parts += [f"without {empty} slots that had no agent"] if empty else []
-        aside = f" ({', '.join(parts)})" if parts else ""
+        parts += [f"not counting {empty} slots without an agent"] if empty else []
+        note = f" ({', '.join(parts)})" if parts else ""
         most = np.abs(x).max()
         mean, std, low, high = (number(y, most) for y in (x.mean(), x.std(), x.min(), x.max()))
         if r.ndim > 1:
             return (
-                f"{len(r)} agents, {_episodes(r.shape[1])} each{aside}: mean return {mean} ± {std} "
+                f"{len(r)} agents, {_episodes(r.shape[1])} each{note}: mean return {mean} ± {std} "
                 f"over agents (min {low}, max {high})"
             )
         return (
-            f"{_episodes(episodes)}{aside}: return {mean} ± {std} (min {low}, max {high}), length "
+            f"{_episodes(episodes)}{note}: return {mean} ± {std} (min {low}, max {high}), length "
             f"{of_whole(self.lengths, r, self.cut).mean():.1f}"
         )
 
@@ -118,14 +118,14 @@ def _episodes(count: int) -> str:
 
 
 def warning_of_cut(returns: np.ndarray, cut: np.ndarray, max_steps: int) -> str:
-    """A warning if an evaluation has cut episodes, or ""; see `Outcome`."""
+    """Return a warning if an evaluation has cut episodes, or ""; see `Outcome`."""
     count = num_cut(returns, cut)
     if not count:
         return ""
     among = _episodes(int(played(returns, cut).sum()))
     return (
         f"eval.max_steps = {max_steps}: {count} of {among} were cut after this number of steps. "
-        f"The mean return includes their returns so far. A larger eval.max_steps plays them to "
+        f"The mean return includes their returns so far. Increase eval.max_steps to play them to "
         f"their end."
     )
 
@@ -302,7 +302,7 @@ def evaluate(
             used.
     """
     if (count := whole(episodes)) is None:
-        raise ValueError(f"episodes = {episodes!r} must be a whole number")
+        raise ValueError(f"episodes = {episodes!r}: it must be a whole number")
     episodes = count
     if episodes < 1:
         raise ValueError(f"episodes = {episodes} must be at least 1")

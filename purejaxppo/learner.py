@@ -216,7 +216,7 @@ def scale_rewards(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperpa
 
 
 class Bonus(NamedTuple):
-    """A rollout's rewards with the intrinsic ones, and the state after it."""
+    """A rollout's rewards plus intrinsic rewards, and the state after the rollout."""
 
     reward: Array  # [T, N]
     state: Tree  # TrainState.intrinsic
@@ -227,7 +227,7 @@ class Bonus(NamedTuple):
 def add_bonus(
     parts: Parts, state: TrainState, rollout: Rollout, reward: Array, hp: Hyperparams, keys: Keys
 ) -> Bonus:
-    """A rollout's rewards plus the intrinsic ones."""
+    """Add intrinsic rewards to a rollout's rewards."""
     rows, intrinsic, returns = rollout.transitions, state.intrinsic, state.bonus_return
     normalized = partial(parts.policy.normalize_obs, rollout.obs_stats)
     obs, after = before_and_after(parts.storage, rollout)

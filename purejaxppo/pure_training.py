@@ -20,7 +20,7 @@ from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, 
 log = logging.getLogger("purejaxppo")
 
 MOST_STEPS = 2**30
-"""Steps of a chunk, of which int32 holds the sum."""
+"""Largest number of steps of a chunk: their sum fits into int32."""
 
 
 class Curves(NamedTuple):
@@ -107,7 +107,7 @@ def make_train(
     `jax.jit(jax.vmap(make_train(config)))(keys, hyperparams(config, gamma=gammas))` a setting per
     key; without the second argument the config's own numbers are used. Its memory does not depend
     on total_timesteps: metrics are reduced to `num_points` numbers each. The number of updates is
-    fixed: where agents may be absent, total_timesteps counts rows, and not decisions as in runs.
+    fixed: where agents may be absent, total_timesteps counts rows, while runs count decisions.
 
     With a simulator on the host it is not pure: EnvPool's random generators continue from the last
     call. Its pools exist until `train.close()`, after which no program that was compiled from it
@@ -153,14 +153,14 @@ def make_train(
 
 
 def split(updates: np.ndarray, most: int) -> np.ndarray:
-    """Divides the updates [P] of each point into equally many chunks of at most `most`, [P, C]."""
+    """Divide the updates [P] of each point into C chunks of at most `most`, [P, C]."""
     count = -(-int(updates.max()) // most)
     ends = updates.astype(np.int64)[:, None] * np.arange(count + 1) // count
     return np.diff(ends).astype(np.int32)
 
 
 def merged(metrics: Metrics, points: int) -> Metrics:
-    """Sums of P points from those of their chunks [P * C]; of several chunks, in float32."""
+    """Add up the metrics of P points' chunks [P * C]; in float32 if a point has several."""
 
     def add(x: Array) -> Array:
         if len(x) == points:

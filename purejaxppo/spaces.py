@@ -33,7 +33,7 @@ class Box:
 
     @classmethod
     def between(cls, low: np.ndarray, high: np.ndarray, dtype: str) -> "Box":
-        """A `Box` from arrays of bounds [shape]; bounds that are all equal become one.
+        """Make a `Box` from arrays of bounds [shape]; bounds that are all equal become one.
 
         Bounds that float32 cannot hold, and its largest number, become infinite.
         """
@@ -60,7 +60,7 @@ class Box:
 
     @property
     def is_bytes(self) -> bool:
-        """True for bytes that may have any value, 0 to 255; networks divide them by 255."""
+        """True for uint8 that may have any value from 0 to 255; networks divide it by 255."""
         low, high = np.asarray(self.low), np.asarray(self.high)
         return self.dtype == "uint8" and bool(np.all(low <= 0) and np.all(high >= 255))
 
@@ -115,9 +115,9 @@ def example(space: Space) -> Any:
 
 
 def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = False) -> Space:
-    """Space of the observations that networks get; it holds the rule of their preprocessing.
+    """Return the space of the observations that networks get, which defines their preprocessing.
 
-    Boxes that are vectors are normalised if `normalize_obs`, and are float32 then. Other Boxes are
+    With `normalize_obs`, Boxes that are vectors are normalised and become float32. Other Boxes are
     cast to float32, and divided by 255 if they are `is_bytes`. Discrete parts become one-hot
     vectors. The action mask is not changed.
 

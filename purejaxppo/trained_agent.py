@@ -77,15 +77,15 @@ class Agent:
 
         Args:
             obs: as the environment returns it, or N of them, with a leading axis on every array.
-                Of several agents: a dict by agent or a tuple of all, for their actions alike; or
-                rows, as the policy reads them.
+                Of several agents: a dict by agent or a tuple of all, which returns a dict or a
+                tuple of actions; or rows, as the policy reads them.
             start: True where an observation is the first of an episode, bool or [N]; None: all are
                 on the first call and after `reset`, and none on others.
             deterministic: the distribution's mode, or samples; None: as the run's evaluations.
 
         Raises:
             ValueError: the observation does not fit its space or is not finite; the batch has
-                another size than before, with a memory; or this is several agents.
+                another size than before, with a memory; or this object has several agents.
         """
         self._acting = self._acting or Acting(self)
         return self._acting.act(obs, start, deterministic)
@@ -102,10 +102,10 @@ class Agent:
         return Policy(self.config, spec)
 
     def controller(self, *, deterministic: bool = True) -> Callable[[Key, Obs], EnvAction]:
-        """(key, obs [N, ...]) -> action [N, ...], both the environment's own; see `act`.
+        """Return a function (key, obs [N, ...]) -> action [N, ...] in the environment's own form.
 
-        It can be traced. Then values are not checked, tasks of several agents take rows, and
-        numbers of 64 bits have 32.
+        See `act`. The function can be traced: then values are not checked, tasks of several agents
+        take rows, and 64-bit numbers become 32-bit.
 
         Raises:
             ValueError: the policy has a memory.
@@ -169,7 +169,7 @@ class Acting:
         size, before = len(rows.present), self._present
         if self._policy.recurrent and before is not None and len(before) != size:
             raise ValueError(
-                f"a batch of {size} observations after one of {len(before)}: call reset first"
+                f"a batch of {size} observations follows one of {len(before)}. Call reset first."
             )
         if before is None or len(before) != size:
             self._carry, before = self._policy.network.initial_carry((size,)), np.zeros(size, bool)

@@ -295,7 +295,7 @@ def test_slot_that_never_has_an_agent_has_no_return_and_does_not_end_an_episode(
     assert (row["eval/diverged"], row["eval/cut"], row["eval/success_rate"]) == (0, 1, 0.5)
     result = evaluation.Evaluation(returns, lengths, 2.5, cut)
     assert (result.score, result.success_rate) == (2.5, 0.5)
-    assert str(result).startswith("2 episodes (1 cut, without 1 slots that had no agent): ")
+    assert str(result).startswith("2 episodes (1 cut, not counting 1 slots without an agent): ")
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru"])
@@ -363,7 +363,7 @@ def test_a_run_of_agents_that_never_decide_ends(make_config, monkeypatch, tmp_pa
     out = capsys.readouterr().out
     assert (
         "total_timesteps = 50: agents decide too rarely, and the run ends after 0 decisions in "
-        "5,200 rows. A larger total_timesteps continues it.\n" in out
+        "5,200 rows. Increase total_timesteps to continue it.\n" in out
     )
 
 

@@ -173,7 +173,10 @@ def test_row_of_a_world_gets_its_agents_own_action(make_agent):
     assert [one.shape for one in both] == [(2,), (1,)] and both[0].dtype == np.float64
     assert both[0].min() >= 2.0 and both[1] == pytest.approx(action)
     for obs, said in (
-        ({"c": (4, np.zeros(2))}, "a dict by agent, of a, b, or rows: a dict with agent, obs"),
+        (
+            {"c": (4, np.zeros(2))},
+            "Pass a dict by agent, with a, b, or rows, a dict with agent,",
+        ),
         ({"a": (3, np.zeros(2))}, "agent a: observation.0 = 3: not in its space, the integers"),
         ([row], "a dict by agent"),
     ):

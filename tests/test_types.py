@@ -70,6 +70,6 @@ def test_saved_curiosity_with_another_scale_is_refused_in_one_sentence(make_conf
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state.replace(bonus_return=()), Progress(update=3, member_steps=[5]))
     checkpoints.wait()
-    with pytest.raises(ValueError, match=r"divided intrinsic rewards by another deviation, and"):
+    with pytest.raises(ValueError, match="which scaled intrinsic rewards differently, and cannot"):
         checkpoints.restore(state)
     checkpoints.close()

@@ -103,17 +103,17 @@ def symlog_critic() -> Critic:
 
 
 def hl_gauss(limits: Sequence[float]) -> Critic:
-    """A histogram over symlog values, and the cross-entropy to the target's, which is smooth.
+    """Return a critic that learns a histogram over symlog values by cross-entropy.
 
     Farebrother et al. 2024, https://arxiv.org/abs/2403.03950, section 3.1 and appendix A, over bins
     that are equally wide in symlog units. The value is the mean of the bins' values, as in
     Hafner et al. 2023, https://arxiv.org/abs/2301.04104, section "critic learning". The value of
-    a target's histogram is the target (`histogram`), so that the value with the least loss is the
-    mean of the returns. Targets beyond the outermost bins count as these.
+    a target's smooth histogram (`histogram`) is the target. Therefore the value with the smallest
+    loss is the mean of the returns. Targets beyond the outermost bins count as these.
 
-    The bins have the first range that holds all targets so far. When the range grows, the last
-    layer is rearranged: each new bin has the logit of the old bin at its centre. Bins beyond the
-    old range begin with almost no mass. The values stay almost the same.
+    The bins have the smallest range that contains all targets so far. When the range grows, the
+    last layer is rearranged: each new bin has the logit of the old bin at its centre. Bins beyond
+    the old range begin with almost no mass. The values stay almost the same.
 
     Its layer's initial weights are 0, and bins of opposite sign are subtracted before they are
     weighted, so that their common part does not add up to a large value.
@@ -156,7 +156,7 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
 def change_head(
     params: Params, kernel: Callable[[Array], Array], bias: Callable[[Array], Array]
 ) -> Params:
-    """Parameters with changed kernels [F, K] and biases [K] of the critics' last layers.
+    """Return parameters with changed kernels [F, K] and biases [K] of the critics' last layers.
 
     With several policies each has a critic.
     """
@@ -173,7 +173,7 @@ def change_head(
 
 
 def smoothing() -> np.ndarray:
-    """The mass in each bin of a narrow Gaussian around each bin's centre, [K, K], float64."""
+    """Return the mass in each bin of a Gaussian around each bin's centre, [K, K], float64."""
     edges = np.arange(BINS + 1) - 0.5
     z = (edges - np.arange(BINS)[:, None]) / SMOOTHING
     mass = np.diff(np.vectorize(math.erf)(z / math.sqrt(2)), axis=-1)
@@ -182,10 +182,10 @@ def smoothing() -> np.ndarray:
 
 
 def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """(values at the bins' centres, values that decode histograms) for each range, [L, K] each.
+    """Return (values at the bins' centres, values that decode histograms), [L, K] each.
 
-    The latter are near the former, and such that the Gaussian around a centre has the value there
-    as its mean: a Gaussian around the symlog of a large number has a mean that is larger.
+    Decoding values are close to the centres' values, but give a Gaussian around a centre the value
+    there as its mean: with the centres' values, the mean of a Gaussian would be too large.
     """
     places = np.outer(limits, np.linspace(-1.0, 1.0, BINS))
     centres = np.sign(places) * np.expm1(np.abs(places))
@@ -193,10 +193,10 @@ def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def histogram(target: Array, centres: Array) -> Array:
-    """A smooth histogram with the target as its mean; [*B] -> [*B, K].
+    """Return a smooth histogram with the target as its mean; [*B] -> [*B, K].
 
-    The target is between two centres: the histogram is the mean of the Gaussians around these,
-    weighted so that the mean of the centres' values [K] is the target.
+    It is a weighted mean of the Gaussians around the two centres [K] next to the target. The same
+    weights give the target as the mean of the two centres.
     """
     target = jnp.clip(target, centres[0], centres[-1])
     left = jnp.clip(jnp.searchsorted(centres, target, side="right") - 1, 0, BINS - 2)

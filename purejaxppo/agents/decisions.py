@@ -64,9 +64,9 @@ def following(rows: T, last: T, absent: Array | None) -> T:
 
 
 def followed(rows: Transition) -> Array:
-    """Valid rows with a next observation of the same episode, bool [T, N].
+    """Return True for valid rows with a next observation of the same episode, bool [T, N].
 
-    Where an episode ended at once, the next observation is the first one of the next episode.
+    Where `at_once` is True, the next observation is the first one of the next episode.
     """
     return rows.valid if rows.at_once is None else rows.valid & ~rows.at_once
 

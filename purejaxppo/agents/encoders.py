@@ -107,7 +107,7 @@ class Residual(nn.Module):
 
 
 class Convolutions(nn.Module):
-    """Maps images to features: divided by 255 if bytes, convolved, flattened."""
+    """Maps images to features: divides bytes by 255, convolves and flattens."""
 
     encoder: str
     channels_first: bool

@@ -205,8 +205,8 @@ def scale_rewards(
 def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int | None) -> Array:
     """Mean 0 and (sample) standard deviation 1 over the valid rows of all shards.
 
-    A single valid row has no deviation, and minus its mean it is 0. Its advantage stays as it is,
-    so that the row is learned from.
+    The advantage of a single valid row is not changed: minus its mean it would be 0, and the row
+    would have no gradient.
 
     Args:
         advantage: [M, B, (L)].

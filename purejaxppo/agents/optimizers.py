@@ -219,8 +219,8 @@ def adaptive_rate(
 
     Args:
         target_kl: the target.
-        low: smallest step size times factor. A step size of 0 stays 0.
-        high: largest.
+        low: smallest product of step size and factor. A step size of 0 stays 0.
+        high: largest product.
     """
 
     def init(flat: Array) -> Array:

@@ -69,12 +69,12 @@ class Policy:
         return normalize.init_stats(self.normalizable(zeros(self.observation)))
 
     def normalizable(self, obs: Obs) -> list[Array]:
-        """The vectors of an observation, as float32, if normalisation is on."""
+        """Return an observation's arrays that are normalised, as float32, before normalisation."""
         pairs = zip(jax.tree.leaves(obs), self.is_normalized(), strict=True)
         return [x.astype(jnp.float32) for x, yes in pairs if yes]
 
     def is_normalized(self) -> list[bool]:
-        """True for each array of an observation that is normalised; see `network_input`."""
+        """Return True for each array of an observation that is normalised; see `network_input`."""
         return [
             self.config.ppo.normalize_obs
             and jnp.issubdtype(x.dtype, jnp.floating)

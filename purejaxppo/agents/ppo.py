@@ -55,9 +55,9 @@ def ppo_loss(
         batch: the rows.
         hp: hyperparameters.
         objective: the policy's loss.
-        copies: the first of so many equal parts of the rows was acted on, and the others are made
-            from it, such as mirror images. The divergence and the clip fraction, `copies` times
-            their sums, are of the first part alone: no action was sampled for the others.
+        copies: number of equal parts of the rows. The first part has the rows that were acted on,
+            and the others are made from it, such as mirror images. The divergence and the clip
+            fraction are those of the first part, times `copies`.
     """
     log_ratio = evaluation.log_prob - batch.log_prob
     policy = objective(log_ratio, batch.advantage, hp)

@@ -26,11 +26,11 @@ from purejaxppo.streams import TERMS, stream
 from purejaxppo.types import Batch, Losses, Outputs, Rollout, RunningStats
 
 ASKED = ("next_obs", "reward", "terminated", "truncated")
-"""Rows that are stored for terms that ask for them. `next_obs` is the true last observation where
-an episode ends; `reward` is the environment's. Terms that ask for `next_obs` are 0 where it is
+"""Rows that are stored for terms that name them. `next_obs` is the true last observation where
+an episode ends; `reward` is the environment's. Terms with `next_obs` are 0 where it is
 unknown (`EnvStep.at_once`), and their `valid` is False there."""
 FOLLOWED = "followed"
-"""Rows that are stored where `next_obs` may be unknown: `decisions.followed`."""
+"""The rows of `decisions.followed`, stored where `next_obs` may be unknown."""
 GIVEN = ("obs", "action", "log_prob", "value", "target", "advantage", "valid")
 """Rows that every term has."""
 PARAMS = "terms"
@@ -258,8 +258,8 @@ def evaluate(
     found = {}
     for term in terms:
         given = (params[PARAMS][term.name],) if term.init else ()
-        known = arrays.get(FOLLOWED) if "next_obs" in term.rows else None
-        seen = arrays if known is None else {**arrays, "valid": known}
-        loss = term.loss(*given, outputs, Rows(flat(shown(seen, term)))).reshape(shape)
-        found[term.name] = loss if known is None else jnp.where(known, loss, 0.0)
+        is_known = arrays.get(FOLLOWED) if "next_obs" in term.rows else None
+        rows = arrays if is_known is None else {**arrays, "valid": is_known}
+        loss = term.loss(*given, outputs, Rows(flat(shown(rows, term)))).reshape(shape)
+        found[term.name] = loss if is_known is None else jnp.where(is_known, loss, 0.0)
     return found

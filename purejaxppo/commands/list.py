@@ -156,7 +156,7 @@ def facts(name: str) -> str:
 
 
 def observed(space: Space) -> str:
-    """A space of observations in a few words, with the preprocessing of each part."""
+    """Describe a space of observations, with the preprocessing of each part."""
     if isinstance(space, Dict):
         parts = ((name, words(p) if name == MASK else observed(p)) for name, p in space.spaces)
         return " & ".join(f"{name} {text}" for name, text in parts)

@@ -49,15 +49,15 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any
 
 
 def without_effect(configs: Sequence["Config"]) -> list[str]:
-    """A line for each setting that differs from its default and has no effect.
+    """Return a line for each setting that differs from its default and has no effect.
 
     Args:
         configs: of one run, or of all runs of a sweep. A setting that has an effect in one of them
             gets no line.
     """
     lines, values = [], [{name: value for name, _, value in settings(c)} for c in configs]
-    for name, about, default in settings(type(configs[0])()):
-        needs = about.get("needs")
+    for name, metadata, default in settings(type(configs[0])()):
+        needs = metadata.get("needs")
         changed = dict.fromkeys(show(v[name]) for v in values if v[name] != default)
         if needs and changed and not any(is_met(needs, v) for v in values):
             lines.append(f"{name} = {', '.join(changed)} has no effect: it needs {needs}")
@@ -65,9 +65,9 @@ def without_effect(configs: Sequence["Config"]) -> list[str]:
 
 
 def is_met(needs: str, values: Mapping[str, Any]) -> bool:
-    """True if one of the alternatives that a setting needs holds; see `schema.setting`.
+    """Return True if one of the alternatives in `needs` is met; see `schema.setting`.
 
-    Custom code may use every setting, so that it meets any need.
+    Custom code meets any need, because it may use every setting.
 
     Args:
         needs: such as "ppo.objective = kl or clip_kl".
@@ -131,8 +131,8 @@ def check_singles(config: "Config") -> None:
         )
     if config.ppo.min_learning_rate > config.ppo.max_learning_rate:
         raise ValueError(
-            f"ppo.min_learning_rate = {config.ppo.min_learning_rate} is above "
-            f"ppo.max_learning_rate = {config.ppo.max_learning_rate}"
+            f"ppo.min_learning_rate = {config.ppo.min_learning_rate}: it is above "
+            f"ppo.max_learning_rate = {config.ppo.max_learning_rate}. Set it to at most that."
         )
     if not config.network.min_std <= config.network.init_std <= config.network.max_std:
         raise ValueError(
@@ -247,7 +247,7 @@ def check_products(config: "Config") -> None:
 
 
 def check_normalization(config: "Config") -> None:
-    """Checks that advantages are normalised over more than one row of all shards."""
+    """Check that advantages are normalised over more than one row of all shards."""
     ppo, rows = config.ppo, config.steps_per_update
     if ppo.objective == "imitate":  # which does not use advantages
         return

@@ -261,7 +261,7 @@ def _did_you_mean(key: str, prefix: str) -> str:
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
-    """Converts `value` to a field's type, strictly: only int <-> float and list -> tuple.
+    """Convert `value` to a field's type, strictly: only int <-> float and list -> tuple.
 
     Numbers of NumPy and JAX become Python's.
     """

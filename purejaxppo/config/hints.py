@@ -1,4 +1,4 @@
-"""Words of sentences: hints for a name that is not known, returns and paths.
+"""Parts of messages: hints for unknown names, returns and paths.
 
 Without JAX, since worker processes use them.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def current_folder() -> Path | None:
-    """The current folder; None if it was deleted."""
+    """Return the current folder; None if it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -22,11 +22,11 @@ START = current_folder()
 
 
 def short_path(path: Path) -> Path:
-    """A path to print: relative to the current folder, unless custom code has changed that."""
-    here = current_folder()
-    if here is None or here != START or not path.is_relative_to(here):
+    """Return a path to print: relative to the current folder, or as it is once that has changed."""
+    folder = current_folder()
+    if folder is None or folder != START or not path.is_relative_to(folder):
         return path
-    return path.relative_to(here)
+    return path.relative_to(folder)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -49,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it is written in YAML, or that it is empty."""
+    """Return a value as in YAML, or the word empty."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

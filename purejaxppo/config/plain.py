@@ -1,4 +1,4 @@
-"""Numbers of NumPy, JAX and other libraries as Python's own.
+"""Conversion of numbers of NumPy, JAX and other libraries to Python's.
 
 Nothing here imports JAX, since worker processes import it.
 """
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 MOST_STEPS = 2**30
-"""The longest time limit; a longer one is never reached."""
+"""The longest time limit. Longer ones are never reached."""
 
 
 def plain(value: Any) -> Any:
-    """A number, or a list or mapping of them, with Python's bool, int and float.
+    """Convert a number, or a list or mapping of numbers, to Python's bool, int and float.
 
-    Arrays become numbers or lists. Other values, such as texts, are returned as they are.
+    Arrays become numbers or lists. Other values, such as strings, are returned as they are.
     """
     if isinstance(value, str) or type(value) in (bool, int, float):
         return value
@@ -32,7 +32,7 @@ def plain(value: Any) -> Any:
 
 
 def whole(value: Any) -> int | None:
-    """A number without a fraction as an int: 20 for 20.0. None for other values and for bools."""
+    """Return a whole number as an int, 20 for 20.0; None for other values and for bools."""
     value = plain(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -40,7 +40,7 @@ def whole(value: Any) -> int | None:
 
 
 def time_limit(value: Any, name: str, *, unlimited: Literal["None", "0", ""] = "None") -> int:
-    """A time limit in steps as an int; 0 for None and for limits above `MOST_STEPS`: no limit.
+    """Return a time limit in steps as an int; 0 (no limit) for None and above `MOST_STEPS`.
 
     Args:
         value: a number of any type.

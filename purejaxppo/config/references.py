@@ -132,7 +132,7 @@ def modules_in(text: str) -> list[str]:
 
 
 def located(text: str, copies: Mapping[str, str] | None = None) -> str:
-    """A list of references, with each file that has a copy replaced by it, or a path.
+    """Replace each file in a list of references, or a path, by its copy if it has one.
 
     `copies` are those of `text` itself unless given.
     """
@@ -146,9 +146,9 @@ def located(text: str, copies: Mapping[str, str] | None = None) -> str:
 
 
 def absolute(text: str) -> str:
-    """A list of references, with absolute paths of the files that exist.
+    """Return a list of references with absolute paths of the files that exist.
 
-    An environment may change the current folder before its file is loaded again.
+    Relative paths would break if an environment changes the current folder.
     """
     files = {file: Path(file).expanduser().absolute() for file in files_in(text)}
     return located(text, {name: str(file) for name, file in files.items() if file.is_file()})
@@ -162,7 +162,7 @@ def without_family(name: str) -> str:
 
 
 def with_copies(data: Any, copies: Mapping[str, str]) -> Any:
-    """Nested plain data, in which texts that name Python files or paths have their copies."""
+    """Return nested plain data in which strings that name Python files or paths carry `copies`."""
     if isinstance(data, Mapping):
         return {key: with_copies(value, copies) for key, value in data.items()}
     if type(data) in (list, tuple):

@@ -1,4 +1,4 @@
-"""Names that settings had in earlier versions or have in other libraries: answered with ours."""
+"""Names of settings in earlier versions and other libraries, translated to ours."""
 
 import math
 from collections.abc import Container, Mapping
@@ -76,7 +76,7 @@ def check_names(data: Mapping[str, Any]) -> None:
 
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies the nested config of a saved run, with the settings of earlier versions replaced.
+    """Copy the nested config of a saved run, and replace settings of earlier versions.
 
     Runs up to version 0.2 keep their preprocessing of observations.
 

@@ -22,8 +22,8 @@ from purejaxppo.spaces import Box, example
 PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
 NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
 LATER = 10_000
-"""Steps by which a time limit is postponed to find the ends that are the task's own. The number is
-small, since some environments make arrays of as many numbers as the limit."""
+"""Steps by which a time limit is postponed to find the task's own ends. The number is small,
+because the size of arrays in some environments is the limit."""
 
 
 PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
@@ -96,25 +96,25 @@ def make(name: str, config: EnvConfig):
 
 
 def _one(value: Any, name: str) -> Any:
-    """One value as it is, and the value of an array of one.
+    """Return a scalar as it is, and an array with one element as a scalar.
 
     Raises:
-        ValueError: there are several values.
+        ValueError: there is not exactly one value.
     """
     if jnp.size(value) != 1:
         raise ValueError(
-            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. It must be one value."
+            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. Return one value."
         )
     return value if jnp.shape(value) == () else jnp.reshape(value, ())
 
 
 def _base() -> Any:
-    """The base class of gymnax's environments."""
+    """Return the base class of gymnax's environments."""
     return _gymnax().environments.environment.Environment
 
 
 def _has_new_form(env: Any) -> bool:
-    """True for gymnax 1.0's form, in which `step_env` should leave out the time limit."""
+    """Return True for gymnax 1.0's form, where `step_env` should ignore the time limit."""
     kind, base = type(env), _base()
     return (
         isinstance(env, base)
@@ -124,14 +124,14 @@ def _has_new_form(env: Any) -> bool:
 
 
 def check(task: "GymnaxTask", where: str) -> None:
-    """Traces a reset and a step of a custom environment.
+    """Trace a reset and a step of a custom environment.
 
-    The step may fail with a later time limit, and then an end by the limit cannot be told from the
-    task's own. In gymnax 1.0's form all ends should be the task's own.
+    A step with a later time limit distinguishes the task's own ends from the limit. If it fails in
+    gymnax 1.0's form, all ends count as the task's own.
 
     Raises:
-        ValueError: one fails, an observation is not of a type of its space, or the step fails with
-            a later time limit in an older form.
+        ValueError: one fails, an observation has a dtype that its space cannot hold, or the step
+            of an older form fails with a later time limit.
     """
     key, action = jax.random.key(0), example(task.action)
     state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
@@ -155,8 +155,8 @@ def check(task: "GymnaxTask", where: str) -> None:
             return
         raise ValueError(
             f"{where}: step_env fails with a larger max_steps_in_episode "
-            f"({tracing.reason(error)}), so the time limit cannot be told from the task's own "
-            f"ends. Use arrays of shapes that do not depend on the limit."
+            f"({tracing.reason(error)}), which is needed to distinguish the task's own ends from "
+            f"the time limit. Use arrays of shapes that do not depend on the limit."
         ) from error
 
 
@@ -166,8 +166,8 @@ class GymnaxTask:
     Args:
         env, params: the environment and its parameters.
         max_episode_steps: the time limit in the parameters.
-        limit_ends: `step_env` may count the time limit among its ends, as before gymnax 1.0, and
-            as some environments do that were ported to its form.
+        limit_ends: True if `step_env` may also end at the time limit, as before gymnax 1.0 and in
+            some environments that were ported to 1.0.
     """
 
     cheap_reset = True
@@ -216,7 +216,7 @@ class GymnaxTask:
         return state, self._obs(obs)
 
     def _truncated(self, state):
-        """True at the time limit by the simulator's own clock, if it has one."""
+        """Return True at the time limit by the simulator's own clock, if it has one."""
         base = _base().is_truncated
         method = getattr(self.env, "is_truncated", base)
         if getattr(method, "__func__", method) is not base:
@@ -224,11 +224,10 @@ class GymnaxTask:
         return state.time >= self.params.max_steps_in_episode if hasattr(state, "time") else False
 
     def step(self, key, state, action):
-        """One raw step; the time limit is `params.max_steps_in_episode`.
+        """Take one raw step; the time limit is `params.max_steps_in_episode`.
 
-        If the limit may be among the ends of the simulator, the step is computed twice, the second
-        time with a later limit: an end that remains is the task's own. XLA computes once what both
-        have in common.
+        With `limit_ends`, the step is computed twice, the second time with a later limit: an end
+        that remains is the task's own. XLA computes the common part once.
         """
         before = state
         obs, state, reward, terminated, _ = self.env.step_env(key, before, action, self.params)

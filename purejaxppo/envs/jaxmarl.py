@@ -157,7 +157,7 @@ def _defaults(name: str) -> dict[str, Scalar]:
 
 
 def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
-    """The options, of the types of their defaults; ValueError if one is unknown or unlike it."""
+    """Return the options with the types of their defaults; ValueError for unknown or wrong ones."""
     defaults, checked = _defaults(name), {}
     for option, value in options.items():
         if option == "max_steps":

@@ -1,8 +1,8 @@
 """Observations and actions in the simulator's own form, and their conversion for a policy.
 
 A policy reads and writes the arrays of a `Space`: choices that count from 0, named parts, one axis.
-A simulator has choices that count from a `start`, tuples, other shapes and other dtypes. Nothing
-here imports JAX, since worker processes import it: `xp` is `numpy` or `jax.numpy`.
+A simulator may have choices that count from a `start`, tuples, other shapes and other dtypes.
+Nothing here imports JAX, since worker processes import this module: `xp` is `numpy` or `jax.numpy`.
 """
 
 import operator
@@ -63,7 +63,7 @@ class Native(NamedTuple):
 
 
 def form_of(space: Space) -> Form:
-    """The form of a simulator that uses the policy's space as it is."""
+    """Return the form of a simulator that uses the policy's space itself."""
     if isinstance(space, Dict):
         return Parts(tuple((name, form_of(part)) for name, part in space.spaces))
     (leaf,) = leaves(space)
@@ -71,14 +71,14 @@ def form_of(space: Space) -> Form:
 
 
 def space_of(form: Form) -> Space:
-    """The policy's space of a form."""
+    """Return the policy's space of a form."""
     if isinstance(form, Array):
         return form.space
     return Dict.of({str(key): space_of(part) for key, part in form.parts})
 
 
 def arrays_in(form: Form, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Array]]:
-    """The arrays of a form with their paths, in the order of `leaves(space_of(form))`."""
+    """Yield a form's arrays with their paths, in the order of `leaves(space_of(form))`."""
     if isinstance(form, Array):
         yield path, form
         return
@@ -87,7 +87,7 @@ def arrays_in(form: Form, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 def example(form: Form, batch: int) -> Any:
-    """Zeros [batch, ...] of a form, in the policy's dtypes and with text for keys."""
+    """Return zeros [batch, ...] of a form, in the policy's dtypes and with strings as keys."""
     if isinstance(form, Array):
         (leaf,) = leaves(form.space)
         return np.zeros((batch, *form.shape), leaf.dtype)
@@ -97,16 +97,16 @@ def example(form: Form, batch: int) -> Any:
 
 
 def decoder(form: Form, xp: Any = np) -> Callable[[Any], Any]:
-    """A function from a policy's arrays to the simulator's, with any leading axes.
+    """Return a function from a policy's arrays to the simulator's, with any leading axes.
 
     Floats are clipped to their bounds. With `jax.numpy` dtypes stay the policy's.
     """
     if isinstance(form, Array):
         return _array_decoder(form, xp)
-    each = [(key, decoder(part, xp)) for key, part in form.parts]
+    decoders = [(key, decoder(part, xp)) for key, part in form.parts]
     if form.is_tuple:
-        return lambda tree: tuple(decode(tree[str(key)]) for key, decode in each)
-    return lambda tree: {key: decode(tree[str(key)]) for key, decode in each}
+        return lambda tree: tuple(decode(tree[str(key)]) for key, decode in decoders)
+    return lambda tree: {key: decode(tree[str(key)]) for key, decode in decoders}
 
 
 def _array_decoder(form: Array, xp: Any) -> Callable[[Any], Any]:
@@ -128,7 +128,7 @@ def _array_decoder(form: Array, xp: Any) -> Callable[[Any], Any]:
 
 
 def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of a Box in a float dtype, rounded to numbers that lie within them."""
+    """Return the bounds of a Box in a float dtype, rounded inwards."""
     low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
     with np.errstate(over="ignore"):
         least, most = low.astype(dtype), high.astype(dtype)
@@ -138,7 +138,7 @@ def within(space: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(form: Form, obs: Any, xp: Any) -> Any:
-    """A simulator's observation [..., own shape] as the policy's arrays, without checks of values.
+    """Convert a simulator's observation [..., *shape] to the policy's arrays without checks.
 
     Args:
         form: of the observation.
@@ -152,7 +152,7 @@ def encode(form: Form, obs: Any, xp: Any) -> Any:
 
 
 def read(form: Form, obs: Any) -> tuple[Any, bool]:
-    """Observations as the policy's arrays [B, ...], and True if there was one without a batch axis.
+    """Return observations as the policy's arrays [B, ...], and True if `obs` has no batch axis.
 
     Args:
         form: of an observation.
@@ -165,19 +165,19 @@ def read(form: Form, obs: Any) -> tuple[Any, bool]:
     try:
         values = [np.asarray(value) for value in values_in(form, obs)]
     except ValueError as error:
-        raise ValueError(f"{error}; observations are {_expected(form)}") from None
+        raise ValueError(f"{error}. Pass {_expected(form)}, or a batch of it.") from None
     single = all(value.shape == array.shape for value, array in zip(values, forms, strict=True))
     sizes = {value.shape[:1] for value in values}
     batch = len(sizes) == 1 and all(
         value.shape[:1] != () and value.shape[1:] == array.shape
         for value, array in zip(values, forms, strict=True)
     )
-    numbers = all(value.dtype.kind in "biuf" for value in values)
-    if not numbers or not (single or batch):
-        found = {_name(path): value.shape for path, value in zip(paths, values, strict=True)}
+    numeric = all(value.dtype.kind in "biuf" for value in values)
+    if not numeric or not (single or batch):
+        shapes = {_name(path): value.shape for path, value in zip(paths, values, strict=True)}
+        problem = "has shapes" if numeric else "has values that are not numbers, in shapes"
         raise ValueError(
-            f"observations are {_expected(form)}, one or a batch of them, and this has "
-            f"{'shapes' if numbers else 'values that are not numbers, in shapes'} {found}"
+            f"observation: it {problem} {shapes}. Pass {_expected(form)}, or a batch of it."
         )
     for path, value, array in zip(paths, values, forms, strict=True):
         _check(path, value, array)
@@ -185,7 +185,7 @@ def read(form: Form, obs: Any) -> tuple[Any, bool]:
 
 
 def values_in(form: Form, obs: Any) -> list[Any]:
-    """The parts of an observation, in the order of `arrays_in`; a dict also does for a tuple.
+    """Return an observation's parts in the order of `arrays_in`; a dict may replace a tuple.
 
     Raises:
         ValueError: a part is missing or unknown.
@@ -221,10 +221,10 @@ def _encoded(form: Form, values: list[Any]) -> Any:
 
 
 def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
-    """Checks that an array's values are finite, and of integers that they are in their space."""
+    """Check that an array's values are finite, and that integers are in their space."""
     diverged = diverged_value(np.zeros(()), [(path, value)])
     if diverged:
-        raise ValueError(f"{diverged}: observations must be finite and within ±{plain(LARGEST)}")
+        raise ValueError(f"{diverged}: observations must be finite and within ±{plain(LARGEST)}.")
     (leaf,) = leaves(array.space)
     if np.dtype(leaf.dtype).kind == "f":
         return
@@ -236,12 +236,12 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
         least, most = (np.broadcast_to(x, value.shape)[index] for x in (low, high))
         raise ValueError(
             f"{_name(path)}{where} = {value[index]}: not in its space, the integers from {least} "
-            f"to {most}"
+            f"to {most}."
         )
 
 
 def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest integers of an array in the simulator, of its shape or scalars.
+    """Return the smallest and largest integers of an array in the simulator, [shape] or [].
 
     Of a Box they are those of its dtype.
     """
@@ -261,7 +261,7 @@ def _name(path: tuple[str, ...]) -> str:
 
 
 def _expected(form: Form) -> str:
-    """A form in words: the kind and shape of each of its arrays."""
+    """Describe a form: the kind and shape of each of its arrays."""
     if isinstance(form, Array):
         shape = f" of shape {form.shape}" if form.shape else ""
         return f"{type(form.space).__name__}{shape}"

@@ -47,10 +47,12 @@ def check_instances(options: Iterable[str]) -> None:
 
 
 def alike(option: str, value: Any, default: Any) -> Any:
-    """The value of an option, of the type of its default; an int may replace a float.
+    """Return an option's value with the type of its default; an int may replace a float.
+
+    A whole float, such as 2.0, may replace an int.
 
     Raises:
-        ValueError: it is of another type. 2.0 is a whole number.
+        ValueError: it has another type.
     """
     number = whole(value) if type(default) is int else None
     if number is not None:

@@ -1,4 +1,4 @@
-"""Observations of a simulator that runs outside of this library, and actions to return to it."""
+"""Conversion of observations and actions for simulators that run outside of this library."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from purejaxppo.spaces import MASK, example
 
 
 class Rows(NamedTuple):
-    """Observations as a policy reads them, and the way back."""
+    """Observations as a policy reads them, and a function that converts its actions."""
 
     obs: Any  # [N, ...]
     leave: Callable[[Any], Any]  # the policy's actions [N, ...] -> the simulator's
@@ -23,21 +23,21 @@ class Rows(NamedTuple):
 
 
 class Outside:
-    """Conversion between a simulator's own observations and actions, and a policy's.
+    """Converts between a simulator's own observations and actions, and a policy's.
 
     Args:
         spec: of the environment.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Prepares the conversions."""
+        """Prepare the conversions."""
         self.team = spec.team
         native = _row_native(spec.team) if spec.team else spec.native
         self.form: Form = native.observation if native else form_of(spec.observation)
         self.action = native.action if native else None
 
     def rows(self, obs: Any) -> Rows:
-        """Checks and converts observations: one, a batch of them, or those of a whole world.
+        """Check and convert observations: one, a batch, or those of a whole world.
 
         Raises:
             ValueError: an observation does not fit its space, or is not finite.
@@ -56,11 +56,11 @@ class Outside:
         return Rows(rows, leave, np.ones(size, bool))
 
     def encode(self, obs: Any) -> Any:
-        """Traced observations [N, ...] as the policy reads them."""
+        """Convert traced observations [N, ...] to the policy's arrays."""
         return encode(self.form, obs, jnp)
 
     def decode(self, action: Any) -> Any:
-        """Traced actions [N, ...] as the simulator takes them, in the policy's dtypes."""
+        """Convert traced actions [N, ...] to the simulator's form, in the policy's dtypes."""
         if self.action is None:
             return action
         flat = self.team is not None
@@ -68,15 +68,15 @@ class Outside:
 
 
 def _row_native(team: Team) -> Native | None:
-    """The form of a row, in which `obs` is the agent's own; None where the agents' forms differ."""
+    """Return the form of a row with the agent's own `obs`; None where the agents' forms differ."""
     first, *_ = team.native
     if any(native != first for native in team.native):
         return None
-    own = first.observation
-    if isinstance(own, Parts) and MASK in dict(own.parts):
-        rest = tuple(pair for pair in own.parts if pair[0] != MASK)
-        own = rest[0][1] if len(rest) == 1 else Parts(rest)
-    parts = [(name, own if name == "obs" else form_of(part)) for name, part in team.row.spaces]
+    obs = first.observation
+    if isinstance(obs, Parts) and MASK in dict(obs.parts):
+        unmasked = tuple(pair for pair in obs.parts if pair[0] != MASK)
+        obs = unmasked[0][1] if len(unmasked) == 1 else Parts(unmasked)
+    parts = [(name, obs if name == "obs" else form_of(part)) for name, part in team.row.spaces]
     return Native(Parts(tuple(parts)), first.action)
 
 
@@ -85,23 +85,24 @@ def _row(tree: Any, i: int) -> Any:
 
 
 def _own_actions(team: Team, action: Any, agents: np.ndarray, single: bool) -> Any:
-    """Actions of rows; a list where the rows' agents have different spaces."""
-    each = [team.own_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
+    """Return the actions of rows; a list where the rows' agents have different spaces."""
+    actions = [team.own_action(_row(action, i), int(agent)) for i, agent in enumerate(agents)]
     if single:
-        return each[0]
+        return actions[0]
     spaces = {(team.actions[i], team.native[i].action) for i in agents.tolist()}
-    return jax.tree.map(lambda *x: np.stack(x), *each) if len(spaces) == 1 else each
+    return jax.tree.map(lambda *x: np.stack(x), *actions) if len(spaces) == 1 else actions
 
 
 def _world(team: Team, obs: Any) -> Rows:
-    """The rows of one world: observations by agent, of those that are there, or of all in order.
+    """Return the rows of one world: a dict of the present agents, or all agents in order.
 
     Raises:
         ValueError: an agent is unknown, or an observation does not fit.
     """
     if team.state is not None:
         raise ValueError(
-            f"with a state of the world, act takes rows: a dict with {', '.join(_names(team))}"
+            f"env.options.global_state = true: observations by agent are not supported. Pass rows, "
+            f"a dict with {', '.join(_names(team))}."
         )
     if isinstance(obs, tuple | list):
         keys: list[Any] = list(range(team.size))
@@ -114,8 +115,8 @@ def _world(team: Team, obs: Any) -> Rows:
         named, keys, places = {}, [], {}
     if not places or len(places) < len(named):
         raise ValueError(
-            f"observations are a dict by agent, of {', '.join(team.agents)}, or rows: a dict with "
-            f"{', '.join(_names(team))}"
+            f"observations do not name the agents. Pass a dict by agent, with "
+            f"{', '.join(team.agents)}, or rows, a dict with {', '.join(_names(team))}."
         )
     seen = [example(space) for space in team.observations]
     masks: list[Any] = [None] * team.size
@@ -126,7 +127,7 @@ def _world(team: Team, obs: Any) -> Rows:
         except ValueError as error:
             raise ValueError(f"agent {key}: {error}") from None
         if not single:
-            raise ValueError(f"agent {key}: a whole world takes one observation of each agent")
+            raise ValueError(f"agent {key}: it has several observations. Pass one of each agent.")
         own, mask = split_mask_off(_row(encoded, 0), space_of(form))
         seen[i] = own
         masks[i] = jax.tree.map(_never_empty, mask)
@@ -144,7 +145,7 @@ def _world(team: Team, obs: Any) -> Rows:
 
 
 def _never_empty(mask: np.ndarray) -> np.ndarray:
-    """A mask [n] that allows nothing, as after an episode's end, allows everything."""
+    """Allow everything if a mask [n] allows nothing, as after an episode's end."""
     return mask if mask.any() else np.ones_like(mask)
 
 

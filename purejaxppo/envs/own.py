@@ -102,7 +102,7 @@ def check(task: Any, where: str) -> None:
     above = plain(getattr(task, SUCCESS, None))
     number = isinstance(above, int | float) and not isinstance(above, bool)
     if above is not None and (not number or np.isnan(above)):
-        raise ValueError(f"{where}: {SUCCESS} = {above!r} is no number of a return, nor None")
+        raise ValueError(f"{where}: {SUCCESS} = {above!r}: it must be a number or None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
@@ -143,16 +143,16 @@ def check(task: Any, where: str) -> None:
 
 
 def slides(space: Any) -> bool:
-    """True for a sliding window."""
+    """Return True for a sliding window."""
     return isinstance(space, Box) and space.slide != 0
 
 
 def check_windows(task: Any, where: str, num_steps: int = 4) -> None:
-    """Raises ValueError if the observations of a few steps do not slide as their space declares."""
+    """Raise ValueError if the observations of a few steps do not slide as their space declares."""
     shape, slide = task.observation.shape, task.observation.slide
     error = ValueError(
         f"{where}: the observation is declared with slide = {slide}, but a step does not drop "
-        f"{slide} values at its front and append {slide} at its end. Use slide = 0."
+        f"{slide} values at the front and append {slide} at the end. Use slide = 0."
     )
     if not (shape and 0 < slide <= shape[0]):
         raise error
@@ -221,11 +221,11 @@ def abstract(space: Space | tuple[Space, ...]) -> Any:
 SUCCESS = "success_above"
 """What a task may have, and a wrapper of it does not take over; see `envs.base.Task`."""
 KEEPS_WINDOWS = "keeps_windows"
-"""True of a wrapper, not of those around it, after which sliding windows still slide."""
+"""Attribute of wrappers that keep sliding windows sliding; not inherited by outer wrappers."""
 
 
 def _has(task: Any, name: str) -> bool:
-    """True if a task has an attribute itself, and not from the task inside."""
+    """Return True if a task has an attribute itself, not from the task that it wraps."""
     return hasattr(type(task), name) or name in vars(task)
 
 

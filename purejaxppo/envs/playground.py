@@ -110,8 +110,8 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     repeats = whole(used["action_repeat"])
     if repeats is None or repeats < 1:
         raise ValueError(
-            f"env.options.action_repeat = {used['action_repeat']!r}: how often each action is "
-            f"taken is a whole number of at least 1"
+            f"env.options.action_repeat = {used['action_repeat']!r}: it must be a whole number of "
+            f"at least 1"
         )
     limit = time_limit(used["episode_length"], "env.options.episode_length", unlimited="")
     return {**used, "action_repeat": repeats, "episode_length": limit}

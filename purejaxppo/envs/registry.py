@@ -200,7 +200,7 @@ def started(config: EnvConfig) -> Started:
 
 
 def paths(config: EnvConfig) -> list[str]:
-    """The paths that env.name and env.options name, besides Python files."""
+    """Return the paths in env.name and env.options, without Python files."""
     family, _, name = config.name.partition("/")
     if family not in FAMILIES:
         return []

@@ -115,7 +115,7 @@ class Team:
         return tuple(_own(action, i, self.size, own, xp) for i, own in enumerate(self.actions))
 
     def own_action(self, action: Any, i: int) -> Any:
-        """A row's action as agent i takes it: in its own space, and in the simulator's form."""
+        """Convert a row's action to agent i's own space, in the simulator's form."""
         own = _own(action, 0, 1, self.actions[i], np)
         form = self.native[i].action
         return own if form is None else decoder(form)(own)

@@ -16,12 +16,12 @@ from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
 FEWEST_STARTS = 16
-"""The least number of starts to draw in advance. With fewer, environments repeat the starts of
+"""The smallest number of starts to draw in advance. With fewer, environments repeat the starts of
 short episodes within a rollout, and long episodes have too small a share of the steps."""
 
 
 class VectorState(struct.PyTreeNode):
-    """State of N environments and M starts; M is N, or the next multiple of N from 16 on."""
+    """State of N environments and M starts; see `VectorEnv` for M."""
 
     task: EnvState  # [N, ...] the task's states
     fresh: Tree  # (state, obs) [M, ...] the starts of the next episodes; () if drawn every step
@@ -44,9 +44,9 @@ class VectorEnv:
             once before any is repeated: up to M episodes per rollout its starts have the same
             distribution as if they were drawn for each. A task with expensive starts and long
             episodes may define a `fresh_fraction`: only that part of the starts is drawn before a
-            rollout, in turn, so that all are new after 1 / fresh_fraction rollouts.
+            rollout, in turn, and all are new after 1 / fresh_fraction rollouts.
         stagger: begin first episodes at random steps of the task's time limit.
-        evaluation: only the first episode of each environment counts, so that M is N.
+        evaluation: M is N, because only the first episode of each environment counts.
     """
 
     failure = None  # nothing runs on the host
@@ -221,7 +221,7 @@ def select(mask, on_true, on_false):
 
 
 def as_declared(obs, space: Space):
-    """Observations in which integers are the floats or bools that their space has.
+    """Cast integers in observations to the floats or bools of their space.
 
     Raises:
         ValueError: as `check_dtypes`.
@@ -236,7 +236,7 @@ def as_declared(obs, space: Space):
 
 
 def check_dtypes(obs, space: Space, where: str = "env.name") -> None:
-    """Raises ValueError if an observation has floats or larger integers where its space has not.
+    """Raise ValueError if a space of integers cannot hold the dtype of its observation.
 
     Args:
         obs: arrays or their shapes.

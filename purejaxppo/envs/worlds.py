@@ -231,7 +231,7 @@ class WorldsEnv:
         return cast("HostEnv", self.worlds).picture(obs)
 
     def to_simulator(self, action, obs):
-        """The policy's actions [N, ...] as the agents take them, by the rows' observations.
+        """Convert the policy's actions [N, ...] to the agents', by the rows' observations.
 
         They keep the common shape, with the bounds and the choices of each row's agent.
         """
@@ -243,7 +243,7 @@ class WorldsEnv:
         return chosen
 
     def _in_bounds(self, action, own: Space):
-        """Actions [N, ...] with the bounds, or the choices, of an agent's own space."""
+        """Return actions [N, ...] with the bounds, or the choices, of an agent's own space."""
         common = self.team.action
         action = from_unit(action, flat_space(padded_like(own, common)))
         if isinstance(own, Discrete) and own != common:

@@ -14,7 +14,7 @@ from purejaxppo.spaces import Box, Dict, Space
 
 
 def limit_of(task: Any) -> int:
-    """The time limit of a task as an int; 0 if there is none.
+    """Return the time limit of a task as an int; 0 without a limit.
 
     Raises:
         ValueError: it is not a whole number.
@@ -107,7 +107,7 @@ class WithoutWindows(Wrapper):
     task: Any
 
     def __init__(self, task: Task) -> None:
-        """Removes `slide` from the space of `task`."""
+        """Remove `slide` from the space of `task`."""
         super().__init__(task)
         if isinstance(task.observation, Box):
             self.observation = replace(task.observation, slide=0)

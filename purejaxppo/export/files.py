@@ -156,7 +156,7 @@ def deterministic(
 
 
 def in_native_form(act: Callable, outside: Outside) -> Callable:
-    """The same function of the simulator's own observations, which returns its own actions."""
+    """Return `act` as a function from the simulator's own observations to its own actions."""
 
     def native_act(obs, carry, start):
         action, carry = act(outside.encode(obs), carry, start)
@@ -166,10 +166,10 @@ def in_native_form(act: Callable, outside: Outside) -> Callable:
 
 
 def described(program: Program, outside: Outside) -> dict[str, Any]:
-    """The observation's and the action's arrays in the simulator, in the order of the program's.
+    """Describe the observation's and action's arrays in the simulator, in the program's order.
 
     Raises:
-        ValueError: a choice is beyond the integers that a file can hold.
+        ValueError: integers do not fit into int32.
     """
     forms = {"observation": ("obs", outside.form), "action": ("action", outside.action)}
     return {
@@ -183,27 +183,27 @@ def described(program: Program, outside: Outside) -> dict[str, Any]:
 
 
 def named_arrays(root: str, form: Form | None) -> Iterator[tuple[str, Array]]:
-    """The arrays of a form by the names that they have in files."""
+    """Yield the arrays of a form with their names in files."""
     for path, array in arrays_in(form) if form else ():
         yield ".".join((root, *path)), array
 
 
 def array_in_words(port: Port, array: Array | None) -> dict[str, Any]:
-    """Name, shape and dtype of an array in the simulator; of integers `low` and `high`, too.
+    """Describe an array in the simulator: name, shape, dtype, and `low` and `high` of integers.
 
     Raises:
-        ValueError: they are beyond the integers that a file can hold.
+        ValueError: integers do not fit into int32.
     """
-    words = {"name": port.name, "shape": list(port.shape[1:]), "dtype": port.dtype}
+    entry = {"name": port.name, "shape": list(port.shape[1:]), "dtype": port.dtype}
     if array is None or port.dtype.startswith("float"):
-        return words if array is None else words | {"dtype": array.dtype}
+        return entry if array is None else entry | {"dtype": array.dtype}
     low, high = whole_range(array)
     if min(low.min(), high.min()) < INT32.min or max(low.max(), high.max()) > INT32.max:
         raise ValueError(
-            f"{port.name} has integers from {low.min()} to {high.max()}, which a file cannot hold: "
-            f"they must fit into int32"
+            f"{port.name} has integers from {low.min()} to {high.max()}, but a file holds int32 "
+            f"only. Choose a start and a range in the environment that fit."
         )
-    return words | {"dtype": array.dtype, "low": low.tolist(), "high": high.tolist()}
+    return entry | {"dtype": array.dtype, "low": low.tolist(), "high": high.tolist()}
 
 
 def trace_policy(

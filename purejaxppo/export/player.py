@@ -110,7 +110,7 @@ class Policy:
 
         Raises:
             ValueError: an array has another shape or type than the policy was trained with, a
-                number that is not finite, or an integer that its space does not have.
+                number that is not finite, or an integer outside of its space.
         """
         values = dict(self.program.constants)
         parts = _leaves(self.program.obs, obs, "obs")
@@ -257,7 +257,7 @@ def _tree(tree: Any, leaves: Sequence[np.ndarray]) -> Any:
 
 
 def _fitted(value: Any, port: Port, about: dict[str, Any] | None = None) -> np.ndarray:
-    """Checks an array's shape, type and values; casts float64 to float32, as in training.
+    """Check an array's shape, type and values; cast float64 to float32, as in training.
 
     Args:
         value: the array.
@@ -284,12 +284,12 @@ def _fitted(value: Any, port: Port, about: dict[str, Any] | None = None) -> np.n
     return array.astype(port.dtype, copy=False)
 
 
-def _check_all(good: np.ndarray, array: np.ndarray, port: Port, said: str) -> None:
-    """Raises ValueError with the first of an array's values that is not good."""
-    bad = np.argwhere(~good)
-    if len(bad):
-        index = ", ".join(map(str, bad[0]))
-        raise ValueError(f"{port.name}[{index}] = {array[tuple(bad[0])]}: {said}.")
+def _check_all(is_valid: np.ndarray, array: np.ndarray, port: Port, problem: str) -> None:
+    """Raise ValueError with the first invalid value of an array."""
+    wrong = np.argwhere(~is_valid)
+    if len(wrong):
+        index = ", ".join(map(str, wrong[0]))
+        raise ValueError(f"{port.name}[{index}] = {array[tuple(wrong[0])]}: {problem}.")
 
 
 # The operations, in one plain form each.

@@ -99,9 +99,9 @@ class AsynchronousPrograms(Programs):
         return jax.device_put(tree, self.actor_device)
 
     def collect(self, agent, state, key, update: int, progress: float) -> Collected:
-        """Collects a rollout for the learner; see `learner.collect`."""
-        given = agent, state, key, np.float32(progress)
-        rollout, key = self._collect(*self.for_actor(given))
+        """Collect a rollout for the learner; see `learner.collect`."""
+        arguments = agent, state, key, np.float32(progress)
+        rollout, key = self._collect(*self.for_actor(arguments))
         jax.block_until_ready(rollout)
         return Collected(rollout, key, update)
 
@@ -152,7 +152,7 @@ class AsynchronousLoop(TrainingLoop):
         return state
 
     def _part(self, ahead: int) -> float:
-        """The part of the run that is done, `ahead` updates later if these are known to count."""
+        """Return the finished part of the run, plus `ahead` updates unless agents may be absent."""
         every = self.intervals
         return (every.done(self.progress) + ahead * (not every.sparse)) / every.total
 

@@ -422,8 +422,9 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
     found = {name: x.shape for name, x in arrays.items()}
     if shapes.keys() - found.keys() == {"bonus_return"}:
         raise ValueError(
-            f"{folder} was saved by a version that divided intrinsic rewards by another deviation, "
-            f"and cannot be continued. Use another --run_dir; this run can still be evaluated."
+            f"{folder} was saved by version 0.2 or older, which scaled intrinsic rewards "
+            f"differently, and cannot be resumed. Use another --run_dir. The run can still be "
+            f"evaluated."
         )
     if shapes != found:
         log.debug("%s should have %s, and has %s", folder, shapes, found)
@@ -438,9 +439,9 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
 def _with_more_starts(
     arrays: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Repeats the starts in states of version 0.2, which had fewer than `vectorize.FEWEST_STARTS`.
+    """Repeat the starts in states of version 0.2 to the number that this version has.
 
-    Their counter of rollouts is missing if they were all drawn for each.
+    Their `turn` is missing if all starts were drawn for every rollout.
     """
     more = {}
     for name, shape in shapes.items():

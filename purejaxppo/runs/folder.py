@@ -216,9 +216,9 @@ def check_outside(config: Config, run_dir: Path) -> None:
 
 
 def placed(config: Config) -> Config:
-    """The config with the absolute paths of the files and folders that it names.
+    """Return the config with absolute paths of the files and folders that it names.
 
-    They are found once, because custom code may change the current folder.
+    Paths are resolved once, because custom code may change the current folder.
     """
     files = [file for text in texts_of(config) for file in files_in(text)]
     names = {*files, *registry.paths(config.env), config.pretrain.teacher} - {""}

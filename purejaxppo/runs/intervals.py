@@ -10,18 +10,18 @@ SECONDS_BETWEEN_SAVES = 10.0
 a run of seconds would spend a quarter of them on saves."""
 
 MOST_ROWS = 100
-"""A run in which agents may be absent ends after so many rows per step of total_timesteps."""
+"""A run in which agents may be absent ends after this many rows per step of total_timesteps."""
 
 
 class Intervals:
-    """Intervals of logging, evaluation and saves, in updates.
+    """Intervals of logging, evaluation and checkpoints, in updates.
 
-    Where agents may be absent (`sparse`), a row need not be a decision, and only decisions are
-    environment steps. There all intervals are in decisions, and each update is a chunk.
+    Where agents may be absent (`sparse`), only rows with a decision are environment steps. All
+    intervals are in decisions then, and each update is a chunk of its own.
     """
 
     def __init__(self, config: Config, *, sparse: bool = False) -> None:
-        """Converts steps to whole updates or decisions; 0 selects a share of the run."""
+        """Convert steps to whole updates or decisions; 0 selects a share of the run."""
         self.sparse = sparse
         self.unit = 1 if sparse else config.steps_per_update
         """Environment steps of an update or a decision."""
@@ -41,17 +41,17 @@ class Intervals:
         return max(1, round(steps / self.unit if steps else self.total / share))
 
     def done(self, progress: Progress) -> int:
-        """Updates or, where agents may be absent, decisions of the agent with the fewest."""
+        """Return updates or, if `sparse`, the decisions of the agent with the fewest."""
         return min(progress.member_steps) if self.sparse else progress.update
 
     def ended(self, progress: Progress) -> bool:
-        """True at the end of a run."""
+        """Return True at the end of a run."""
         return self.done(progress) >= self.total or (
             self.sparse and progress.update >= self.most_updates
         )
 
     def due(self, every: int, progress: Progress, before: int) -> bool:
-        """True if something is due that is done `every` so often; `before` is `done` earlier."""
+        """Return True if a multiple of `every` has passed since `before`, or the run has ended."""
         if not every:
             return False
         return self.done(progress) // every > before // every or self.ended(progress)
@@ -65,12 +65,12 @@ class Intervals:
         return time.perf_counter() - self._saved_at
 
     def save_due(self, done: int, age: float) -> bool:
-        """True if a save is due at `done`, `age` seconds after `begin`."""
+        """Return True if a checkpoint is due at `done`, `age` seconds after `begin`."""
         passed = done // self.save > self._saved // self.save
         return (passed and age >= self.min_seconds) or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
-        """Number of updates until anything is due; 1 where that depends on the decisions."""
+        """Return the number of updates until anything is due; 1 if `sparse`."""
         if self.sparse:
             return 1
         return min(

@@ -56,7 +56,7 @@ def beats(score: float, best: float | None) -> bool:
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Counts as int64, since those of a row may be more than 2^31."""
+    """Convert counts to int64, since those of a row may exceed 2^31."""
     return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x
 
 
@@ -94,7 +94,7 @@ class TrainingLoop:
         self._most_diverging = min(MOST_UPDATES, self.config.num_updates)
         self._totals = [float(self.config.num_updates)] * len(self.members)
         self._warned = False  # True once a run has warned of diverged episodes
-        self._warned_of_cut = False  # the same of episodes that evaluations have cut
+        self._warned_of_cut = False  # True once it has warned of episodes that evaluations cut
         self._sound = True  # False once the state is not finite: it is not saved then
 
     def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
@@ -127,10 +127,10 @@ class TrainingLoop:
         return state
 
     def _hyperparams(self) -> Hyperparams:
-        """The tunable numbers of the next chunk.
+        """Return the tunable numbers of the next chunk.
 
-        Schedules follow update / total_updates. Where agents may be absent, total_updates is set so
-        that this is decisions / total_timesteps.
+        Schedules follow update / total_updates. Where agents may be absent, total_updates is set
+        such that this ratio is decisions / total_timesteps.
         """
         p, hp = self.progress, self.programs.hp
         if not (self.intervals.sparse and p.update):
@@ -345,7 +345,7 @@ class TrainingLoop:
         return rows
 
     def _eval_rows(self, agent: AgentState) -> list[Row]:
-        """Evaluates each member of `agent`, with the episodes of the current update."""
+        """Evaluate each member of `agent` on the episodes of the current update."""
         key = self.programs.eval_key(self.progress.update)
         returns, lengths, cut = jax.device_get(self.programs.evaluate(agent, key))
         warning = warning_of_cut(returns, cut, self.config.eval.max_steps)
@@ -358,9 +358,9 @@ class TrainingLoop:
         ]
 
     def _update_best(self) -> None:
-        """Evaluates the best agents again if the evaluation settings have changed since.
+        """Evaluate the best agents again if the evaluation settings have changed.
 
-        An agent without a score under the new settings keeps its place until another one has one.
+        A best agent without a new score is replaced by the next agent with a score.
         """
         p, settings = self.progress, eval_settings(self.config)
         changed, before = changes(p.eval_settings, settings), p.best_return

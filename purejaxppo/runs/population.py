@@ -113,7 +113,7 @@ def with_number(hp: Hyperparams, name: str, value) -> Hyperparams:
 def evolve(
     key, state: TrainState, population: Population, rules: Rules, initial_carry: Any
 ) -> tuple[TrainState, Population, jax.Array]:
-    """Runs one selection; returns (state, population, copied) after it.
+    """Run one selection; return (state, population, copied) after it.
 
     `copied` is True for the members that became copies of others, bool [M].
 
@@ -228,7 +228,7 @@ class PopulationPrograms(Programs):
     def train_population(
         self, state: PopulationState, hp: Hyperparams, num_updates
     ) -> tuple[PopulationState, Metrics]:
-        """Runs `num_updates` updates of all members; of `hp`, only total_updates is read."""
+        """Run `num_updates` updates of all members; of `hp`, only total_updates is read."""
         fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
         zeros = jax.tree.map(
@@ -245,8 +245,8 @@ class PopulationPrograms(Programs):
 
         def body(_, carried):
             state, population, total = carried
-            own = population.hp._replace(total_updates=hp.total_updates)
-            state, metrics = train_chunk(state, own, 1)
+            member_hp = population.hp._replace(total_updates=hp.total_updates)
+            state, metrics = train_chunk(state, member_hp, 1)
             population = population._replace(
                 return_sum=population.return_sum
                 + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
@@ -321,9 +321,10 @@ def final_numbers(rows: Sequence[Row], rules: Rules) -> dict[str, Any]:
 
 
 def since_last_copy(rows: Sequence[Row]) -> list[Row]:
-    """A member's rows since it last became a copy of another.
+    """Return a member's rows since it last became a copy of another.
 
-    The first one has that agent's evaluation, but episodes of the agent before it, too.
+    The first row keeps its evaluation, which is of the copy. Its training return is left out,
+    because it includes episodes before the copy.
     """
     first = max((i for i, row in enumerate(rows) if row.get(COPIED)), default=None)
     if first is None:

@@ -25,7 +25,7 @@ class Progress:
     eval_settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of the best evaluations, by dotted name; {} before the first one."""
     unlogged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    """Metrics [M] since the last row by name; {} if there are none."""
+    """Metrics [M] since the last row, by name; {} without any."""
 
     @classmethod
     def of(cls, size: int) -> "Progress":
@@ -34,7 +34,7 @@ class Progress:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Progress":
-        """Reads the counters of a checkpoint.
+        """Read the counters of a checkpoint.
 
         Version 0.1 had no lists for an agent that trained alone, and 0.2 no `eval_settings`
         and `unlogged`.
@@ -58,12 +58,12 @@ class Progress:
         return sum(known) / len(known) if known else None
 
     def with_unlogged(self, metrics: Metrics | None) -> "Progress":
-        """The counters with the metrics [M] since the last row; None: there are none."""
+        """Return the counters with the metrics [M] since the last row; None: without any."""
         numbers = {name: np.asarray(x).tolist() for name, x in _named(metrics).items()}
         return dataclasses.replace(self, unlogged=numbers)
 
     def restored_metrics(self, like: Metrics) -> Metrics | None:
-        """The saved metrics since the last row, of the types of `like`; None without any."""
+        """Return the saved metrics since the last row, typed like `like`; None without any."""
         leaves = _named(like)
         if self.unlogged.keys() != leaves.keys():  # none, or of a version with other metrics
             return None

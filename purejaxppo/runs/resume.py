@@ -20,7 +20,7 @@ SINCE_0_3 = (
     "ppo.max_learning_rate",
     "ppo.value_limit",
 )
-"""Settings that version 0.2 did not have, and that its runs keep with values of its rules."""
+"""Settings that are new since version 0.2. Its runs keep values with the behaviour of 0.2."""
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
@@ -56,7 +56,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 
 def eval_settings(config: Config) -> dict[str, Any]:
-    """Returns the settings that an evaluation's score depends on and that a resume may change."""
+    """Return the settings that an evaluation's score depends on and that a resume may change."""
     return {
         name: value
         for name, value in flatten(config).items()
@@ -65,7 +65,7 @@ def eval_settings(config: Config) -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Describes the settings that differ, by dotted name; "" if all are equal."""
+    """Describe the settings that differ, by dotted name; "" if all are equal."""
     return ", ".join(
         f"{name} changes from {_show(before.get(name))} to {_show(value)}"
         for name, value in after.items()
@@ -74,14 +74,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 
 def with_old_rules(config: Config, old: Config) -> Config:
-    """The config with the rules of version 0.2 (`renamed.upgrade`), if the existing run has them.
+    """Return the config with the rules of version 0.2 if the existing run has them.
 
-    They are preprocessing, limits of the adaptive rate and the range of bins, unless the config
-    sets these.
+    These are `SINCE_0_3`, as `renamed.upgrade` sets them. Settings that the config changes stay.
     """
     if old.ppo.obs_preprocessing == "by_bounds":
         return config
-    before, after, default = (flatten(each) for each in (old, config, Config()))
+    before, after, default = (flatten(x) for x in (old, config, Config()))
     return config.replace(
         **{name: before[name] for name in SINCE_0_3 if after[name] == default[name]}
     )
@@ -115,7 +114,7 @@ def check_objects(config: Config, run_dir: Path) -> None:
 
 
 def moved_schedules(old: Config, new: Config, progress: Progress, *, sparse: bool = False) -> str:
-    """Describes how another total_timesteps changes schedules; '' if not at all.
+    """Describe how another total_timesteps changes schedules; '' if they stay the same.
 
     Schedules and curricula follow the part of the run that is done (`Intervals`).
     """

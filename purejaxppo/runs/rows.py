@@ -90,8 +90,8 @@ def eval_row(
     """Statistics of evaluation episodes.
 
     Args:
-        returns: float [episodes]; NaN where the episode diverged, or there was no agent. Statistics
-            are over the others, and NaN once too many diverged; see `of_whole`.
+        returns: float [episodes]; NaN where the episode diverged, or the slot had no agent.
+            Statistics are over the others, or NaN if too many diverged; see `of_whole`.
         lengths: int [episodes].
         cut: bool [episodes]; see `Outcome`.
         success_above: see `EnvSpec`; an episode that diverged is not a success.

@@ -365,8 +365,8 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
         rows = p.update * run.config.steps_per_update
         console.say(
             f"total_timesteps = {run.config.total_timesteps}: agents decide too rarely, and the "
-            f"run ends after {run.intervals.done(p):,} decisions in {rows:,} rows{each}. A larger "
-            f"total_timesteps continues it."
+            f"run ends after {run.intervals.done(p):,} decisions in {rows:,} rows{each}. Increase "
+            f"total_timesteps to continue it."
         )
     if p.best_return is not None:
         where = (

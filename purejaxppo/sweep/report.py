@@ -39,9 +39,9 @@ def report(folder: Path, results: Sequence[Result], config: Config, objective: s
 def report_population(
     folder: Path, members: Sequence[Config], rules: Rules, objective: str
 ) -> None:
-    """Reports a population, as `report` does, with its tunable numbers at the end.
+    """Report a population, as `report` does, with its tunable numbers at the end.
 
-    Scores are since a member last became a copy: before, the agent and its numbers were others.
+    Scores count from the time at which a member last became a copy of another agent.
     """
     run = str(folder / "population")
     curves = read_members(run)

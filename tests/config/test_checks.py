@@ -47,7 +47,7 @@ WRONG = [
     (["--network.min_std", "20"], "network.min_std = 20.0 is above network.max_std = 10.0"),
     (
         ["--ppo.min_learning_rate", "0.1"],
-        "ppo.min_learning_rate = 0.1 is above ppo.max_learning_rate = 0.01",
+        "ppo.min_learning_rate = 0.1: it is above ppo.max_learning_rate = 0.01. Set it to at most",
     ),
     # products that cannot be
     (

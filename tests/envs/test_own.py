@@ -242,7 +242,7 @@ def test_a_success_may_be_a_number_of_any_type(above, monkeypatch):
     monkeypatch.setattr(examples.Walk, "success_above", above, raising=False)
     assert (make(examples.Walk).spec.success_above, float) == (2.5, float)
     monkeypatch.setattr(examples.Walk, "success_above", np.nan)
-    with pytest.raises(ValueError, match="success_above = nan is no number"):
+    with pytest.raises(ValueError, match="success_above = nan: it must be a number or None"):
         make(examples.Walk())
 
 
@@ -326,7 +326,7 @@ def test_a_success_that_is_no_number_is_refused_before_a_run(monkeypatch):
     class Wordy(examples.Walk):
         success_above = "ten"
 
-    with pytest.raises(ValueError, match="success_above = 'ten' is no number"):
+    with pytest.raises(ValueError, match="success_above = 'ten': it must be a number or None"):
         make(Wordy)
 
 

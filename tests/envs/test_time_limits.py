@@ -323,7 +323,7 @@ def test_an_end_of_the_task_at_the_limit_is_a_termination(name, limit, ends, sti
 
 def test_an_environment_that_needs_its_limit_for_shapes_is_refused(still_world):
     name = "gymnax/old.py:Sized"
-    with pytest.raises(ValueError, match="cannot be told from the task's own ends") as caught:
+    with pytest.raises(ValueError, match="to distinguish the task's own ends") as caught:
         registry.make(EnvConfig(name=name), 1)
     assert str(caught.value).startswith(
         f"env.name = {name}: step_env fails with a larger max_steps"

@@ -36,7 +36,7 @@ class Intrinsic(NamedTuple):
     """The dashboard's names of the figures."""
     track: Callable[[Tree, Array, BonusRows, Reduce], tuple[Tree, Array]] | None = None
     """(state, discounted bonuses so far [N], rows, sum over shards) -> both after the rollout.
-    Called before `reward`; None: the state needs no discounted bonuses."""
+    Called before `reward`. None: the state does not use discounted bonuses."""
 
 
 def none() -> Intrinsic:
@@ -107,9 +107,9 @@ def from_error(
     errors: Callable[[Params, BonusRows], tuple[Array, Array]],
     config: IntrinsicConfig,
 ) -> Intrinsic:
-    """The bonus from a model's error eₜ: eₜ / σ, with σ the standard deviation of all Rₜ so far.
+    """Return a bonus from a model's error eₜ: eₜ / σ, with σ the deviation of all Rₜ so far.
 
-    Rₜ = γ Rₜ₋₁ + eₜ continues across episodes, and passes over rows that are not valid. Burda et
+    Rₜ = γ Rₜ₋₁ + eₜ continues across episodes and skips rows that are not valid. Burda et
     al. 2018, https://arxiv.org/abs/1810.12894, sections 2.3 and 2.4.
 
     Args:
@@ -127,11 +127,11 @@ def from_error(
     def track(
         state: Learned, returns: Array, rows: BonusRows, psum: Reduce
     ) -> tuple[Learned, Array]:
-        never, error = jnp.zeros_like(rows.valid), errors(state.params, rows)[0]
-        each, last = normalize.discounted_returns(
-            error, never, rows.valid, returns, DISCOUNT, is_first=never
+        false, error = jnp.zeros_like(rows.valid), errors(state.params, rows)[0]
+        discounted, last = normalize.discounted_returns(
+            error, false, rows.valid, returns, DISCOUNT, is_first=false
         )
-        stats = normalize.update_stats(state.stats, each, rows.valid, psum)
+        stats = normalize.update_stats(state.stats, discounted, rows.valid, psum)
         return state._replace(stats=stats), last
 
     def reward(state: Learned, rows: BonusRows) -> Array:
@@ -158,5 +158,5 @@ def from_error(
 
 
 def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
-    """Errors over the standard deviation of their returns, 0 where not valid; any shape."""
+    """Divide errors by the standard deviation of their returns; 0 where not valid; any shape."""
     return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)

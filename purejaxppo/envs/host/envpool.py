@@ -154,7 +154,7 @@ def _spaces(name: str, spec: Any) -> tuple[spaces.Space, spaces.Space]:
 
 
 def _form(own: Any, space: spaces.Space) -> Any:
-    """The form of a space of EnvPool, for the policy's space that `convert` made of it."""
+    """Return the form of a space of EnvPool; `space` is the policy's, made by `convert`."""
     if isinstance(space, spaces.Dict):
         return Parts(tuple((name, _form(own.spaces[name], part)) for name, part in space.spaces))
     (leaf,) = spaces.leaves(space)

@@ -135,11 +135,11 @@ def with_time_limit(env: Gymnasium) -> Gymnasium:
 
 
 def with_copies(env: Gymnasium) -> Gymnasium:
-    """The same environment; its `reset` and `step` return copies of observations.
+    """Make an environment's `reset` and `step` return copies of observations, and return it.
 
-    Wrappers may store observations, as frame stacks do, and some environments write all of them
-    into one array. A derived class keeps the attributes of the environment, which one more wrapper
-    would hide.
+    Wrappers such as frame stacks store observations, and some environments write all observations
+    into one array. The environment gets a derived class, because one more wrapper would hide its
+    attributes.
     """
     env_class = type(env)
 
@@ -156,7 +156,7 @@ def with_copies(env: Gymnasium) -> Gymnasium:
 
 
 def _copied(result: Any) -> Any:
-    """The result of `reset` or `step` with a copy of the observation."""
+    """Return the result of `reset` or `step` with a copy of the observation."""
     return (copy.deepcopy(result[0]), *result[1:]) if isinstance(result, tuple) else result
 
 
@@ -169,7 +169,7 @@ def _enforced(env: Gymnasium) -> int:
 
 
 def _wrappers_of(env: Gymnasium) -> Iterator[Any]:
-    """The wrappers around an environment, from the outermost one inwards."""
+    """Yield the wrappers around an environment, outermost first."""
     from gymnasium import Wrapper
 
     while isinstance(env, Wrapper):
@@ -178,7 +178,7 @@ def _wrappers_of(env: Gymnasium) -> Iterator[Any]:
 
 
 def _announced(env: Gymnasium) -> int:
-    """The attribute `max_episode_steps` of the innermost environment; 0 if there is none.
+    """Return `max_episode_steps` of the innermost environment; 0 without it.
 
     Raises:
         MakeError: it is not a time limit.
@@ -189,7 +189,7 @@ def _announced(env: Gymnasium) -> int:
 
 
 def checked_limit(value: Any, name: str) -> int:
-    """A time limit of an environment as an int; 0 for None.
+    """Return a time limit of an environment as an int; 0 for None.
 
     Raises:
         MakeError: it is not a whole number of at least 1.
@@ -264,13 +264,13 @@ def _wrapper(name: str) -> Any:
 
 
 def _check_wrapper(kind: type, where: str) -> None:
-    """Checks that a wrapper does not normalise by running statistics.
+    """Check that a wrapper does not normalise by running statistics.
 
-    Its statistics are not saved with the agent, and it would scale the rewards of evaluations.
+    Its statistics would not be saved with the agent, and would change evaluations.
 
     Raises:
-        MakeError: it is one of Gymnasium's `NormalizeReward` and `NormalizeObservation`, also of
-            those for vectors of environments, or a subclass.
+        MakeError: it is Gymnasium's `NormalizeReward` or `NormalizeObservation`, also for vector
+            environments, or a subclass.
     """
     for base in kind.__mro__:
         if base.__name__ in NORMALIZING and base.__module__.startswith("gymnasium."):

@@ -216,8 +216,8 @@ def _options(config: EnvConfig) -> dict[str, Any]:
         )
     check_instances(config.options)
     check_known(config.name, config.options, DEFAULTS, suggest=True)
-    given = {key: alike(key, value, DEFAULTS[key]) for key, value in config.options.items()}
-    options = DEFAULTS | given
+    changed = {key: alike(key, value, DEFAULTS[key]) for key, value in config.options.items()}
+    options = DEFAULTS | changed
     for key, value in options.items():
         least = 1 if key == "timeout" else 0
         if isinstance(value, int | float) and value < least:

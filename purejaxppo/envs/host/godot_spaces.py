@@ -64,8 +64,8 @@ class Part:
             return np.stack([self._image(value) for value in values])
         if isinstance(self.space, Discrete):
             numbers = np.array(values, np.float64).reshape(len(values))
-            held = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.space.n)
-            if not held.all():
+            fits = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.space.n)
+            if not fits.all():
                 raise ValueError(f"not a whole number from 0 to {self.space.n - 1}")
             return numbers.astype(np.int32)
         numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN

@@ -129,11 +129,11 @@ def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
 
 
 def native_form(space: Any, *, is_mask: bool = False) -> Form:
-    """The form of a Gymnasium space's elements, for observations and for actions.
+    """Return the form of a Gymnasium space's elements, for observations and for actions.
 
     Args:
         space: of Gymnasium.
-        is_mask: it is that of a part called `action_mask`.
+        is_mask: True for a part called `action_mask`.
 
     Raises:
         MakeError: as `observation_space`.
@@ -153,17 +153,17 @@ def native_form(space: Any, *, is_mask: bool = False) -> Form:
 
 
 def _nested(numbers: Any) -> Any:
-    """Nested lists of numbers as nested tuples."""
+    """Convert nested lists of numbers to nested tuples."""
     return tuple(map(_nested, numbers)) if isinstance(numbers, list) else numbers
 
 
 def native(observation: Any, action: Any) -> Native:
-    """The forms of a Gymnasium environment's observations and actions."""
+    """Return the forms of a Gymnasium environment's observations and actions."""
     return Native(native_form(observation), native_form(action))
 
 
 def decoder(space: Any) -> Callable[[Any], Any]:
-    """A function from a policy's action (an array, or a dict) to one of a Gymnasium space."""
+    """Return a function from a policy's action (an array or a dict) to a Gymnasium action."""
     return decoder_of(native_form(space))
 
 
@@ -175,8 +175,8 @@ class Source(NamedTuple):
     shape: tuple[int, ...]  # there
     start: Any  # the smallest of its integers; None for a Box
     kind: str  # the space, for messages
-    limits: tuple[Any, Any] | None  # least and greatest integer that are stored; None: floats
-    exact: frozenset[np.dtype]  # dtypes of which every value can be stored
+    limits: tuple[Any, Any] | None  # smallest and largest stored integer; None for floats
+    exact: frozenset[np.dtype]  # dtypes with values that can all be stored
     range: Range | None  # of the first values of a Box
 
 
@@ -186,7 +186,7 @@ FLOATS = frozenset(np.dtype(code) for code in np.typecodes["Float"])
 
 
 def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -> Iterator[Source]:
-    """Parts of a Gymnasium observation, in the order of `leaves`.
+    """Yield the parts of a Gymnasium observation, in the order of `leaves`.
 
     Args:
         space: of the part at `keys` of an observation.
@@ -219,19 +219,19 @@ def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -
 
 
 def _integers(space: Any) -> tuple[int, int]:
-    """The least and the greatest integer that the dtypes of a Box and of its `Space` hold."""
+    """Return the smallest and the largest integer that the dtypes of a Box and its `Space` hold."""
     ours = narrow(space.dtype, space.low.astype(float), space.high.astype(float))
     ranges = [np.iinfo(dtype) for dtype in (space.dtype, ours) if dtype != "float32"]
     return max(int(dtype.min) for dtype in ranges), min(int(dtype.max) for dtype in ranges)
 
 
 def _exact(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
-    """The dtypes of which every value is within limits, or is a float if there are none."""
+    """Return the dtypes with all values within `limits`; None: all dtypes of numbers."""
     if limits is None:
         return INTEGERS | FLOATS | {BOOL}
     least, most = np.max(limits[0]), np.min(limits[1])
-    bounds = {dtype: np.iinfo(dtype) for dtype in INTEGERS}
-    exact = {dtype for dtype, own in bounds.items() if least <= own.min and own.max <= most}
+    ranges = {dtype: np.iinfo(dtype) for dtype in INTEGERS}
+    exact = {dtype for dtype, info in ranges.items() if least <= info.min and info.max <= most}
     return frozenset(exact | ({BOOL} if least <= 0 and most >= 1 else set()))
 
 
@@ -239,14 +239,15 @@ def read(source: Source, obs: Any) -> np.ndarray:
     """One array of a Gymnasium observation, in Gymnasium's shape.
 
     Raises:
-        MakeError: it does not have the shape of its space, or a value is not in the space's dtype.
+        MakeError: its shape differs from its space's, or the space cannot hold a value.
     """
     for key in source.keys:
         obs = obs[key]
     part = np.asarray(obs)
     if part.shape != source.shape:
         raise MakeError(
-            f"{source.name} has shape {part.shape}, but observation_space says {source.shape}"
+            f"{source.name} has shape {part.shape}, but its space has shape {source.shape}. Return "
+            f"that shape, or declare another space."
         )
     if part.dtype not in source.exact:
         _check_values(source, part)
@@ -256,26 +257,26 @@ def read(source: Source, obs: Any) -> np.ndarray:
 
 
 def _check_values(source: Source, part: np.ndarray) -> None:
-    """Raises MakeError if a cast to the dtype of the space would change a value."""
+    """Raise MakeError if a cast to the dtype of the space would change a value."""
     if part.dtype.kind not in "biufO":
         raise MakeError(_wrong_dtype(source, part))
-    whole = part.dtype.kind in "iu"
+    is_integer = part.dtype.kind in "iu"
     try:
         # Not float32, which would round limits such as 2**31 - 1.
-        numbers = part if whole else part.astype(np.float64)
+        numbers = part if is_integer else part.astype(np.float64)
     except (TypeError, ValueError):
         raise MakeError(_wrong_dtype(source, part)) from None
     if source.limits is None:
         return
     least, most = source.limits
-    if whole and not part.ndim and least <= part.item() <= most:
+    if is_integer and not part.ndim and least <= part.item() <= most:
         return  # as below, and much faster
-    held = (numbers >= least) & (numbers <= most)
-    if not whole:
-        held &= numbers == np.floor(numbers)
-    if held.all():
+    fits = (numbers >= least) & (numbers <= most)
+    if not is_integer:
+        fits &= numbers == np.floor(numbers)
+    if fits.all():
         return
-    first = tuple(np.argwhere(~held)[0].tolist())
+    first = tuple(np.argwhere(~fits)[0].tolist())
     least, most = (np.broadcast_to(limit, part.shape)[first] for limit in source.limits)
     name = f"{source.name}[{', '.join(map(str, first))}]" if first else source.name
     raise MakeError(
@@ -285,16 +286,19 @@ def _check_values(source: Source, part: np.ndarray) -> None:
 
 
 def _wrong_dtype(source: Source, part: np.ndarray) -> str:
-    """The error of values that are not numbers."""
-    return f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers"
+    """Return the error for values that are not numbers."""
+    return (
+        f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers. "
+        f"Return such numbers, or declare another space."
+    )
 
 
 def encoder(space: Any, places: Sequence[Source] = ()) -> Callable[[Any], Any]:
-    """A function from a Gymnasium observation to an array or a dict of them.
+    """Return a function from a Gymnasium observation to an array or a dict of arrays.
 
     Args:
         space: of the observation.
-        places: its `sources`, if the caller uses them, too.
+        places: its `sources`; made here if empty.
     """
     ours, places = observation_space(space), places or tuple(sources(space))
     kinds = tuple(leaves(ours))

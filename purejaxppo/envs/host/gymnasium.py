@@ -106,8 +106,8 @@ def split_options(config: EnvConfig, defaults: Options) -> tuple[Options, Option
     Raises:
         ValueError: an invalid value of an option of the adapter.
     """
-    given = {key: value for key, value in config.options.items() if key in defaults}
-    ours = defaults | {key: alike(key, value, defaults[key]) for key, value in given.items()}
+    changed = {key: value for key, value in config.options.items() if key in defaults}
+    ours = defaults | {key: alike(key, value, defaults[key]) for key, value in changed.items()}
     if ours["workers"] not in ("process", "thread"):
         raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
     at_least(ours, "num_workers", 0)
@@ -157,8 +157,8 @@ class Workers:
 
         Args:
             num_envs: N.
-            seed: of the run; global generators of worker processes depend on it.
-            evaluation: other streams of these generators, and no warnings that training gives.
+            seed: of the run, for the global generators of worker processes.
+            evaluation: other streams of these generators, and no warnings about observations.
             first: the number that the first environment has in a larger batch.
             film: pictures will be requested; one environment in this process.
         """

@@ -90,7 +90,7 @@ def _mask(value: Any, space: Space, where: str) -> Any:
         raise MakeError(f"{where} has {mask.size} numbers in place of {sum(sizes)}")
     wrong = mask[(mask != 0) & (mask != 1)]
     if wrong.size:
-        raise MakeError(f"{where} has the value {wrong[0]}; it must be 1 where allowed, else 0")
+        raise MakeError(f"{where} has the value {wrong[0]}. Use 1 for allowed, and 0 otherwise.")
     choices = np.split((mask != 0).astype(np.uint8), np.cumsum(sizes)[:-1])
     return np.concatenate([part if part.any() else np.ones_like(part) for part in choices])
 

@@ -189,7 +189,7 @@ class ParallelWorld(gymnasium.Env):
         self.action_space = gymnasium_space(team.joint_action)
 
     def _native(self, observation: Any, action: Any) -> Native:
-        """An agent's own form; with a mask from infos, as {"obs": ..., "action_mask": ...}."""
+        """Return an agent's form; with a mask from infos, {"obs": ..., "action_mask": ...}."""
         own, mask = native(observation, action), mask_space(action_space(action))
         if not self._mask or mask is None:
             return own
@@ -199,11 +199,11 @@ class ParallelWorld(gymnasium.Env):
     def _limit(self, asked: int) -> int:
         """The smallest of the requested and the environment's time limits; 0 if there is none."""
         unwrapped = self.env.unwrapped
-        own = [
+        limits = [
             checked_limit(getattr(unwrapped, name, None), f"pettingzoo/{self.name}: {name}")
             for name in ("max_cycles", "max_episode_steps")
         ]
-        return min((limit for limit in (asked, *own) if limit), default=0)
+        return min((limit for limit in (asked, *limits) if limit), default=0)
 
     def _state_space(self, team: Team) -> Box:
         """Space of the world's own state, if it has one, or of all observations."""
@@ -262,12 +262,12 @@ class ParallelWorld(gymnasium.Env):
 
     @own_errors
     def _actions(self, action: Any, lived: list[int]) -> dict[Any, Any]:
-        """The actions of the agents that are not done, as the world takes them."""
+        """Return the actions of the agents that are not done, as the world takes them."""
         joint = self.team.split(action, np)
         return {self.agents[i]: self._decode[i](joint[i]) for i in lived}
 
     def _check_agents(self, ended: list[Any], terminations: dict, truncations: dict) -> None:
-        """Checks, while a world's episode continues, that no agent has come back or is new.
+        """Check that no agent has come back or is new while the episode continues.
 
         Args:
             ended: the agents that had ended before this step.
@@ -275,32 +275,32 @@ class ParallelWorld(gymnasium.Env):
             truncations: as the world returned them.
 
         Raises:
-            MakeError: an agent plays that has ended before, or that is not in `possible_agents`.
+            MakeError: an agent acts after its end, or is not in `possible_agents`.
         """
-        there = self.env.agents
-        for agent in there:
+        present = self.env.agents
+        for agent in present:
             if agent not in self.agents:
                 raise MakeError(
-                    f"pettingzoo/{self.name}: {agent} is in the world, but not in possible_agents. "
-                    f"Name all agents there."
+                    f"pettingzoo/{self.name}: {agent} is in agents, but not in possible_agents. "
+                    f"List every agent in possible_agents."
                 )
         for agent in ended:
-            # Some worlds keep agents that have ended in the list, and go on reporting their end.
-            plays = not (terminations.get(agent, True) or truncations.get(agent, True))
-            if agent in there and (plays or agent in self._left):
+            # Some worlds keep ended agents in the list, and report their end at every step.
+            acts = not (terminations.get(agent, True) or truncations.get(agent, True))
+            if agent in present and (acts or agent in self._left):
                 raise MakeError(
-                    f"pettingzoo/{self.name}: {agent} is in the world again after its end. Agents "
-                    f"that come back within an episode are not supported: do not report an end of "
+                    f"pettingzoo/{self.name}: {agent} is in agents again after its end. Agents "
+                    f"that come back within an episode are not supported. Do not report an end for "
                     f"such an agent, or end the episode of all agents."
                 )
         self._left |= {
             agent
             for agent, alive in zip(self.agents, self._alive, strict=True)
-            if not alive and agent not in there
+            if not alive and agent not in present
         }
 
     def _part(self, parts: Any, agent: Any, name: str) -> Any:
-        """An agent's part of a result of `reset` or `step`.
+        """Return an agent's part of a result of `reset` or `step`.
 
         Raises:
             MakeError: it is missing.
@@ -309,8 +309,8 @@ class ParallelWorld(gymnasium.Env):
             return parts[agent]
         except (LookupError, TypeError):
             raise MakeError(
-                f"pettingzoo/{self.name}: the world returned no {name} of {agent}. Return a dict "
-                f"with one of each agent that plays."
+                f"pettingzoo/{self.name}: the world returned no {name} for {agent}. Return a dict "
+                f"with one for each agent that has not ended."
             ) from None
 
     def render(self) -> Any:

@@ -1,8 +1,8 @@
-"""Observations with a large offset, of which float32 loses the digits that change.
+"""Warnings about observations with a large offset, where float32 loses the digits that change.
 
-Observations are stored as float32, and normalised only then. A place in UTM metres or a Unix time
-has most of its digits before the decimal point. Nothing here imports JAX, since worker processes
-import it.
+Observations are stored as float32 before they are normalised. Most digits of a position in UTM
+metres or of a Unix time do not change. Nothing here imports JAX, since worker processes import
+this module.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ FIRST = 16
 OFFSET = 1000.0
 """Smallest magnitude to warn about."""
 MULTIPLES = 8
-"""Number of multiples of float32's resolution that values have to span."""
+"""Values that span at least this many multiples of float32's resolution give no warning."""
 NOISE = 100
-"""Number of multiples of float64's resolution that are rounding errors of a constant."""
+"""Values that span at most this many multiples of float64's resolution count as a constant."""
 
 
 class Range:
-    """The least and the greatest of the first values of a part of an observation.
+    """The smallest and largest of the first values of a part of an observation.
 
     Args:
         name: of the part.
     """
 
     def __init__(self, name: str) -> None:
-        """Starts without values."""
+        """Start without values."""
         self.name = name
         self.count = 0
         self.low = np.array(np.nan)
@@ -39,7 +39,7 @@ class Range:
         return self.count < FIRST
 
     def add(self, part: np.ndarray) -> None:
-        """Adds the values of an observation, if float32 cannot hold all of their dtype."""
+        """Add the values of an observation, unless float32 can hold all values of their dtype."""
         self.count += 1
         if part.dtype.kind not in "iuf" or np.can_cast(part.dtype, np.float32):
             return
@@ -48,13 +48,13 @@ class Range:
 
 
 def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
-    """A sentence about the first part with values that differ by less than float32 can tell.
+    """Describe the first part with values that differ by less than float32 can represent.
 
     Args:
         ranges: of the parts of each environment.
 
     Returns:
-        The sentence; "" if there is no such part.
+        A warning; "" without such a part.
     """
     for same in zip(*ranges, strict=True):
         low = np.fmin.reduce([part.low for part in same])

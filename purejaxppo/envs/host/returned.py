@@ -25,13 +25,13 @@ NO_SEED = r"unexpected keyword argument '(seed|options)'"
 
 
 def old_interface(error: BaseException) -> str:
-    """Describes an error of calling an environment that has Gym's old interface.
+    """Describe an error of an environment with Gym's old interface.
 
-    It is an error of the arguments of `reset` or `step` or of unpacking the result, in a wrapper or
-    in this package.
+    Such errors come from the arguments of `reset` or `step` or from unpacking the result, in a
+    wrapper or in this package.
 
     Returns:
-        A sentence; "" for other errors.
+        A description; "" for other errors.
     """
     frames = traceback.extract_tb(error.__traceback__)
     call = re.search(CALL, (frames[-1].line or "") if frames else "")
@@ -50,7 +50,7 @@ def old_interface(error: BaseException) -> str:
 
 
 def pair(result: Any) -> tuple[Any, Any]:
-    """(observation, info) that `reset` returned.
+    """Return (observation, info), the result of `reset`.
 
     Raises:
         MakeError: it returned something else, such as an observation alone.
@@ -63,25 +63,25 @@ def pair(result: Any) -> tuple[Any, Any]:
 
 
 def number(value: Any, name: str) -> float:
-    """A reward as a float: a number, or an array of one number.
+    """Convert a reward, a number or an array of one number, to a float.
 
     Args:
         value: as `step` returned it.
         name: for messages.
 
     Raises:
-        MakeError: it is not one number. NaN is one.
+        MakeError: it is not one number. NaN is accepted.
     """
     if isinstance(value, float | int):
         return float(value)
     array = np.asarray(value)
     if array.size == 1 and _is_number(array):
         return float(array.item())
-    raise MakeError(f"step returned {_described(value, array, name)}. It must be one number.")
+    raise MakeError(f"step returned {_described(value, array, name)}. Return one number.")
 
 
 def flag(value: Any, name: str) -> bool:
-    """An end as a bool: true or false, 0 or 1, or an array of one of these.
+    """Convert an end, a bool, 0, 1 or an array of one of these, to a bool.
 
     Args:
         value: as `step` returned it.
@@ -95,16 +95,16 @@ def flag(value: Any, name: str) -> bool:
     array = np.asarray(value)
     if array.size == 1 and _is_number(array) and array.item() in (0, 1):
         return bool(array.item())
-    raise MakeError(f"step returned {_described(value, array, name)}. It must be true or false.")
+    raise MakeError(f"step returned {_described(value, array, name)}. Return true or false.")
 
 
 def _is_number(array: np.ndarray) -> bool:
-    """True if the only element of an array is a real number or a bool."""
+    """Return True if the only element of an array is a real number or a bool."""
     return isinstance(array.item(), numbers.Real | Decimal)
 
 
 def _described(value: Any, array: np.ndarray, name: str) -> str:
-    """A wrong value by its shape, or as it is."""
+    """Describe a wrong value by its shape, or by itself if it has none."""
     if array.shape != ():
         return f"{name} of shape {array.shape}"
     text = repr(value)

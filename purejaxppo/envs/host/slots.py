@@ -73,12 +73,12 @@ def _places(observation: Space, action: Space, num_envs: int):
 
 
 own_errors = np.errstate(all="ignore")
-"""Decorates code that must not depend on `np.seterr`, which environments may call. Infinity and NaN
-are contained afterwards."""
+"""Decorator for code that must not depend on `np.seterr`, which environments may call. Infinity and
+NaN are handled afterwards."""
 
 
 def _ranges_of(env: Any) -> list[Range]:
-    """The ranges of an environment that converts observations itself, as a world of agents does."""
+    """Return the ranges of an environment that converts observations itself, such as a world."""
     ranges = getattr(env, "observation_ranges", None)
     return ranges if isinstance(ranges, list) else []
 
@@ -140,7 +140,7 @@ class EnvGroup:
 
     @own_errors
     def _finish(self, rewards: Any, terminated: Any, truncated: Any) -> str:
-        """Writes the rewards and ends [len(envs)] of a step; returns the value that diverged."""
+        """Write the rewards and ends [len(envs)] of a step; return the value that diverged."""
         out = self._buffers
         out.reward[:] = rewards
         out.terminated[:] = terminated
@@ -153,7 +153,7 @@ class EnvGroup:
         return value
 
     def lost_digits(self) -> str:
-        """A sentence about first observations that float32 cannot tell apart; "" without any."""
+        """Return a warning about first observations that float32 cannot distinguish, or ""."""
         return lost_digits(self._ranges)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class EnvGroup:
 
     @own_errors
     def _action(self, lane: int) -> Any:
-        """The action of an environment, as it takes it."""
+        """Return the action of an environment, in its own form."""
         parts = [part[lane] for part in self._buffers.action]
         return self._decode[lane](tree_of(self.action, parts))
 
@@ -189,7 +189,7 @@ class EnvGroup:
 
     @own_errors
     def _fits(self, lane: int) -> bool:
-        """True if an observation has no NaN and nothing beyond ±LARGEST."""
+        """Return True if an observation is not NaN and within ±LARGEST everywhere."""
         return all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs)
 
     @own_errors

@@ -166,12 +166,12 @@ class WorkerPool:
         return PoolStep.copied(self._obs(), self._buffers)
 
     def _warn(self) -> None:
-        """Warns of first observations that float32 cannot tell apart."""
+        """Warn about first observations that float32 cannot distinguish."""
         command = "compare first observations"
         self._post(command)
         for sentence in filter(None, self._await(command)):
             log.warning("%s: %s", self._warns_as, sentence)
-            break  # those of other workers are alike
+            break  # warnings of other workers are similar
 
     def close(self) -> None:
         """Closes the environments and ends the workers; a second call does nothing."""

@@ -92,7 +92,7 @@ def test_values_of_a_space_are_stored_as_they_are(space, obs, expected):
             [2, 10],
             "[0] = 2, but its space (MultiDiscrete) holds whole numbers from 0 to",
         ),
-        (FLOATS, [1.0, 2.0, 3.0], " has shape (3,), but observation_space says (2,)"),
+        (FLOATS, [1.0, 2.0, 3.0], " has shape (3,), but its space has shape (2,). Return that"),
     ],
 )
 def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, message):

@@ -108,9 +108,9 @@ def test_a_reward_and_ends_may_be_arrays_of_one_value():
 
 
 OLD = [
-    ("RewardOfNothing", "step returned reward = None. It must be one number."),
-    ("EndOfNothing", "step returned terminated = None. It must be true or false."),
-    ("InfoBeforeTruncated", "step returned truncated = {}. It must be true or false."),
+    ("RewardOfNothing", "step returned reward = None. Return one number."),
+    ("EndOfNothing", "step returned terminated = None. Return true or false."),
+    ("InfoBeforeTruncated", "step returned truncated = {}. Return true or false."),
     ("OldStep", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
     ("OldStepWithLimit", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
     ("StepOfThree", f"(expected 5, got 3)). {STEP}"),
@@ -169,7 +169,7 @@ def test_one_of_any_type_is_a_reward_of_one_and_an_end(value):
     ],
 )
 def test_a_reward_that_is_not_one_number_is_named(value, words):
-    with pytest.raises(ValueError, match=rf"^step returned {words}. It must be one number.$"):
+    with pytest.raises(ValueError, match=rf"^step returned {words}. Return one number.$"):
         number(value, "reward")
 
 
@@ -180,5 +180,5 @@ def test_rewards_that_are_nan_or_infinite_are_left_to_the_check_for_divergence()
 
 @pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
 def test_an_end_that_is_not_true_or_false_is_named(value):
-    with pytest.raises(ValueError, match=r"^step returned truncated .*must be true or false.$"):
+    with pytest.raises(ValueError, match=r"^step returned truncated .*. Return true or false.$"):
         flag(value, "truncated")

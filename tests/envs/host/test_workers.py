@@ -378,7 +378,12 @@ def test_an_error_is_reported_with_its_traceback(fault, kind):
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
     [
-        ("shape", "thread", "observation has shape (2,), but observation_space says (3,)"),
+        (
+            "shape",
+            "thread",
+            "observation has shape (2,), but its space has shape (3,). Return that shape, or "
+            "declare another space.",
+        ),
         (
             "bytes",
             "process",
