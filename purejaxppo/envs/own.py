@@ -18,6 +18,7 @@ from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import is_reference, load, located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.wrappers import WithoutWindows
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
@@ -138,8 +139,8 @@ def check(task: Any, where: str) -> None:
     if before != then:
         raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
-    if slides(task.observation):
-        check_windows(task, where)
+    if agents is None:
+        check_first_steps(task, where)
 
 
 def slides(space: Any) -> bool:
@@ -147,31 +148,61 @@ def slides(space: Any) -> bool:
     return isinstance(space, Box) and space.slide != 0
 
 
-def check_windows(task: Any, where: str, num_steps: int = 4) -> None:
-    """Raise ValueError if the observations of a few steps do not slide as their space declares."""
-    shape, slide = task.observation.shape, task.observation.slide
-    error = ValueError(
-        f"{where}: the observation is declared with slide = {slide}, but a step does not drop "
-        f"{slide} values at the front and append {slide} at the end. Use slide = 0."
-    )
-    if not (shape and 0 < slide <= shape[0]):
-        raise error
+def check_first_steps(task: Any, where: str) -> None:
+    """Check the values of a few observations, for which shapes and dtypes are not enough.
+
+    Raises:
+        ValueError: a choice is out of its range, or a window does not slide as declared.
+    """
+    arrays = list(arrays_in(form_of(task.observation)))
+    chosen = [not isinstance(array.space, Box) for _, array in arrays]
+    if not (any(chosen) or slides(task.observation)):
+        return
+    obs, over = first_steps(task)
+    if slides(task.observation):
+        check_windows(task.observation, obs, over, where)
+    for (path, array), values, is_choice in zip(arrays, jax.tree.leaves(obs), chosen, strict=True):
+        for value in values[~over] if is_choice else ():
+            try:
+                read(array, value)
+            except ValueError as error:
+                part = f"part {'.'.join(path)}: " if path else ""
+                raise ValueError(f"{where}: {part}{error}") from None
+
+
+def first_steps(task: Any, num_steps: int = 4) -> tuple[Any, np.ndarray]:
+    """Observations [K + 1, ...] from a reset on, and where the episode is over, bool [K + 1]."""
     action = jax.tree.map(np.zeros_like, example(task.action))
 
     def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
         state, out = task.step(key, state, action)
-        return state, (out.obs, out.terminated | out.truncated | ~jnp.isfinite(out.obs).all())
+        floats = [x for x in jax.tree.leaves(out.obs) if jnp.issubdtype(x.dtype, jnp.floating)]
+        finite = [jnp.isfinite(x).all() for x in floats]
+        return state, (out.obs, out.terminated | out.truncated | ~jnp.all(jnp.array(finite, bool)))
 
     @jax.jit
     def run(key: Key) -> Any:
         state, obs = task.reset(key)
         _, (later, over) = jax.lax.scan(step, state, jax.random.split(key, num_steps))
-        return jnp.concatenate([obs[None], later]), jnp.cumsum(over) > 0
+        both = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), obs, later)
+        return both, jnp.concatenate([jnp.zeros(1, bool), jnp.cumsum(over) > 0])
 
-    obs, over = map(np.asarray, run(jax.random.key(0)))
-    same = np.all(obs[1:, :-slide] == obs[:-1, slide:], axis=tuple(range(1, obs.ndim)))
-    if not np.all(same | over):
-        raise error
+    obs, over = jax.device_get(run(jax.random.key(0)))
+    return obs, over
+
+
+def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> None:
+    """Raise ValueError if observations [K + 1, ...] do not slide as their space declares."""
+    shape, slide = space.shape, space.slide
+    fits = bool(shape) and 0 < slide <= shape[0]
+    if fits:
+        same = np.all(obs[1:, :-slide] == obs[:-1, slide:], axis=tuple(range(1, obs.ndim)))
+        fits = bool(np.all(same | over[1:]))
+    if not fits:
+        raise ValueError(
+            f"{where}: the observation is declared with slide = {slide}, but a step does not drop "
+            f"{slide} values at the front and append {slide} at the end. Use slide = 0."
+        )
 
 
 def check_spaces(task: Any, where: str) -> None:

@@ -10,8 +10,9 @@ from support.paths import ROOT
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import Wrapper
-from purejaxppo.spaces import Box, Dict, Discrete, example
+from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, example
 
 FILE = ROOT / "tests/support/own_code.py"
 
@@ -328,6 +329,39 @@ def test_a_success_that_is_no_number_is_refused_before_a_run(monkeypatch):
 
     with pytest.raises(ValueError, match="success_above = 'ten': it must be a number or None"):
         make(Wordy)
+
+
+class Counts:
+    """Observes its number of steps, and the last two of them as choices from 0 to 2."""
+
+    action = Discrete(2)
+    max_episode_steps = 8
+    cheap_reset = True
+
+    def __init__(self, count, ends=False):
+        self.observation = Dict.of({"last": MultiDiscrete((3, 3)), "time": Discrete(count)})
+        self.ends = ends
+
+    def see(self, time):
+        return {"last": jnp.stack([jnp.minimum(time, 2), 0]), "time": time}
+
+    def reset(self, key):
+        return jnp.int32(0), self.see(jnp.int32(0))
+
+    def step(self, key, state, action):
+        over = jnp.array(self.ends) & (state == 1)
+        return state + 1, TaskStep(self.see(state + 1), 1.0, over, jnp.array(False))
+
+
+@pytest.mark.toy
+def test_choices_out_of_their_range_in_the_first_steps_are_refused():
+    with pytest.raises(
+        ValueError, match="Counts: part time: observation = 3: not in its space, "
+    ) as e:
+        make(Counts(3))
+    assert str(e.value).endswith("the integers from 0 to 2")
+    assert make(Counts(5)).spec.num_envs == 2
+    make(Counts(2, ends=True))  # what follows an end does not count
 
 
 @pytest.mark.toy
