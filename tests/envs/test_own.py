@@ -359,7 +359,7 @@ def test_choices_out_of_their_range_in_the_first_steps_are_refused():
         ValueError, match="Counts: part time: observation = 3: not in its space, "
     ) as e:
         make(Counts(3))
-    assert str(e.value).endswith("the integers from 0 to 2")
+    assert str(e.value).endswith("the integers from 0 to 2.")
     assert make(Counts(5)).spec.num_envs == 2
     make(Counts(2, ends=True))  # what follows an end does not count
 
