@@ -109,13 +109,14 @@ def make(
     if settings["max_num_players"] > 1:
         raise ValueError(f"envpool/{name} is for {settings['max_num_players']} players, not one")
     observation, action = _spaces(name, spec)
-    native = Native(
-        _form(spec.gymnasium_observation_space, observation),
-        replace(
-            _form(spec.gymnasium_action_space, action),
-            dtype=str(np.dtype(spec.action_array_spec["action"].dtype)),
-        ),
-    )
+    with _quietly():
+        native = Native(
+            _form(spec.gymnasium_observation_space, observation),
+            replace(
+                _form(spec.gymnasium_action_space, action),
+                dtype=str(np.dtype(spec.action_array_spec["action"].dtype)),
+            ),
+        )
 
     def make_pool(count: int, update: int) -> EnvPool:
         begin = seed_at(seed, update) * SEED_STRIDE + first
