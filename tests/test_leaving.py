@@ -185,7 +185,7 @@ def test_row_of_a_world_gets_its_agents_own_action(make_agent):
 
 
 @pytest.mark.toy
-def test_file_describes_its_arrays_and_refuses_others(make_agent, tmp_path):
+def test_file_describes_its_arrays_and_rejects_others(make_agent, tmp_path):
     agent = make_agent("Nested", number=3)
     export.export(agent, tmp_path / "policy.npz")
     policy = player.load(tmp_path / "policy.npz")
@@ -231,7 +231,7 @@ def test_rows_of_agents_with_the_same_spaces_are_their_own(boxes, make_agent, tm
 
 @pytest.mark.toy
 @pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
-def test_envpool_takes_and_gives_its_own_choices_and_dtypes(make_config):
+def test_envpool_agents_use_its_own_choices_and_dtypes(make_config):
     envpool = pytest.importorskip("envpool")
     raw = envpool.make("TSP-v1", env_type="gymnasium", num_envs=2)
     obs, _ = raw.reset()

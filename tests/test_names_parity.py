@@ -34,7 +34,7 @@ def translated(table, values, factors=None):
     Args:
         table: of the library.
         values: by the library's names.
-        factors: what the row's remark says to multiply by.
+        factors: by the library's names, where the row's remark gives a factor.
     """
     factors = factors or {}
     changes = {}

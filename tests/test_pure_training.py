@@ -12,7 +12,7 @@ from purejaxppo.types import Episodes
 
 
 @pytest.mark.toy
-def test_no_chunk_has_more_updates_than_int32_can_count_the_steps_of():
+def test_steps_of_a_chunk_fit_into_int32():
     """Points of 7, 8 and 0 updates, of which 3 fit: three chunks each."""
     assert split(np.array([7, 8, 0]), 3).tolist() == [[2, 2, 3], [2, 3, 3], [0, 0, 0]]
     assert split(np.array([7, 8]), 8).tolist() == [[7], [8]]
@@ -38,7 +38,7 @@ def test_steps_and_lengths_beyond_int32_are_added_up():
 
 
 @pytest.mark.full
-def test_a_point_of_several_chunks_is_that_of_one(make_config, monkeypatch, key):
+def test_point_of_several_chunks_equals_a_point_of_one(make_config, monkeypatch, key):
     config = make_config(total_timesteps=5 * 48, ppo={"num_epochs": 1})
     one = jax.jit(make_train(config, num_points=2))(key)
     monkeypatch.setattr(pure_training, "MOST_STEPS", 48)

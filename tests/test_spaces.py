@@ -28,7 +28,7 @@ def make_policy(observation, **ppo):
 
 
 def features(space, values, **rule):
-    """What a network without layers reads."""
+    """Return the input of a network without layers."""
     obs = jnp.asarray(values, space.dtype if isinstance(space, Box) else "int32")
     return Encoder(network_input(space, **rule), NetworkConfig(encoder="mlp")).apply({}, obs)
 
@@ -146,7 +146,7 @@ class Bits:
         return jax.random.bernoulli(key, 0.3, (5,)).astype(self.observation.dtype)
 
     def reset(self, key):
-        """The first observation; there is no state."""
+        """Return the first observation, without a state."""
         return (), self.observe(key)
 
     def step(self, key, state, action):
@@ -191,7 +191,7 @@ def test_ranges_that_float32_cannot_hold_are_unbounded(low, high, bounded):
     assert Box((2,), low, high).bounded == bounded
 
 
-def test_the_largest_number_of_a_type_is_no_bound():
+def test_largest_number_of_a_dtype_means_no_bound():
     limit = np.full(2, np.finfo(np.float64).max)
     assert Box.between(-limit, limit, "float32") == Box((2,))
     one_side = Box.between(np.zeros(2), limit, "float32")

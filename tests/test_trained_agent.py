@@ -111,7 +111,7 @@ PAIR = Parts(
 )
 
 
-def test_one_observation_is_read_from_the_smallest_choice_on():
+def test_choices_are_read_relative_to_their_start():
     obs = ([[2, 2], [0, -5]], {"a": [0.0, 1.0], "b": 6})
     tree, single = read(PAIR, obs)
     assert single

@@ -50,19 +50,19 @@ def test_the_symlog_critic_by_hand():
     np.testing.assert_allclose(critic.loss(outputs, None, target, NEW, hp()), [0.5, 0.0], atol=1e-6)
 
 
-def seen(low, high):
-    """Statistics after targets of this range."""
+def stats_after(low, high):
+    """Return statistics after targets of this range."""
     return NEW._replace(low=jnp.float32(low), high=jnp.float32(high))
 
 
 HL_GAUSS = {
-    "all targets": (PPOConfig(critic="hl_gauss"), seen(-60_000.0, 60_000.0)),
+    "all targets": (PPOConfig(critic="hl_gauss"), stats_after(-60_000.0, 60_000.0)),
     "given": (PPOConfig(critic="hl_gauss", value_limit=60_000.0), NEW),
 }
 
 
 def mean_histogram(targets, settings, stats):
-    """The mean of targets' histograms, found from the gradient of the loss at equal outputs."""
+    """Return the mean of targets' histograms, from the gradient of the loss at equal outputs."""
     critic, targets = critics.make(settings), jnp.array(targets, jnp.float32)
     gradient = jax.grad(lambda x: critic.loss(x, None, targets, stats, hp()).mean())
     return 1 / critics.BINS - gradient(jnp.zeros((len(targets), critics.BINS))).sum(axis=0)
@@ -84,7 +84,7 @@ def test_value_of_a_targets_histogram_is_the_target(target, case):
     "returns", [[0.0, 200.0], [-3.0, 0.0, 0.0, 9.0], [0.0] * 99 + [1e4], [-5e4, 1e4]]
 )
 def test_histograms_value_is_the_mean_of_returns_that_vary(returns):
-    stats = seen(min(returns), max(returns))
+    stats = stats_after(min(returns), max(returns))
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     mean = mean_histogram(returns, PPOConfig(critic="hl_gauss"), stats)
     value = critic.value(jnp.log(jnp.maximum(mean, 1e-12)), stats)
@@ -111,13 +111,13 @@ def test_centres_and_histogram_by_hand():
 )
 def test_bins_have_the_first_range_that_holds_all_targets(low, high, limit):
     critic = critics.make(PPOConfig(critic="hl_gauss"))
-    last = critic.value(jnp.zeros(critics.BINS).at[-1].set(100.0), seen(low, high))
-    # The last bin decodes to a little more than its centre: half a Gaussian lies below that.
+    last = critic.value(jnp.zeros(critics.BINS).at[-1].set(100.0), stats_after(low, high))
+    # The last bin decodes to a little more than its centre: half of its Gaussian is below that.
     assert np.expm1(limit) < last < np.expm1(limit * 1.02)
 
 
 def test_values_stay_almost_the_same_when_the_range_grows(key):
-    critic, old = critics.make(PPOConfig(critic="hl_gauss")), seen(-50.0, 50.0)
+    critic, old = critics.make(PPOConfig(critic="hl_gauss")), stats_after(-50.0, 50.0)
     target = jax.random.uniform(key, (40,), minval=-40.0, maxval=40.0)
     centres = jnp.asarray(critics.bins(critics.LIMITS)[0][2], jnp.float32)
     kernel = jnp.log(critics.histogram(target, centres) + 1e-6)  # of features that are one-hot
@@ -130,15 +130,17 @@ def test_values_stay_almost_the_same_when_the_range_grows(key):
     before = values(params, old)
     np.testing.assert_allclose(before, target, atol=0.1)
     for high, tolerance in ((53.0, 0.0), (60.0, 0.5), (1e4, 5.0)):
-        moved = critic.preserve(params, old, seen(-50.0, high))
-        np.testing.assert_allclose(values(moved, seen(-50.0, high)), before, atol=tolerance)
+        moved = critic.preserve(params, old, stats_after(-50.0, high))
+        np.testing.assert_allclose(values(moved, stats_after(-50.0, high)), before, atol=tolerance)
         assert moved["one"]["x"] == 1
-    assert np.abs(values(params, seen(-50.0, 60.0)) - before).max() > 100  # if nothing had moved
+    unmoved = values(params, stats_after(-50.0, 60.0))
+    assert np.abs(unmoved - before).max() > 100
 
 
 def test_first_targets_leave_all_bins_equal():
     critic, params = critics.make(PPOConfig(critic="hl_gauss")), {"kernel": jnp.zeros((3, 101))}
-    moved = critic.preserve({"critic": params | {"bias": jnp.zeros(101)}}, NEW, seen(0.0, 1e3))
+    params = {"critic": params | {"bias": jnp.zeros(101)}}
+    moved = critic.preserve(params, NEW, stats_after(0.0, 1e3))
     np.testing.assert_array_equal(moved["critic"]["bias"], 0.0)
 
 
@@ -158,7 +160,8 @@ def test_the_symlog_critics_value_is_not_the_mean_as_the_docs_say():
 def test_targets_beyond_the_histogram_count_as_its_ends_and_are_counted():
     outputs = jax.random.normal(jax.random.key(0), (3, critics.BINS))
     for limit, end in ((0.0, np.expm1(16)), (300.0, 300.0)):
-        critic, stats = critics.make(PPOConfig(critic="hl_gauss", value_limit=limit)), seen(0, 1e9)
+        critic = critics.make(PPOConfig(critic="hl_gauss", value_limit=limit))
+        stats = stats_after(0, 1e9)
         beyond = critic.loss(outputs, None, jnp.array([1e9, -1e20, 3.0]), stats, hp())
         ends = critic.loss(outputs, None, jnp.array([end, -end, 3.0]), stats, hp())
         np.testing.assert_allclose(beyond, ends, rtol=1e-4)

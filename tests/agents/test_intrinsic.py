@@ -111,7 +111,7 @@ def test_equal_errors_are_divided_by_the_deviation_of_their_returns(given):
     np.testing.assert_allclose(figures["intrinsic/reward"], 1.24332, rtol=1e-5)
 
 
-def test_the_bonus_is_that_of_a_loop_over_all_steps(given):
+def test_bonus_equals_a_loop_over_all_steps(given):
     """Returns continue across rollouts, and rows that are not valid change nothing."""
     rng = np.random.default_rng(0)
     state, carried = given.init(jax.random.key(0)), jnp.zeros(3)

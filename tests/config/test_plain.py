@@ -69,7 +69,7 @@ NUMPY = {
 }
 
 
-def test_a_config_holds_pythons_numbers_alone():
+def test_config_holds_only_python_numbers():
     direct = Config(
         env=EnvConfig(
             num_envs=np.int64(8), options=NUMPY["env.options"], obs_indices=tuple(np.arange(3))
@@ -94,7 +94,7 @@ def test_grids_of_numpy_are_settings_of_python():
     assert repr(grid) == "[1, 2, 3]"
 
 
-def test_texts_and_objects_stay_as_they_are():
+def test_strings_and_objects_are_not_converted():
     thing = object()
     assert plain(thing) is thing
     assert plain({"a": ("x", np.int8(1)), "b": [np.float16(0.5)]}) == {"a": ("x", 1), "b": [0.5]}

@@ -215,7 +215,7 @@ def test_the_limit_of_a_task_that_is_not_a_whole_number_is_refused(limit):
 
 
 @pytest.mark.toy
-def test_a_task_without_a_limit_may_say_none():
+def test_max_episode_steps_of_a_task_may_be_none():
     assert make(examples.Walk(max_episode_steps=None)).spec.max_episode_steps == 0
 
 

@@ -152,7 +152,7 @@ class BraxState(NamedTuple):
 
 
 class StillBrax:
-    """What Brax's registry makes: a robot that stands."""
+    """A robot that stands still, as Brax's registry makes robots."""
 
     action_size, dt = 1, 0.1
 
@@ -166,8 +166,8 @@ class StillBrax:
         return state._replace(reward=jnp.ones(()))
 
 
-class Door(NamedTuple):
-    """A way by which a task enters."""
+class Case(NamedTuple):
+    """A task, and the size of the rollout to collect from it."""
 
     name: Any
     length: int = 14
@@ -177,8 +177,8 @@ class Door(NamedTuple):
     options: Any = None
 
 
-def door(name, length=14, rows=2, *, options=None, marks=(), label="", **fields):
-    made = Door(name, length, rows, fields, options or {})
+def case(name, length=14, rows=2, *, options=None, marks=(), label="", **fields):
+    made = Case(name, length, rows, fields, options or {})
     return pytest.param(made, id=label or f"{name}-{'-'.join(fields)}".rstrip("-"), marks=marks)
 
 
@@ -186,19 +186,19 @@ def repeated(task):
     return ActionRepeat(task, 2)
 
 
-DOORS = [
-    door("dummy/constant"),
-    door(Still(), max_episode_steps=4, label="own"),
-    door(Still(4), label="own-limit"),
-    door(Still(4, cheap_reset=False), label="own-starts-per-rollout"),
-    door(Still(4), wrappers=(own_code.Doubled,), label="own-wrapper"),
-    door(Still(8), wrappers=(repeated,), label="own-action-repeat"),
-    door(own_code.Pair(), label="own-world"),
-    door("gymnax/CartPole-v1", options={"max_steps_in_episode": 4}),
-    door("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}),
-    door("gymnax/Pendulum-v1", max_episode_steps=4, curriculum={"g": "1 to 2"}),
+CASES = [
+    case("dummy/constant"),
+    case(Still(), max_episode_steps=4, label="own"),
+    case(Still(4), label="own-limit"),
+    case(Still(4, cheap_reset=False), label="own-starts-per-rollout"),
+    case(Still(4), wrappers=(own_code.Doubled,), label="own-wrapper"),
+    case(Still(8), wrappers=(repeated,), label="own-action-repeat"),
+    case(own_code.Pair(), label="own-world"),
+    case("gymnax/CartPole-v1", options={"max_steps_in_episode": 4}),
+    case("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}),
+    case("gymnax/Pendulum-v1", max_episode_steps=4, curriculum={"g": "1 to 2"}),
     *(
-        door(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}")
+        case(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}")
         for name in (
             "Drift",
             "Inline",
@@ -209,22 +209,22 @@ DOORS = [
             "SizedByForm",
         )
     ),
-    door("brax/still", max_episode_steps=4),
-    door("jaxmarl/MPE_simple_v3", 60),
-    door("jaxmarl/switch_riddle", 60, rows=3),
-    door("jumanji/LevelBasedForaging-v0", 110),
-    door("particles/spread", 110, rows=3),
-    door("pgx/minatar-freeway", 2510),
-    door("xminigrid/MiniGrid-Empty-5x5", 310),
-    door("oscillator/kuramoto", max_episode_steps=4, marks=FULL),
-    door("playground/CartpoleBalance", options={"episode_length": 4}, marks=FULL),
-    door("craftax/Craftax-Classic-Symbolic-v1", max_episode_steps=4, marks=FULL),
-    door("envpool/Pendulum-v1", max_episode_steps=4),
-    door("gymnasium/Pendulum-v1", max_episode_steps=4, options={"workers": "thread"}),
-    door(
+    case("brax/still", max_episode_steps=4),
+    case("jaxmarl/MPE_simple_v3", 60),
+    case("jaxmarl/switch_riddle", 60, rows=3),
+    case("jumanji/LevelBasedForaging-v0", 110),
+    case("particles/spread", 110, rows=3),
+    case("pgx/minatar-freeway", 2510),
+    case("xminigrid/MiniGrid-Empty-5x5", 310),
+    case("oscillator/kuramoto", max_episode_steps=4, marks=FULL),
+    case("playground/CartpoleBalance", options={"episode_length": 4}, marks=FULL),
+    case("craftax/Craftax-Classic-Symbolic-v1", max_episode_steps=4, marks=FULL),
+    case("envpool/Pendulum-v1", max_episode_steps=4),
+    case("gymnasium/Pendulum-v1", max_episode_steps=4, options={"workers": "thread"}),
+    case(
         f"gymnasium/{EXAMPLE_ENVS}:OwnLimit", options={"workers": "thread"}, label="gymnasium-own"
     ),
-    door(
+    case(
         "pettingzoo/mpe2.simple_spread_v3",
         rows=3,
         options={"workers": "thread", "max_cycles": 4},
@@ -266,33 +266,33 @@ def advantage_of(rows):
 
 @pytest.fixture
 def still_world(tmp_path, monkeypatch):
-    """The files and names that doors need."""
+    """Provide the files that cases need."""
     (tmp_path / "old.py").write_text(OLD_GYMNAX)
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_time_limit_alone_leaves_no_advantage(door, still_world, monkeypatch):
-    family = str(door.name).partition("/")[0]
+@pytest.mark.parametrize("case", CASES)
+def test_a_time_limit_alone_leaves_no_advantage(case, still_world, monkeypatch):
+    family = str(case.name).partition("/")[0]
     if family in registry.FAMILIES:
         pytest.importorskip(registry.FAMILIES[family].requires)
     if family == "brax":
         from brax import envs
 
         monkeypatch.setitem(envs._envs, "still", StillBrax)
-    config = EnvConfig(name=door.name, num_envs=door.rows, options=door.options, **door.fields)
-    env = registry.make(config, door.rows)
+    config = EnvConfig(name=case.name, num_envs=case.rows, options=case.options, **case.fields)
+    env = registry.make(config, case.rows)
 
     def stay(obs):
         nothing = example(env.spec.action)
-        return jax.tree.map(lambda x: jnp.zeros((door.rows, *x.shape), x.dtype), nothing)
+        return jax.tree.map(lambda x: jnp.zeros((case.rows, *x.shape), x.dtype), nothing)
 
     try:
-        (rows,) = collected(env, stay, door.length)
+        (rows,) = collected(env, stay, case.length)
     finally:
         env.close()
     assert not rows.terminated.any()
-    assert rows.truncated.sum() >= door.rows
+    assert rows.truncated.sum() >= case.rows
     np.testing.assert_array_equal(advantage_of(rows), 0.0)
 
 

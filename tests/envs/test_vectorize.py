@@ -143,10 +143,10 @@ def test_five_environments_take_turns_at_twenty_starts():
 
 
 def test_few_environments_draw_part_of_sixteen_starts_for_each_rollout():
-    class Dear(Clock):
+    class Expensive(Clock):
         fresh_fraction = 0.25
 
-    env = VectorEnv(Dear(), 2, fresh_every_step=False)
+    env = VectorEnv(Expensive(), 2, fresh_every_step=False)
     state, _ = env.reset(jax.random.key(0))
     known = [env.starts(state).obs[:, 0]]
     for _ in range(4):

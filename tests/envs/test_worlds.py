@@ -389,7 +389,7 @@ def test_worlds_that_fail_say_so(name, options, words):
 
 
 @pytest.mark.parametrize("name", ["KeepsTheEnded", "PaysArrays"])
-def test_worlds_that_list_ended_agents_or_return_arrays_of_one_value_are_as_by_hand(name):
+def test_worlds_may_list_ended_agents_and_return_arrays_of_one_value(name):
     actions = jnp.array([[1, 1, 2]] * 6, jnp.int32)
     rows = [play(pettingzoo(x, 3), actions)[1] for x in (name, "Hand")]
     jax.tree.map(np.testing.assert_array_equal, *rows)

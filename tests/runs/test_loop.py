@@ -92,7 +92,7 @@ def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
 
 
 @pytest.mark.toy
-def test_a_row_may_count_more_than_int32():
+def test_counts_of_a_row_may_exceed_int32():
     most = np.array([2**31 - 1], np.int32)
     assert wide(most) + wide(most) == [2**32 - 2]
     assert wide(np.float32(1)).dtype == np.float32

@@ -330,7 +330,7 @@ def test_training_returns_count_from_the_row_after_the_copy():
     assert value(since_last_copy(rows[:1]), "mean") == 50.0
 
 
-def test_a_populations_state_shares_no_array_with_what_is_read_after_it_is_donated(make_config):
+def test_donated_state_of_a_population_does_not_share_its_numbers_with_the_programs(make_config):
     programs = population(make_config, (1e-3, 1e-2), 1)
     state, read = programs.init().population.hp, programs.hp
     for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(read), strict=True):

@@ -231,7 +231,7 @@ def make_nothing():
 
 
 class ComesBack(Hand):
-    """b is in the world again at step 3, after its end at step 2.
+    """b is in the list of agents again at step 3, after its end at step 2.
 
     With `gone` = False it stays in the list of agents in between.
     """

@@ -435,7 +435,7 @@ def test_a_failing_environment_is_named_with_its_traceback_and_the_run_saved(tmp
     assert restore(tmp_path / "run", "last").env_steps == saved
 
 
-def test_a_value_that_its_space_cannot_hold_ends_the_run_in_a_sentence_and_saved(tmp_path, capsys):
+def test_value_that_its_space_cannot_hold_saves_and_ends_the_run_with_one_error(tmp_path, capsys):
     name = f"gymnasium/{EXAMPLE_ENVS}:BeyondLater"
     config = write(tmp_path / "small.yaml", name, steps=100_000)
     assert train(config, tmp_path / "run", "--env.max_episode_steps", "20") == 2

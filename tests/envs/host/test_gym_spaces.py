@@ -105,7 +105,7 @@ def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, mess
     assert str(caught.value).startswith(f"wolf: observation.part.1{message}")
 
 
-def test_a_mask_is_of_zeros_and_ones_whatever_its_dtype_holds():
+def test_mask_values_other_than_0_and_1_are_an_error_for_every_dtype():
     encode = encoder(NESTED)
     rest = {"a": (np.zeros(2), 0)}
     for mask in ([1.0, 0.0], [True, False], np.uint8([1, 0])):

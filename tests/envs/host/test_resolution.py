@@ -1,4 +1,4 @@
-"""Warnings of observations with an offset in which float32 loses the digits that change."""
+"""Warnings about observations with an offset in which float32 loses the digits that change."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from purejaxppo.envs.host.workers import WorkerPool, make_spec
 SECONDS = np.int64(1_700_000_000)
 
 
-def seen(*observations):
-    """The sentence about one environment with these first observations."""
+def warning_for(*observations):
+    """Return the warning about one environment with these first observations."""
     values = Range("observation.x")
     for obs in observations:
         values.add(np.asarray(obs))
@@ -23,20 +23,22 @@ def seen(*observations):
 
 
 def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_float32():
-    # From 2**18 to 2**19 float32 has the multiples of 1/32, so that 1/4 has eight.
-    assert seen([0.0, 300_000.0], [1.0, 300_000.25]) == ""
-    assert seen([0.0, 300_000.0], [1.0, 300_000.125]) == (
+    # From 2**18 to 2**19 float32 has the multiples of 1/32, and 1/4 is eight of these.
+    assert warning_for([0.0, 300_000.0], [1.0, 300_000.25]) == ""
+    assert warning_for([0.0, 300_000.0], [1.0, 300_000.125]) == (
         "observation.x[1] is near 300000.12 and its first values differ by 0.125, but float32 has "
         "only multiples of 0.0312 there. Subtract an offset, in the environment or in a wrapper "
         "such as a subclass of gymnasium.wrappers.TransformObservation (--env.options wrappers "
         "FILE.py:CLASS)."
     )
-    assert "near -300000 and its first values differ by 0.125" in seen(-300_000.0, -300_000.125)
+    assert "near -300000 and its first values differ by 0.125" in warning_for(
+        -300_000.0, -300_000.125
+    )
     # From 2**30 to 2**31 the multiples of 128: int64 loses digits as float64 does.
-    message = seen(SECONDS, SECONDS + 9)
+    message = warning_for(SECONDS, SECONDS + 9)
     assert "x is near 1.7e+09 and its first values differ by 9, but float32 has only" in message
     assert "only multiples of 128 there" in message
-    assert seen(SECONDS, SECONDS + 1024) == ""
+    assert warning_for(SECONDS, SECONDS + 1024) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_digits_are_lost_where_values_differ_by_less_than_eight_multiples_of_flo
         [],
     ],
 )
-def test_nothing_is_lost_of_constants_small_numbers_and_float32(observations):
-    assert seen(*observations) == ""
+def test_constants_small_numbers_and_float32_lose_no_digits(observations):
+    assert warning_for(*observations) == ""
 
 
 def test_observations_of_all_environments_are_compared():
@@ -78,7 +80,7 @@ def warnings_of(spec, action, caplog):
 @pytest.mark.parametrize(
     ("kind", "part"), [("utm", "observation.place[1]"), ("clock", "observation.time")]
 )
-def test_a_place_in_metres_and_a_time_in_seconds_are_named_once(kind, part, caplog):
+def test_position_in_metres_and_time_in_seconds_get_one_warning(kind, part, caplog):
     spec = make_spec(f"{EXAMPLE_ENVS}:Offset", (), {"kind": kind})
     (message,) = warnings_of(spec, np.zeros(3, int), caplog)
     assert message.startswith(f"task: {part} is near ")

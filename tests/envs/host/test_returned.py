@@ -128,7 +128,7 @@ OLD = [
 
 
 @pytest.mark.parametrize(("name", "sentence"), OLD)
-def test_what_gymnasium_does_not_return_is_an_error_of_one_sentence(name, sentence):
+def test_results_unlike_gymnasiums_are_an_error_of_one_line(name, sentence):
     with pytest.raises(ValueError) as caught:
         play(name)
     text = str(caught.value)
@@ -136,7 +136,7 @@ def test_what_gymnasium_does_not_return_is_an_error_of_one_sentence(name, senten
     assert "\n" not in text
 
 
-def test_an_observation_alone_is_named_under_a_wrapper_that_unpacks_it():
+def test_reset_without_info_is_reported_under_a_wrapper_that_unpacks_it():
     with pytest.raises(ValueError, match="reset returned an observation alone"):
         play("OldReset", mask=True)
 
@@ -152,7 +152,7 @@ ONES += (jnp.float32(1), jnp.ones(1, jnp.bfloat16), Fraction(2, 2), Decimal(1))
 
 
 @pytest.mark.parametrize("value", ONES, ids=repr)
-def test_one_of_any_type_is_a_reward_of_one_and_an_end(value):
+def test_number_1_of_any_type_is_a_reward_and_an_end(value):
     reward, end = number(value, "reward"), flag(value, "terminated")
     assert (type(reward), reward, end) == (float, 1.0, True)
 
@@ -168,17 +168,17 @@ def test_one_of_any_type_is_a_reward_of_one_and_an_end(value):
         (None, "reward = None"),
     ],
 )
-def test_a_reward_that_is_not_one_number_is_named(value, words):
+def test_reward_that_is_not_one_number_is_an_error(value, words):
     with pytest.raises(ValueError, match=rf"^step returned {words}. Return one number.$"):
         number(value, "reward")
 
 
-def test_rewards_that_are_nan_or_infinite_are_left_to_the_check_for_divergence():
+def test_nan_and_infinite_rewards_are_accepted_here():
     assert np.isnan(number(np.array([np.nan]), "reward"))
     assert number(float("inf"), "reward") == np.inf
 
 
 @pytest.mark.parametrize("value", [None, 2, 0.5, np.nan, "False", np.zeros(2, bool), {}])
-def test_an_end_that_is_not_true_or_false_is_named(value):
+def test_end_that_is_not_true_or_false_is_an_error(value):
     with pytest.raises(ValueError, match=r"^step returned truncated .*. Return true or false.$"):
         flag(value, "truncated")

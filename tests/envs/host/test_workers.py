@@ -148,7 +148,7 @@ def test_a_time_limit_that_is_not_a_whole_number_is_refused(limit, where):
     )
 
 
-def test_none_is_no_time_limit():
+def test_none_means_no_time_limit():
     assert time_limit(limited(None, "attribute")) == 0
     assert time_limit(limited(None, "registered")) == 0
 
