@@ -1,8 +1,8 @@
 """Names of settings in other PPO libraries, and the settings of ours that they are."""
 
-RATE = "which ppo.learning_rate_schedule decays to 0 by default"
-TWICE = "and twice as large, since the value loss has a factor 1/2 here"
-HALF = "if the value loss has a factor 1/2 there; else twice as large"
+RATE = "and ppo.learning_rate_schedule decays it to 0 by default"
+TWICE = "with twice the value, because the value loss has a factor 1/2 here"
+HALF = "with the same value if the value loss has a factor 1/2 there, else with twice the value"
 
 SB3: dict[str, str | tuple[str, str]] = {
     "policy": ("", "network.* describes it; encoders of images are found by themselves"),
@@ -100,7 +100,7 @@ RSL_RL: dict[str, str | tuple[str, str]] = {
     "num_learning_epochs": "ppo.num_epochs",
     "num_mini_batches": "ppo.num_minibatches",
     "learning_rate": ("ppo.learning_rate", RATE),
-    "schedule": ("ppo.learning_rate_schedule", "adaptive, or constant for fixed"),
+    "schedule": ("ppo.learning_rate_schedule", "with adaptive, or constant for fixed"),
     "desired_kl": ("ppo.target_kl", "with ppo.learning_rate_schedule = adaptive"),
     "optimizer": ("ppo.optimizer", "with ppo.adam_eps = 1e-8 for adam"),
     "clip_param": "ppo.clip_eps",
@@ -136,12 +136,12 @@ BRAX: dict[str, str | tuple[str, str]] = {
     "env_name": ("env.name", "as in brax/hopper"),
     "num_timesteps": (
         "total_timesteps",
-        "which counts actions: divided by action_repeat",
+        "which counts actions: divide by action_repeat",
     ),
     "num_envs": "env.num_envs",
     "episode_length": (
         "env.max_episode_steps",
-        "which counts actions: divided by action_repeat",
+        "which counts actions: divide by action_repeat",
     ),
     "action_repeat": (
         "",
@@ -154,7 +154,7 @@ BRAX: dict[str, str | tuple[str, str]] = {
     "learning_rate": ("ppo.learning_rate", RATE),
     "learning_rate_schedule": (
         "ppo.learning_rate_schedule",
-        "adaptive for ADAPTIVE_KL, else constant",
+        "with adaptive for ADAPTIVE_KL, else constant",
     ),
     "desired_kl": ("ppo.target_kl", "with ppo.learning_rate_schedule = adaptive"),
     "entropy_cost": "ppo.ent_coef",
@@ -176,7 +176,7 @@ BRAX: dict[str, str | tuple[str, str]] = {
     "clipping_epsilon_value": ("ppo.vf_clip_eps", "with ppo.value_clipping"),
     "gae_lambda": (
         "ppo.gae_lambda",
-        "for value targets alone in Brax; its advantages: reward + discount x next target - value",
+        "which Brax uses for targets alone; its advantage: reward + discount x next target - value",
     ),
     "max_grad_norm": "ppo.max_grad_norm",
     "normalize_advantage": "ppo.advantage_normalization = minibatch",

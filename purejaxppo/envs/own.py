@@ -171,7 +171,7 @@ def check_first_steps(task: Any, where: str) -> None:
 
 
 def first_steps(task: Any, num_steps: int = 4) -> tuple[Any, np.ndarray]:
-    """Observations [K + 1, ...] from a reset on, and where the episode is over, bool [K + 1]."""
+    """Return observations [K + 1, ...] after a reset, and True once the episode ended, [K + 1]."""
     action = jax.tree.map(np.zeros_like, example(task.action))
 
     def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
@@ -184,8 +184,8 @@ def first_steps(task: Any, num_steps: int = 4) -> tuple[Any, np.ndarray]:
     def run(key: Key) -> Any:
         state, obs = task.reset(key)
         _, (later, over) = jax.lax.scan(step, state, jax.random.split(key, num_steps))
-        both = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), obs, later)
-        return both, jnp.concatenate([jnp.zeros(1, bool), jnp.cumsum(over) > 0])
+        joined = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), obs, later)
+        return joined, jnp.concatenate([jnp.zeros(1, bool), jnp.cumsum(over) > 0])
 
     obs, over = jax.device_get(run(jax.random.key(0)))
     return obs, over

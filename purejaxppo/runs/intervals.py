@@ -17,7 +17,7 @@ class Intervals:
     """Intervals of logging, evaluation and checkpoints, in updates.
 
     Where agents may be absent (`sparse`), only rows with a decision are environment steps. All
-    intervals are in decisions then, and each update is a chunk of its own.
+    intervals are in decisions then, and each update is one chunk.
     """
 
     def __init__(self, config: Config, *, sparse: bool = False) -> None:

@@ -104,7 +104,7 @@ def _is_number(array: np.ndarray) -> bool:
 
 
 def _described(value: Any, array: np.ndarray, name: str) -> str:
-    """Describe a wrong value by its shape, or by itself if it has none."""
+    """Describe a wrong value by its shape, or by itself if it is a scalar."""
     if array.shape != ():
         return f"{name} of shape {array.shape}"
     text = repr(value)
