@@ -3,8 +3,9 @@
 Nothing here imports JAX, since worker processes import it.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,11 +240,10 @@ def read(source: Source, obs: Any) -> np.ndarray:
     """One array of a Gymnasium observation, in Gymnasium's shape.
 
     Raises:
-        MakeError: its shape differs from its space's, or the space cannot hold a value.
+        MakeError: it is missing, its shape differs from its space's, or the space cannot hold a
+            value.
     """
-    for key in source.keys:
-        obs = obs[key]
-    part = np.asarray(obs)
+    part = _array(source, obs)
     if part.shape != source.shape:
         raise MakeError(
             f"{source.name} has shape {part.shape}, but its space has shape {source.shape}. Return "
@@ -254,6 +254,39 @@ def read(source: Source, obs: Any) -> np.ndarray:
     if source.range is not None and source.range.is_open:
         source.range.add(part)
     return part if source.start is None else part - source.start
+
+
+def _array(source: Source, obs: Any) -> np.ndarray:
+    """Return the part of an observation that `source` names, before other checks.
+
+    Raises:
+        MakeError: it is missing, or cannot be converted to an array.
+    """
+    for key in source.keys:
+        try:
+            obs = obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise MakeError(
+                f"{source.name} is missing from {_container(obs)}. Return all parts of the "
+                f"observation space, or declare another space."
+            ) from None
+    if obs is not None:
+        with contextlib.suppress(TypeError, ValueError):
+            return np.asarray(obs)
+    value = "None" if obs is None else f"a {type(obs).__name__} with parts of different shapes"
+    raise MakeError(
+        f"{source.name} is {value}, but its space has shape {source.shape}. Return an array of "
+        f"that shape, or declare another space."
+    )
+
+
+def _container(obs: Any) -> str:
+    """Describe a value that lacks a part of an observation."""
+    if isinstance(obs, Mapping):
+        return f"a dict with the keys {', '.join(map(repr, obs)) or '(none)'}"
+    if isinstance(obs, tuple | list):
+        return f"a {type(obs).__name__} of length {len(obs)}"
+    return "None" if obs is None else f"a value of type {type(obs).__name__}"
 
 
 def _check_values(source: Source, part: np.ndarray) -> None:

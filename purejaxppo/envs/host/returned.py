@@ -59,6 +59,8 @@ def pair(result: Any) -> tuple[Any, Any]:
         obs, info = result
         if info is None or isinstance(info, Mapping):
             return obs, info
+    if result is None:
+        raise MakeError(f"reset returned None. {RESET}.")
     raise MakeError(f"reset returned an observation alone, {BEFORE}. {RESET}.")
 
 

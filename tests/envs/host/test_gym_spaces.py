@@ -105,6 +105,44 @@ def test_the_first_value_that_its_space_cannot_hold_is_an_error(space, obs, mess
     assert str(caught.value).startswith(f"wolf: observation.part.1{message}")
 
 
+PARTS = "Return all parts of the observation space, or declare another space."
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"b": (0, [0, 0])}, ".a is missing from a dict with the keys 'b'"),
+        ({}, ".a is missing from a dict with the keys (none)"),
+        (None, ".a is missing from None"),
+        (np.zeros(3), ".a is missing from a value of type ndarray"),
+        ({"a": 1, "b": (0,)}, ".b.1 is missing from a tuple of length 1"),
+        ({"a": 1, "b": 7}, ".b.0 is missing from a value of type int"),
+        (
+            {"a": 1, "b": {"0": 0, "1": [0, 0]}},
+            ".b.0 is missing from a dict with the keys '0', '1'",
+        ),
+        ([1, (0, [0, 0])], ".a is missing from a list of length 2"),
+    ],
+)
+def test_a_missing_part_is_named_with_the_value_that_lacks_it(obs, message):
+    space = spaces.Dict({"a": TWO, "b": spaces.Tuple((TWO, FLOATS))})
+    with pytest.raises(MakeError) as caught:
+        encoder(space)(obs)
+    assert str(caught.value) == f"observation{message}. {PARTS}"
+
+
+@pytest.mark.parametrize(
+    ("obs", "value"), [(None, "None"), ([[1, 2], [3]], "a list with parts of different shapes")]
+)
+def test_an_observation_that_is_not_an_array_is_an_error(obs, value):
+    with pytest.raises(MakeError) as caught:
+        encoder(FLOATS)(obs)
+    assert str(caught.value) == (
+        f"observation is {value}, but its space has shape (2,). Return an array of that shape, or "
+        f"declare another space."
+    )
+
+
 def test_mask_values_other_than_0_and_1_are_an_error_for_every_dtype():
     encode = encoder(NESTED)
     rest = {"a": (np.zeros(2), 0)}

@@ -37,6 +37,11 @@ class RewardOfOne(Still):
         return np.zeros(2, np.float32), np.array([1.0]), np.array([False]), 1, {}
 
 
+class ResetOfNothing(Still):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+
+
 class RewardOfNothing(Still):
     def step(self, action):
         return np.zeros(2, np.float32), None, False, False, {}
@@ -114,6 +119,7 @@ OLD = [
     ("OldStep", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
     ("OldStepWithLimit", f"step returned 4 values, the interface of Gym before 0.26. {STEP}"),
     ("StepOfThree", f"(expected 5, got 3)). {STEP}"),
+    ("ResetOfNothing", f"reset returned None. {RESET}"),
     ("OldReset", f"reset returned an observation alone, the interface of Gym before 0.26. {RESET}"),
     (
         "OldResetOfPair",
