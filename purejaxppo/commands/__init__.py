@@ -7,12 +7,13 @@ import os
 from types import ModuleType
 
 from purejaxppo import interrupts
-from purejaxppo.runs.console import fail, keep_printing
+from purejaxppo.runs.console import fail, keep_printing, print_warnings
 
 
 def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
     keep_printing()
+    print_warnings()
     keep_programs()
     atexit.register(interrupts.end_children)
     gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import math
 import os
 import sys
@@ -67,6 +68,24 @@ def keep_printing() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     sys.stdout, sys.stderr = Printed(sys.stdout), Printed(sys.stderr)
+
+
+class PrintedWarnings(logging.Handler):
+    """A log handler that prints warnings on stderr as `warning: ...`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints a record."""
+        print(f"warning: {self.format(record)}", file=Printed(sys.stderr))
+
+
+def print_warnings() -> None:
+    """Prints the warnings of this package's logger.
+
+    Without this the root logger prints them, to which Orbax adds a handler that prefixes names.
+    """
+    logger = logging.getLogger("purejaxppo")
+    logger.addHandler(PrintedWarnings(logging.WARNING))
+    logger.propagate = False
 
 
 def say(text: object) -> None:

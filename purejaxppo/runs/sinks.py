@@ -273,6 +273,7 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
     handler: logging.Handler = logging.NullHandler()
     terminal = logging.StreamHandler()
     terminal.setLevel(logging.WARNING)
+    propagates = ours.propagate  # False in a command, which prints warnings itself
     level = ours.level
     ours.setLevel(logging.WARNING)  # custom code may change the level of the root logger
     if config.logging.log_file and processes.is_main():
@@ -281,7 +282,8 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
         handler = LogFile(path, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
         ours.addHandler(handler)
-        ours.addHandler(terminal)
+        if propagates:
+            ours.addHandler(terminal)
         ours.setLevel(logging.DEBUG)
         ours.propagate = False  # absl, which Orbax imports, lets the root logger print everything
     absl.addHandler(handler)
@@ -303,7 +305,7 @@ def logs(config: Config, run_dir: Path) -> Iterator[None]:
         sys.unraisablehook = hook
         for logger in (ours, absl):
             logger.removeHandler(handler)
-            logger.propagate = True
+        ours.propagate, absl.propagate = propagates, True
         ours.removeHandler(terminal)
         ours.setLevel(level)
         handler.close()

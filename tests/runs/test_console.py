@@ -83,3 +83,24 @@ def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path):
     ]
     subprocess.run(closed, cwd=tmp_path, env=environment(), check=True)
     assert Path(tmp_path, "out").read_text() == "True"
+
+
+@pytest.mark.parametrize("log_file", ["", "run.log"])
+def test_a_command_prints_warnings_once_without_the_name_of_the_logger(log_file, tmp_path):
+    script = (
+        "import logging, sys\n"
+        "from pathlib import Path\n"
+        "from purejaxppo.commands import begin_process\n"
+        "from purejaxppo.config.schema import Config, LoggingConfig\n"
+        "from purejaxppo.runs.sinks import logs\n"
+        "begin_process()\n"
+        "logging.basicConfig()\n"
+        "log = logging.getLogger('purejaxppo')\n"
+        f"with logs(Config(logging=LoggingConfig(log_file={log_file!r})), Path(sys.argv[1])):\n"
+        "    log.debug('detail')\n"
+        "    log.warning('%s steps', 3)\n"
+        "log.warning('after')\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["warning: 3 steps", "warning: after"]
