@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.agents import losses, normalize
-from purejaxppo.agents.optimizers import OWN_ENTRIES
 from purejaxppo.aliases import Array, Params, Reduce
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams, ValueStats
@@ -158,18 +157,24 @@ def change_head(
 ) -> Params:
     """Return parameters with changed kernels [F, K] and biases [K] of the critics' last layers.
 
-    With several policies each has a critic.
+    With several policies each has a critic. Parameters of auxiliary losses are next to these.
     """
-    if "critic" in params and "kernel" in params["critic"]:
+    if has_critic(params):
         head = params["critic"]
         return {
             **params,
             "critic": {"kernel": kernel(head["kernel"]), "bias": bias(head["bias"])},
         }
     return {
-        name: part if name in OWN_ENTRIES else change_head(part, kernel, bias)
+        name: change_head(part, kernel, bias) if has_critic(part) else part
         for name, part in params.items()
     }
+
+
+def has_critic(params: Params) -> bool:
+    """Return True for the parameters of one policy, which may have any name."""
+    head = params.get("critic")
+    return isinstance(head, Mapping) and "kernel" in head
 
 
 def smoothing() -> np.ndarray:

@@ -137,6 +137,17 @@ def test_values_stay_almost_the_same_when_the_range_grows(key):
     assert np.abs(unmoved - before).max() > 100
 
 
+@pytest.mark.toy
+def test_policies_of_any_name_have_their_last_layer_rearranged():
+    critic, head = critics.make(PPOConfig(critic="hl_gauss")), jnp.arange(float(critics.BINS))
+    policy = {"actor": {}, "critic": {"kernel": head[None], "bias": head}}
+    params = dict.fromkeys(("torso", "terms", "critic"), policy) | {"own": {"kernel": head}}
+    moved = critic.preserve(params, stats_after(-1.0, 1.0), stats_after(-1.0, 5.0))
+    for name in ("torso", "terms", "critic"):  # each new bin has the logit of the one it is at
+        np.testing.assert_array_equal(moved[name]["critic"]["kernel"][0, 25:76], head[::2])
+    np.testing.assert_array_equal(moved["own"]["kernel"], head)
+
+
 def test_first_targets_leave_all_bins_equal():
     critic, params = critics.make(PPOConfig(critic="hl_gauss")), {"kernel": jnp.zeros((3, 101))}
     params = {"critic": params | {"bias": jnp.zeros(101)}}
