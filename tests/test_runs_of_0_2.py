@@ -105,7 +105,7 @@ def test_run_of_0_2_keeps_its_limits_when_it_resumes(setting, value, rules, fold
 def test_loaded_run_of_0_2_has_the_config_of_its_file(name, folder):
     unpack(name, folder)
     run = purejaxppo.load("run")
-    assert run.run_dir == Path("run")
+    assert run.run_dir == Path("run").absolute()
     for field, value in read_config(f"{name}.yaml").items():
         assert field_of(run.config, field) == value, field
 
