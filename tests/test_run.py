@@ -324,6 +324,7 @@ def test_best_agent_is_kept_without_evaluations_and_where_new_settings_break_it(
     assert best_of_run().member_best_steps == steps
     lines = steady(capsys, 768, "--eval.max_steps", 4, "--eval.options", "pay", "1e30")
     assert sum("diverged episodes for a mean return (before: 10.0)" in line for line in lines) == 1
+    assert not any("best evaluation" in line for line in lines)
     assert best_of_run().member_best_steps == steps
     assert list(Path("run/checkpoints").glob("*/best"))
     assert best_of_run().eval_settings["eval.max_steps"] == 4

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import logging
+import math
 import re
 import signal
 import time
@@ -33,6 +34,7 @@ from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, recor
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
 from purejaxppo.runs.sinks import logs
 from purejaxppo.types import TrainState
@@ -196,12 +198,18 @@ def make_console(programs: Programs, *, quiet: bool) -> Console:
     return Console(steps, quiet=quiet, lines=processes.is_distributed())
 
 
+def best_evaluation(p: Progress) -> str:
+    """Return the best evaluation in words; "" if no agent has a score."""
+    score = p.best_return
+    return "" if score is None or score == -math.inf else f"best evaluation {number(score)}"
+
+
 def finished(run: TrainingLoop, notes: list[str]) -> bool:
     """True if the run has nothing left to do; prints this, and the changes not trained."""
     if not run.finished:
         return False
     saved = run.checkpoints.progress()
-    best = "" if saved.best_return is None else f", best evaluation {number(saved.best_return)}"
+    best = f", {text}" if (text := best_evaluation(saved)) else ""
     changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." * bool(notes)
     run.console.say(
         f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. A larger "
@@ -368,11 +376,11 @@ def conclude(run: TrainingLoop, interrupt: Interrupt, seconds: float) -> int:
             f"run ends after {run.intervals.done(p):,} decisions in {rows:,} rows{each}. Increase "
             f"total_timesteps to continue it."
         )
-    if p.best_return is not None:
+    if text := best_evaluation(p):
         where = (
             ", the mean of each agent's best" if many else f" at {p.member_best_steps[0]:,} steps"
         )
-        console.say(f"best evaluation {number(p.best_return)}{where}")
+        console.say(f"{text}{where}")
     folder = short_path(run.run_dir)
     curve = folder / "learning_curve.png"
     console.say(f"no learning curve: {run.no_curve}" if run.no_curve else f"curve: {curve}")
