@@ -130,6 +130,13 @@ def test_parts_of_an_observation_are_batched_alike():
             read(FORM, {"a": np.zeros((4, 2)), "b": b})
 
 
+def test_parts_that_the_space_does_not_have_are_left_out_as_in_training():
+    obs = {"a": [0, 1], "b": 4}
+    arrays, single = read(FORM, obs | {"more": "text"})
+    assert single
+    jax.tree.map(np.testing.assert_array_equal, arrays, read(FORM, obs)[0])
+
+
 BYTES = form_of(Box((2,), 0.0, 1.0, "uint8"))
 
 

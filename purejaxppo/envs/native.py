@@ -146,7 +146,7 @@ def encode(form: Form, obs: Any, xp: Any) -> Any:
         xp: `numpy` or `jax.numpy`.
 
     Raises:
-        ValueError: a part is missing or unknown.
+        ValueError: a part is missing.
     """
     return _encoded(form, [xp.asarray(value) for value in values_in(form, obs)])
 
@@ -187,8 +187,10 @@ def read(form: Form, obs: Any) -> tuple[Any, bool]:
 def values_in(form: Form, obs: Any) -> list[Any]:
     """Return an observation's parts in the order of `arrays_in`; a dict may replace a tuple.
 
+    Parts that the space does not have are left out, as in training.
+
     Raises:
-        ValueError: a part is missing or unknown.
+        ValueError: a part is missing.
     """
     return [value for _, value in sorted(_values(form, obs, ()), key=operator.itemgetter(0))]
 
@@ -204,7 +206,7 @@ def _values(form: Form, obs: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple
     else:
         raise ValueError(f"{_name(path)} is {type(obs).__name__}")
     names = [str(key) for key, _ in form.parts]
-    if sorted(names) != sorted(named):
+    if not named.keys() >= set(names):
         raise ValueError(f"{_name(path)} has the parts {[*named]} in place of {names}")
     for key, part in form.parts:
         yield from _values(part, named[str(key)], (*path, str(key)))
