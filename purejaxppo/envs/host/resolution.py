@@ -47,6 +47,7 @@ class Range:
         self.low, self.high = np.fmin(self.low, wide), np.fmax(self.high, wide)
 
 
+@np.errstate(all="ignore")
 def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
     """Describe the first part with values that differ by less than float32 can represent.
 
@@ -60,10 +61,9 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
         low = np.fmin.reduce([part.low for part in same])
         high = np.fmax.reduce([part.high for part in same])
         size, spread = np.fmax(np.abs(low), np.abs(high)), high - low
-        with np.errstate(over="ignore", invalid="ignore"):
-            step = np.spacing(size.astype(np.float32)).astype(np.float64)
-            changes = spread > NOISE * np.spacing(size)
-            lost = (size >= OFFSET) & changes & (spread < MULTIPLES * step)
+        step = np.spacing(size.astype(np.float32)).astype(np.float64)
+        changes = spread > NOISE * np.spacing(size)
+        lost = (size >= OFFSET) & changes & (spread < MULTIPLES * step)
         if lost.any():
             where = tuple(np.argwhere(lost)[0].tolist())
             index = f"[{', '.join(map(str, where))}]" if where else ""
