@@ -76,10 +76,10 @@ def number(value: Any, name: str) -> float:
     """
     if isinstance(value, float | int):
         return float(value)
-    array = np.asarray(value)
-    if array.size == 1 and _is_number(array):
-        return float(array.item())
-    raise MakeError(f"step returned {_described(value, array, name)}. Return one number.")
+    item = _item(value)
+    if item is None:
+        raise MakeError(f"step returned {_described(value, name)}. Return one number.")
+    return float(item)
 
 
 def flag(value: Any, name: str) -> bool:
@@ -94,20 +94,23 @@ def flag(value: Any, name: str) -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
+    item = _item(value)
+    if item not in (0, 1):
+        raise MakeError(f"step returned {_described(value, name)}. Return true or false.")
+    return bool(item)
+
+
+def _item(value: Any) -> Any:
+    """Return the only element of a value if it is a real number or a bool; else None."""
     array = np.asarray(value)
-    if array.size == 1 and _is_number(array) and array.item() in (0, 1):
-        return bool(array.item())
-    raise MakeError(f"step returned {_described(value, array, name)}. Return true or false.")
+    item = array.item() if array.size == 1 else None
+    return item if isinstance(item, numbers.Real | Decimal) else None
 
 
-def _is_number(array: np.ndarray) -> bool:
-    """Return True if the only element of an array is a real number or a bool."""
-    return isinstance(array.item(), numbers.Real | Decimal)
-
-
-def _described(value: Any, array: np.ndarray, name: str) -> str:
+def _described(value: Any, name: str) -> str:
     """Describe a wrong value by its shape, or by itself if it is a scalar."""
-    if array.shape != ():
-        return f"{name} of shape {array.shape}"
+    shape = np.shape(value)
+    if shape != ():
+        return f"{name} of shape {shape}"
     text = repr(value)
     return f"{name} = {text if len(text) <= 60 else type(value).__name__}"
