@@ -74,14 +74,14 @@ class PrintedWarnings(logging.Handler):
     """A log handler that prints warnings on stderr as `warning: ...`."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Prints a record."""
+        """Print a record."""
         print(f"warning: {self.format(record)}", file=Printed(sys.stderr))
 
 
 def print_warnings() -> None:
-    """Prints the warnings of this package's logger.
+    """Print the warnings of this package's logger as `warning: ...`.
 
-    Without this the root logger prints them, to which Orbax adds a handler that prefixes names.
+    Orbax adds a handler to the root logger, which would print them with the logger's name.
     """
     logger = logging.getLogger("purejaxppo")
     logger.addHandler(PrintedWarnings(logging.WARNING))
