@@ -104,6 +104,8 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
         (section, _, key), (target, _, leaf) = old.partition("."), name.partition(".")
         if key in (new.get(section) or {}):
             new.setdefault(target, {})[leaf] = new[section].pop(key)
+    if new.get("keep_cores_awake") in ("auto", "always", "never"):  # the choices in version 0.2
+        new["keep_cores_awake"] = new["keep_cores_awake"] == "always"
     if not new.get("imitate", True):
         del new["imitate"]
     return new

@@ -490,10 +490,9 @@ class Config(Section):
     given on the command line goes before them. A run's config.yaml has those that it took."""
     devices: int = setting(0, low=0, high=1024, free=True, swept=False)
     """Devices to use; 0: all. On a CPU, cores are the devices."""
-    keep_cores_awake: Literal["auto", "always", "never"] = setting("auto", free=True, swept=False)
-    """Processes of Linux's lowest class (SCHED_IDLE) on the cores of a CPU, so that no core sleeps
-    while it waits for another one. auto: where waking up is dear, on virtual machines without
-    hyperthreads and without a quota of CPU time, if one training in JAX has all cores."""
+    keep_cores_awake: bool = setting(False, free=True, swept=False)
+    """On Linux, run a busy process of the lowest class (SCHED_IDLE) on each core of a CPU, so that
+    no core sleeps while it waits for another one. Faster on virtual machines."""
     callbacks: tuple[Own, ...] = setting((), own=True, free=True, swept=False)
     """Your own callbacks, each as file.py:Name: called between chunks of training, they may add
     metrics and stop the run."""

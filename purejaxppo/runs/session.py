@@ -121,7 +121,8 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     if config.devices > len(found[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
     devices.check_cpu(config, found[0][0])
-    awake.check(config.keep_cores_awake)
+    if config.keep_cores_awake:
+        awake.check()
     return [device for own in found for device in own[: config.devices or None]]
 
 
@@ -229,8 +230,8 @@ def train_and_report(run: TrainingLoop) -> int:
     config, console, run_dir = run.config, run.console, run.run_dir
     device = run.programs.devices[0]
     shards = run.programs.shards
-    stay_awake = awake.wanted(config.keep_cores_awake, shards)
-    kept = " kept awake" * stay_awake
+    stay_awake = config.keep_cores_awake and shards.platform == "cpu"
+    kept = " kept awake" if stay_awake else ""
     members = len(run.programs.members)
     agents = f"{members} agents of " if members > 1 else ""
     parts = "one shard" if config.num_shards == 1 else f"{config.num_shards} shards"

@@ -96,3 +96,12 @@ def test_a_rate_that_was_scheduled_and_adapted_needs_the_version_that_had_it(tmp
     path.write_text("ppo: {kl_rate: true, learning_rate_schedule: linear}")
     with pytest.raises(ValueError, match=r"config.yaml: ppo.kl_rate .* version 0\.1 only"):
         load_config(path, saved=True)
+
+
+@pytest.mark.parametrize(("old", "new"), [("auto", False), ("always", True), ("never", False)])
+def test_choice_of_awake_cores_of_0_2_becomes_true_or_false(old, new, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"keep_cores_awake: {old}")
+    assert load_config(path, saved=True).keep_cores_awake is new
+    with pytest.raises(ValueError, match=f"keep_cores_awake = '{old}' .* must be true or false"):
+        load_config(path)
