@@ -95,4 +95,6 @@ def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
 
     monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     assert train_command.main(["--config", "cartpole", "--run_dir", "never"]) == 2
-    assert "gymnax is not installed: pip install 'purejaxppo[gymnax]'" in capsys.readouterr().err
+    assert (
+        "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'" in capsys.readouterr().err
+    )

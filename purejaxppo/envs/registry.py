@@ -38,6 +38,8 @@ class Family(NamedTuple):
     """Options that are paths of programs."""
     paths: tuple[str, ...] = ()
     """Other options that are paths."""
+    package: str = ""
+    """The name on PyPI of the package that it imports, if it is not `requires`."""
     lapack: tuple[str, ...] = ()
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
@@ -129,12 +131,13 @@ FAMILIES = {
     ),
     "unity": Family(
         "purejaxppo.envs.host.unity.adapter",
-        "google.protobuf",
+        "grpc",
         "unity",
         "players with ML-Agents built in: path/to/Player, or editor",
         True,
         names="program",
         references=("channels",),
+        package="grpcio",
     ),
     "xminigrid": Family(
         "purejaxppo.envs.xminigrid",
@@ -157,8 +160,9 @@ def adapter(family: str) -> Any:
         raise ValueError(f"env.name: unknown family {family!r}; {hint}")
     entry = FAMILIES[family]
     if importlib.util.find_spec(entry.requires) is None:
+        package = entry.package or entry.requires
         raise ValueError(
-            f"{entry.requires} is not installed: pip install 'purejaxppo[{entry.extra}]'"
+            f"{package} is not installed. Run: pip install 'purejaxppo[{entry.extra}]'"
         )
     return importlib.import_module(entry.module)
 

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,16 +128,13 @@ class Player:
         self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
         return Engine(f"player {number}", command, self._folder / f"player{number}.log")
 
-    def connect(self, others: Sequence["Player"] = ()) -> None:
+    def connect(self) -> None:
         """Waits for its first message, and answers.
-
-        Args:
-            others: that connect meanwhile, and are waited for later.
 
         Raises:
             EngineError: none came in time, or it is no player of this protocol.
         """
-        output = self._output("connect", others)
+        output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
             raise self.error("did not name itself first, as a player of ML-Agents does")
         there = output.rl_initialization_output
@@ -145,7 +142,7 @@ class Player:
             messages.check_version(there.communication_version)
         self._learn(output)
         self._reply(messages.initialization(self.seed, self.spec.package_version))
-        self._output("be ready", others)
+        self._output("be ready")
 
     def reset(self) -> Message:
         """Begins all episodes anew; its first RLOutput."""
@@ -221,17 +218,11 @@ class Player:
         self._folder = None
         self.engine.kill()
 
-    def _output(self, doing: str, others: Sequence["Player"] = ()) -> Message:
+    def _output(self, doing: str) -> Message:
         """The next message's UnityOutput."""
-
-        def receive(seconds: float) -> bytes | None:
-            for other in others:
-                other._server.serve()
-            return self._server.receive(seconds)
-
         try:
             with self.named():
-                data = self.engine.wait_for(receive, doing, self.spec.timeout)
+                data = self.engine.wait_for(self._server.receive, doing, self.spec.timeout)
                 message = messages.parse(data)
         except Gone:
             raise self.engine.death(doing) from None

@@ -75,7 +75,7 @@ class Players:
             for i in range(len(ready), count):
                 self.players.append(Player(spec, (seed + i) % 2**31, i))
             for i in range(len(ready), count):
-                self.players[i].connect(others=self.players[i + 1 :])
+                self.players[i].connect()
         except BaseException as error:
             self._fail(error)
             raise

@@ -1,27 +1,46 @@
-"""The service that a Unity player calls: it sends what it observes, and is answered with actions.
+"""The gRPC service that a Unity player calls with observations, and that answers with actions.
 
-Only the loopback interface is listened on. There are no threads: the player is served while
-`receive` waits for it. Nothing here imports JAX.
+It listens on the loopback interface only. Nothing here imports JAX.
 """
 
-import contextlib
-import selectors
-import socket
-import time
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from typing import Any
 
-from purejaxppo.envs.host.engine import listen
-from purejaxppo.envs.host.unity.calls import CallError, Calls, Ended
-from purejaxppo.envs.host.unity.messages import ProtocolError
+import grpc
 
-LOOPBACK_6 = "::1"  # `localhost` may be this one
-CHUNK = 1 << 16
-PATIENCE_SECONDS = 0.1  # for a client to read what it is sent, before it is tried again
+from purejaxppo.envs.host.engine import listen
+
+SERVICE, METHOD = "communicator_objects.UnityToExternalProto", "Exchange"
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+]
 GOODBYE_SECONDS = 0.5  # for a player to read the last answer
 
 
 class Gone(Exception):
-    """The player closed its connection while it waited for an answer."""
+    """The player gave up a call that waited for an answer."""
+
+
+class DaemonThreads(Executor):
+    """A thread for each task, which does not keep the process from ending while it waits."""
+
+    def submit(self, task: Callable, /, *args: Any, **options: Any) -> Future:
+        """Starts a task."""
+        result: Future = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(task(*args, **options))
+            except BaseException as error:
+                result.set_exception(error)
+
+        threading.Thread(target=run, name="unity-call", daemon=True).start()
+        return result
 
 
 class Server:
@@ -36,166 +55,63 @@ class Server:
 
     def __init__(self, port: int = 0) -> None:
         """Starts to listen."""
-        self._listeners = [listen(port)]
-        self.port: int = self._listeners[0].getsockname()[1]
-        with contextlib.suppress(OSError):
-            self._listeners.append(
-                socket.create_server((LOOPBACK_6, self.port), family=socket.AF_INET6)
-            )
-        for listener in self._listeners:
-            listener.setblocking(False)
-        self._clients: dict[socket.socket, Calls] = {}  # connected, and have not called yet
-        self._player: socket.socket | None = None
-        self._calls = Calls()  # of the player
-        self._farewell = b""
-        self._early: bytes | None = None  # a first message that nobody has asked for yet
-        self._closing = 0.0  # the time until which the player may read the last answer
-
-    def serve(self) -> None:
-        """Greets a player that nobody waits for yet: it gives up after 20 s without a greeting."""
-        if self._player is None and self._listeners:
-            self._early = self._find(0.0)
+        if port:
+            listen(port).close()  # its error has a reason, that of gRPC has none
+        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._player = ""  # address of the first client
+        self._server = grpc.server(DaemonThreads(), options=OPTIONS)
+        methods = {METHOD: grpc.unary_unary_rpc_method_handler(self._exchange)}
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, methods),)
+        )
+        self.port: int = self._server.add_insecure_port(f"localhost:{port}")
+        self._server.start()
 
     def receive(self, seconds: float) -> bytes | None:
-        """The player's next message; None if there is none in time.
+        """Returns the player's next message; None after `seconds` without one.
 
         Raises:
-            Gone: the player closed its connection.
-            ProtocolError: it sent what is no call.
+            Gone: the player gave up its call.
         """
-        if self._early is not None:
-            early, self._early = self._early, None
-            return early
-        if self._player is None:
-            return self._find(seconds)
-        deadline = time.monotonic() + seconds
-        while True:
-            message = _read(self._player, self._calls, max(deadline - time.monotonic(), 1e-3))
-            if message is not None:
-                return message
-            if time.monotonic() >= deadline:
-                self._turn_away()
-                return None
-
-    def reply(self, message: bytes) -> None:
-        """Answers the message that was received last, or, if it was answered, one yet to come."""
-        if self._player is None or not self._calls.waiting:
-            self._farewell = message
-            return
-        self._calls.answer(message)
-        with contextlib.suppress(OSError):  # which `receive` finds, too
-            _send(self._player, self._calls, PATIENCE_SECONDS)
-
-    def hang_up(self) -> None:
-        """Ends the service; a player that waits for an answer finds its connection closed."""
-        if self._player is not None and not self._closing:
-            self._closing = time.monotonic() + GOODBYE_SECONDS
-            with contextlib.suppress(OSError, Gone, ProtocolError):
-                self._say_goodbye(self._player)
-
-    def close(self, *, wait: bool = True) -> None:
-        """Closes all connections, once the player has read its last answer if there is time."""
-        self.hang_up()
-        if self._player is not None:
-            with contextlib.suppress(OSError):
-                while wait and (left := self._closing - time.monotonic()) > 0:
-                    self._player.settimeout(left)
-                    if not self._player.recv(CHUNK):
-                        break
-            self._player.close()
-        self._player = None
-        self._turn_away()
-        for listener in self._listeners:
-            listener.close()
-        self._listeners = []
-
-    def _find(self, seconds: float) -> bytes | None:
-        """Waits for the first call; who makes it is the player."""
-        deadline = time.monotonic() + seconds
-        with selectors.DefaultSelector() as ready:
-            for one in [*self._listeners, *self._clients]:
-                ready.register(one, selectors.EVENT_READ)
-            while True:
-                for key, _ in ready.select(max(deadline - time.monotonic(), 0.0)):
-                    there: Any = key.fileobj
-                    if there in self._listeners:
-                        self._welcome(there, ready)
-                    elif (message := self._first_call(there, ready)) is not None:
-                        return message
-                if time.monotonic() >= deadline:
-                    return None
-
-    def _welcome(self, listener: socket.socket, ready: selectors.BaseSelector) -> None:
-        """A new client, if it has not gone again."""
-        with contextlib.suppress(OSError):
-            client, _ = listener.accept()
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._clients[client] = Calls()
-            ready.register(client, selectors.EVENT_READ)
-
-    def _first_call(self, client: socket.socket, ready: selectors.BaseSelector) -> bytes | None:
-        """Words of a client that may be the player."""
-        calls = self._clients[client]
         try:
-            message = _read(client, calls, PATIENCE_SECONDS)
-        except (Gone, ProtocolError):  # another address of the same player, or a stranger
-            ready.unregister(client)
-            del self._clients[client]
-            client.close()
+            message = self._messages.get(timeout=seconds)
+        except queue.Empty:
             return None
-        if message is not None:
-            del self._clients[client]
-            self._player, self._calls = client, calls
-            self._turn_away()
+        if message is None:
+            raise Gone
         return message
 
-    def _turn_away(self) -> None:
-        """Closes the connections of all others; the port remains ours."""
-        for listener in self._listeners:
-            with contextlib.suppress(OSError):
-                while True:
-                    listener.accept()[0].close()
-        for client in self._clients:
-            client.close()
-        self._clients = {}
+    def reply(self, message: bytes) -> None:
+        """Answers the waiting call or, if the last one was answered, the next call."""
+        self._answers.put(message)
 
-    def _say_goodbye(self, player: socket.socket) -> None:
-        """Lets a player read its last answer: sockets that are closed before lose it."""
-        late = self._farewell and not self._calls.waiting
-        if late and _read(player, self._calls, 1e-3) is not None:
-            self._calls.answer(self._farewell)
-        _send(player, self._calls, PATIENCE_SECONDS)
-        player.shutdown(socket.SHUT_WR)
+    def hang_up(self) -> None:
+        """Ends the service: new calls are rejected, and answers on their way still arrive."""
+        self._answers.put(None)
+        self._server.stop(GOODBYE_SECONDS)
 
+    def close(self, *, wait: bool = True) -> None:
+        """Ends the service; a second call does nothing.
 
-def _read(client: socket.socket, calls: Calls, seconds: float) -> bytes | None:
-    """Reads once what has arrived, and sends what is to be sent; a whole message, if there is one.
+        Args:
+            wait: until the player has read its last answer.
+        """
+        self.hang_up()
+        self._server.stop(GOODBYE_SECONDS if wait else None).wait()
 
-    Raises:
-        Gone: the connection was closed.
-        ProtocolError: it sent what is no call.
-    """
-    try:
-        if calls.out:
-            _send(client, calls, seconds)
-        client.settimeout(min(seconds, 0.01) if calls.out else seconds)
-        data = client.recv(CHUNK)
-        if not data:
-            raise Gone
-        message = calls.feed(data)
-        if calls.out:
-            _send(client, calls, seconds)
-    except TimeoutError:
-        return None
-    except (Ended, OSError):
-        raise Gone from None
-    except CallError as error:
-        raise ProtocolError(str(error)) from error
-    return message
-
-
-def _send(client: socket.socket, calls: Calls, seconds: float) -> None:
-    """Sends as much as the client takes; the rest stays."""
-    client.settimeout(seconds)
-    with contextlib.suppress(TimeoutError):
-        calls.out = calls.out[client.send(calls.out) :]
+    def _exchange(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        """Handles a call, in a thread of its own: passes its message on and waits for the answer."""
+        with self._lock:
+            self._player = self._player or context.peer()
+        if context.peer() != self._player:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "another player is connected")
+        self._messages.put(message)
+        answer = self._answers.get()
+        if answer is None:
+            self._answers.put(None)  # for other waiting calls
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the trainer has ended")
+        elif not context.is_active():
+            self._messages.put(None)
+        return answer or b""
