@@ -102,7 +102,7 @@ class Server:
         self._server.stop(GOODBYE_SECONDS if wait else None).wait()
 
     def _exchange(self, message: bytes, context: grpc.ServicerContext) -> bytes:
-        """Handles a call, in a thread of its own: passes its message on and waits for the answer."""
+        """Handles a call in its own thread: passes the message on and waits for the answer."""
         with self._lock:
             self._player = self._player or context.peer()
         if context.peer() != self._player:
