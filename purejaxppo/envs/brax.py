@@ -120,5 +120,5 @@ class BraxTask:
 
         if self.mj_model is None:
             return charts.film([state.obs for state in states], height=height, width=width)
-        motion = [self.pose(state) for state in states]
-        return mujoco_scene.draw(self.mj_model, motion, height=height, width=width)
+        model, poses = mujoco_scene.saved(self.mj_model), [self.pose(state) for state in states]
+        return mujoco_scene.draw(model, poses, height=height, width=width)

@@ -271,5 +271,5 @@ class PlaygroundTask:
         """Frames of the scene."""
         from purejaxppo.pictures import mujoco_scene
 
-        motion = [self.pose(state) for state in states]
-        return mujoco_scene.draw(self.mj_model, motion, height=height, width=width)
+        model, poses = mujoco_scene.saved(self.mj_model), [self.pose(state) for state in states]
+        return mujoco_scene.draw(model, poses, height=height, width=width)

@@ -1,14 +1,19 @@
 """Films: what is drawn, how it is written, and what is refused."""
 
+import importlib
 import itertools
+import os
 import re
+import signal
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import opengl as opengl_support
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
@@ -158,96 +163,112 @@ def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
     assert (film[0] != film[2]).any()
 
 
-def test_painter_shows_the_robot_move_with_its_joint(model, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "off")
-    motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2], [0.0]])
-    film = list(mujoco_scene.film(model, motion, height=120, width=160))
-    across, down, again = (np.argwhere(red(f)) for f in film)
+def film(model, states, height=120, width=160):
+    return mujoco_scene.draw(mujoco_scene.saved(model), states, height=height, width=width)
+
+
+@pytest.fixture
+def opengl():
+    if not opengl_support.draws():
+        pytest.skip("no OpenGL here")
+
+
+@pytest.mark.usefixtures("opengl")
+def test_renderer_shows_the_robot_move_with_its_joint(model):
+    states = [(np.array([angle]), None, None) for angle in (0.0, np.pi / 2, 0.0)]
+    frames = list(film(model, states))
+    assert [(f.shape, f.dtype) for f in frames] == 3 * [((120, 160, 3), np.uint8)]
+    across, down, _ = (np.argwhere(red(f)) for f in frames)
     assert len(across) > 100
     assert np.ptp(across[:, 1]) > np.ptp(across[:, 0])
     assert np.ptp(down[:, 0]) > np.ptp(down[:, 1])
-    np.testing.assert_array_equal(film[0], film[2])
-    assert len(again) == len(across)
+    np.testing.assert_array_equal(frames[0], frames[2])
 
 
-@pytest.mark.toy
-def test_camera_keeps_up_with_a_steady_run_from_start_to_end():
-    path = np.arange(40.0)[:, None] * [1.0, 0.0, 0.0]
-    np.testing.assert_allclose(mujoco_scene._smooth(path, 12), path, atol=1e-9)
-    np.testing.assert_allclose(mujoco_scene._smooth(path[:1], 12), path[:1])
-    np.testing.assert_allclose(mujoco_scene._smooth(path[:5], 12), path[:5], atol=1e-9)
-
-
-def test_a_renderer_that_crashes_leaves_the_film_to_the_painter(model, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "off")
-    motion = mujoco_scene.poses(model, [[0.0], [0.5]])
-    painted = list(mujoco_scene.film(model, motion, height=60, width=80))
-    monkeypatch.setattr(mujoco_scene, "backends", lambda: ("no such back end",))
-    fallback = list(mujoco_scene.film(model, motion, height=60, width=80))
-    np.testing.assert_array_equal(painted, fallback)
-
-
-@pytest.mark.toy
-def test_smoothing_blends_sharp_edges_and_nothing_else():
-    gl = pytest.importorskip("purejaxppo.pictures.gl")
-    picture = np.full((6, 8, 3), 40, np.uint8)
-    picture[:, 4:] = 200
-    smooth = gl.smooth(picture)
-    inner = slice(1, -1)
-    assert (smooth[inner, 3] == 60).all() and (smooth[inner, 4] == 180).all()
-    np.testing.assert_array_equal(smooth[:, [0, 1, 2, 5, 6, 7]], picture[:, [0, 1, 2, 5, 6, 7]])
-    faint = np.full((6, 8, 3), 40, np.uint8)
-    faint[:, 4:] = 40 + gl.SHARP
-    np.testing.assert_array_equal(gl.smooth(faint), faint)
-
-
-@pytest.mark.parametrize(("limits", "fixed"), [('range="-1 1"', True), ("", False)])
-def test_what_cannot_leave_is_filmed_from_a_place_that_shows_all_of_its_way(limits, fixed):
-    mujoco = pytest.importorskip("mujoco")
-    model = mujoco.MjModel.from_xml_string(f"""<mujoco><worldbody><body>
-      <joint type="slide" axis="1 0 0" {limits}/><geom size="0.02"/>
-    </body></worldbody></mujoco>""")
-    camera = mujoco_scene.follow(
-        model, mujoco_scene.poses(model, np.linspace(-0.5, 0.5, 50)[:, None])
-    )
-    assert np.allclose(camera.lookat, camera.lookat[0]) == fixed
-    assert (camera.distance > 0.5) == fixed
-
-
-def test_a_large_place_around_a_robot_is_not_shown_whole():
+@pytest.mark.usefixtures("opengl")
+def test_motion_capture_bodies_are_drawn_where_a_pose_has_them():
     mujoco = pytest.importorskip("mujoco")
     model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody>
-      <geom size="0.1" pos="50 0 0"/><geom size="0.1" pos="-50 0 0"/>
-      <body><freejoint/><geom size="0.1"/></body>
+      <geom size="0.01"/>
+      <body mocap="true" pos="0.5 0 0"><geom size="0.1" rgba="1 0 0 1"/></body>
     </worldbody></mujoco>""")
-    pose = [0.0, 0, 0, 1, 0, 0, 0]
-    camera = mujoco_scene.follow(model, mujoco_scene.poses(model, [pose] * 50))
-    assert camera.distance < 1
+    turn = np.array([[1.0, 0, 0, 0]])
+    places = (np.array([[x, 0.0, 0.0]]) for x in (-0.3, 0.3))
+    left, right = film(model, [(np.zeros(0), place, turn) for place in places])
+    assert np.argwhere(red(left))[:, 1].mean() < 80 < np.argwhere(red(right))[:, 1].mean()
 
 
-def test_opengl_shows_the_robot_where_the_painter_does(model, monkeypatch):
-    motion = mujoco_scene.poses(model, [[0.0], [np.pi / 2]])
-    camera = mujoco_scene.follow(model, motion)
-    film = next(
-        (
-            film
-            for backend in ("egl", "osmesa")
-            if (film := list(mujoco_scene._rendered(model, motion, camera, backend, (120, 160))))
-        ),
-        None,
-    )
-    if film is None:
-        pytest.skip("no OpenGL here")
-    monkeypatch.setenv("MUJOCO_GL", "off")
-    painted = mujoco_scene.film(model, motion, height=120, width=160)
-    for rendered, drawn in zip(film, painted, strict=True):
-        both, either = red(rendered) & red(drawn), red(rendered) | red(drawn)
-        assert both.sum() > 0.7 * either.sum()
+@pytest.mark.parametrize("value", ["off", "no such back end"])
+def test_without_opengl_a_sentence_names_the_variable(value, model, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", value)
+    with pytest.raises(ValueError, match=f"MUJOCO_GL = {value}: MuJoCo cannot draw .* Unset it"):
+        list(film(model, [(np.zeros(1), None, None)]))
 
 
-def test_brax_is_drawn_from_its_joint_positions(monkeypatch):
+def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(mujoco_scene, "BACKENDS", ("off",))
+    with pytest.raises(ValueError, match="Run: apt install libosmesa6"):
+        list(film(model, [(np.zeros(1), None, None)]))
+
+
+@pytest.mark.usefixtures("opengl")
+def test_a_driver_that_dies_ends_the_film_with_a_sentence_and_not_the_run(model):
+    frames = film(model, [(np.zeros(1), None, None)] * 500)
+    next(frames)
+    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    for pid in itertools.chain(*children):
+        if "gl.py" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(int(pid), signal.SIGKILL)
+    with pytest.raises(ValueError, match=r"OpenGL failed after \d+ of 500 frames"):
+        list(frames)
+
+
+CAMERA = '<camera pos="0 -1 0"/>'
+BODIES = """<body><freejoint/><geom size="0.1"/></body>
+  <body><freejoint/><geom size="0.2"/></body><body><joint/><geom size="0.3"/></body>"""
+
+
+@pytest.mark.parametrize(
+    ("bodies", "kind", "tracked"),
+    [
+        (CAMERA + BODIES, "FIXED", -1),
+        (BODIES, "TRACKING", 2),
+        ("<body><joint/><geom size='1'/></body>", "FREE", -1),
+    ],
+)
+def test_models_are_seen_by_their_first_camera_else_behind_their_heaviest_robot(
+    bodies, kind, tracked
+):
+    mujoco = pytest.importorskip("mujoco")
+    gl = importlib.import_module("purejaxppo.pictures.gl")
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{bodies}</worldbody></mujoco>")
+    camera = gl.camera_of(model)
+    assert camera.type == getattr(mujoco.mjtCamera, f"mjCAMERA_{kind}")
+    assert camera.trackbodyid == tracked
+    assert camera.fixedcamid == (0 if kind == "FIXED" else -1)
+
+
+def test_large_floors_become_infinite_with_tiles_of_the_same_size():
+    mujoco = pytest.importorskip("mujoco")
+    gl = importlib.import_module("purejaxppo.pictures.gl")
+    model = mujoco.MjModel.from_xml_string("""<mujoco><asset>
+      <texture name="t" type="2d" builtin="checker" width="8" height="8"/>
+      <material name="floor" texture="t" texrepeat="60 60"/>
+      <material name="table" texture="t" texrepeat="60 60"/>
+    </asset><worldbody>
+      <geom type="plane" size="40 20 1" material="floor"/>
+      <geom type="plane" size="1 1 1" material="table"/>
+    </worldbody></mujoco>""")
+    gl.extend_floors(model)
+    np.testing.assert_array_equal(model.geom_size[:, :2], [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(model.mat_texrepeat, [[0.75, 1.5], [60, 60]])
+    np.testing.assert_array_equal(model.mat_texuniform, [1, 0])
+
+
+@pytest.mark.usefixtures("opengl")
+def test_brax_is_drawn_from_its_joint_positions():
     pytest.importorskip("brax")
-    monkeypatch.setenv("MUJOCO_GL", "off")
     task = make_task(EnvConfig(name="brax/inverted_pendulum"))
     (state, elapsed), _ = jax.jit(task.reset)(jax.random.key(0))
     poses = [state.pipeline_state.replace(q=jnp.array(q)) for q in ([0.0, 0.0], [0.5, 0.6])]

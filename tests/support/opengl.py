@@ -1,0 +1,22 @@
+"""Where tests draw MuJoCo's scenes."""
+
+import functools
+import itertools
+
+import pytest
+
+
+@functools.cache
+def draws() -> bool:
+    """Whether this machine has OpenGL that works."""
+    mujoco = pytest.importorskip("mujoco")
+    from purejaxppo.pictures import mujoco_scene
+
+    empty = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"
+    )
+    frames = mujoco_scene.draw(mujoco_scene.saved(empty), [((), None, None)], height=16, width=16)
+    try:
+        return len(list(itertools.islice(frames, 1))) == 1
+    except ValueError:
+        return False
