@@ -39,6 +39,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 def _envs():
     # brax and mjx print "Failed to import warp" on stdout where warp is absent.
     with contextlib.redirect_stdout(io.StringIO()):
+        mjx.import_mujoco()
         from brax import envs
     return envs
 

@@ -1,5 +1,6 @@
 """MuJoCo MJX, for the adapters whose simulators run on it: parameters, processes, warp's states."""
 
+import os
 from typing import Any
 
 import jax
@@ -17,6 +18,24 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 """Paths of a model's numbers that can be multiplied, by parameter name. `mass` multiplies the mass
 and the inertia of every body, as for denser bodies of the same shape."""
+
+
+def import_mujoco() -> None:
+    """Import MuJoCo.
+
+    Raises:
+        ValueError: the environment variable MUJOCO_GL names an OpenGL that does not load.
+    """
+    try:
+        import mujoco  # noqa: F401
+    except (AttributeError, ImportError, RuntimeError) as error:  # of PyOpenGL
+        backend = os.environ.get("MUJOCO_GL")
+        if not backend:
+            raise
+        raise ValueError(
+            f"MUJOCO_GL = {backend}: MuJoCo cannot be imported with it ({error}). Unset it: "
+            f"training needs no OpenGL, and films try EGL and OSMesa."
+        ) from error
 
 
 class _OwnDevices:

@@ -42,6 +42,7 @@ of a rollout of 32 steps (of one simulator step each) all starts would be six ti
 def _registry():
     # playground and mjx print on stdout where warp has no CUDA device.
     with contextlib.redirect_stdout(io.StringIO()):
+        mjx.import_mujoco()
         from mujoco_playground import registry
     return registry
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import opengl as opengl_support
+from support.children import environment
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
@@ -210,6 +212,17 @@ def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
     monkeypatch.setattr(mujoco_scene, "BACKENDS", ("off",))
     with pytest.raises(ValueError, match="Run: apt install libosmesa6"):
         list(film(model, [(np.zeros(1), None, None)]))
+
+
+@pytest.mark.parametrize("family", ["brax", "playground"])
+def test_an_opengl_that_does_not_load_gets_one_sentence_in_place_of_a_traceback(family):
+    pytest.importorskip({"brax": "brax", "playground": "mujoco_playground"}[family])
+    command = [sys.executable, "-m", "purejaxppo", "list", "envs", family]
+    variables = environment(MUJOCO_GL="absent")
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: MUJOCO_GL = absent: MuJoCo cannot be imported with it")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.usefixtures("opengl")
