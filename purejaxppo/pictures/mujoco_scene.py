@@ -85,7 +85,8 @@ def draw(model: bytes, states: list[tuple], *, height: int, width: int) -> Itera
     with tempfile.TemporaryDirectory() as folder:
         model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
         model_path.write_bytes(model)
-        np.savez(motion_path, **{k: np.stack(v) for k, v in arrays.items() if v[0] is not None})
+        motion = {name: np.stack(rows) for name, rows in arrays.items() if rows[0] is not None}
+        np.savez(motion_path, allow_pickle=False, **motion)
         for backend in BACKENDS if chosen is None else (chosen,):
             for frame in _rendered(model_path, motion_path, backend, (height, width)):
                 drawn += 1
