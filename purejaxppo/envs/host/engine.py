@@ -1,18 +1,24 @@
-"""A game engine's process: its start, its log and its end. Nothing here imports JAX."""
+"""Processes of game engines: their start, logs, restarts and end. Nothing here imports JAX."""
 
 import contextlib
+import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from purejaxppo.envs.host import keeper
+from purejaxppo.envs.host.errors import MakeError
+
+logger = logging.getLogger("purejaxppo")
 
 T = TypeVar("T")
 
@@ -56,29 +62,26 @@ class Engine:
     Args:
         name: of the game, for messages.
         command: program and arguments.
-        log: file for all that it prints, kept below 2 MiB.
-        env: environment variables, besides this process's own.
+        folder: for its log, which is kept below 2 MiB; `close` removes it and `kill` keeps it.
 
     Raises:
         EngineError: this is not Linux or macOS.
     """
 
-    def __init__(
-        self, name: str, command: Sequence[str], log: Path, env: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         """Starts the process, and does not wait for it."""
         if os.name != "posix":
             raise EngineError(f"{name}: games are started on Linux and macOS alone")
         self.name = name
-        self.log = log
-        log.write_bytes(b"")
-        boot = [sys.executable, "-I", "-S", keeper.__file__, str(log), str(LARGEST_LOG)]
+        self.log = folder / "game.log"
+        self.log.write_bytes(b"")
+        self._killed = False
+        boot = [sys.executable, "-I", "-S", keeper.__file__, str(self.log), str(LARGEST_LOG)]
         self._process = subprocess.Popen(
             [*boot, *command],
             stdin=subprocess.PIPE,
             stdout=2,
             start_new_session=True,  # so that it can be ended with its own children
-            env={**os.environ, **(env or {})},
         )
         self._stop = weakref.finalize(self, _end, self._process)
 
@@ -154,9 +157,12 @@ class Engine:
         One that was asked to quit, or whose connection was closed, has a moment to do so.
         """
         self._stop()
+        if not self._killed:
+            shutil.rmtree(self.log.parent, ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends a game that hangs, at once."""
+        """Ends a game that may hang, at once."""
+        self._killed = True
         _kill(self._process)
         self._stop()
 
@@ -194,6 +200,116 @@ class Unowned(Engine):
         """Does nothing."""
 
 
+class Game(Protocol):
+    """A game of a `Fleet`."""
+
+    def release(self) -> None:
+        """Lets the game end, without waiting for it."""
+
+    def close(self) -> None:
+        """Ends the game; a second call does nothing."""
+
+    def kill(self) -> None:
+        """Ends a game that may hang, at once, and keeps its log."""
+
+
+G = TypeVar("G", bound=Game)
+
+
+class Fleet(Generic[G]):
+    """Games that step together: failed ones are started again, and all end together.
+
+    Args:
+        start: (number, seed) -> a game that is started and not waited for.
+        seed: of game 0; game i has seed + i, and games that are started again have further ones.
+        restarts: how often failed games are started again, in all.
+        running: games that run already.
+    """
+
+    def __init__(
+        self, start: Callable[[int, int], G], seed: int, restarts: int, running: Sequence[G] = ()
+    ) -> None:
+        """Starts no game yet."""
+        self.games = list(running)
+        self.restarts, self._most_restarts = 0, restarts
+        self._start, self._seed = start, seed
+        self._failure: EngineError | None = None
+        self._stop = weakref.finalize(self, close_all, self.games)
+
+    def extend(self, count: int) -> None:
+        """Starts further games, so that there are `count`."""
+        for number in range(len(self.games), count):
+            self.games.append(self._start(number, (self._seed + number) % 2**31))
+
+    def restart(self, index: int, error: EngineError) -> G:
+        """Ends a failed game and starts it again.
+
+        Args:
+            index: of the game.
+            error: of the game.
+
+        Raises:
+            EngineError: the restarts are used up.
+        """
+        self.games[index].kill()
+        if self.restarts >= self._most_restarts:
+            raise error
+        self.restarts += 1
+        logger.warning(
+            f"{error.summary} (started again, {self.restarts} of {self._most_restarts} times)"
+        )
+        seed = self._seed + index + len(self.games) * self.restarts
+        self.games[index] = self._start(index, seed % 2**31)
+        return self.games[index]
+
+    def check(self) -> None:
+        """Raises the error that ended the games, or RuntimeError if they are closed."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._stop.alive:
+            raise RuntimeError("the games are closed")
+
+    @contextlib.contextmanager
+    def ended_after_error(self) -> Iterator[None]:
+        """Ends all games at any error, and keeps their logs."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error if isinstance(error, EngineError) else None
+            for game in self.games:
+                game.kill()
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the games; a second call does nothing."""
+        self._stop()
+
+
+def close_all(games: Sequence[Game]) -> None:
+    """Closes several games at once."""
+    for game in games:
+        game.release()
+    for game in games:
+        game.close()
+
+
+def new_folder() -> Path:
+    """A new folder for the files of a game."""
+    return Path(tempfile.mkdtemp(prefix="purejaxppo-game-"))
+
+
+def runnable(file: Path) -> str:
+    """The absolute path of a program.
+
+    Raises:
+        MakeError: the file is not executable.
+    """
+    if not os.access(file, os.X_OK):
+        raise MakeError(f"env.name: {file} is not executable. Run: chmod +x {file}")
+    return str(file.resolve())
+
+
 def has_display() -> bool:
     """True if a program can open a window: always on macOS, on Linux where a server answers."""
     if sys.platform == "darwin":
@@ -221,14 +337,6 @@ def _answers(family: socket.AddressFamily, address: Any) -> bool:
         except (OSError, OverflowError):
             return False
     return True
-
-
-def close_all(engines: Sequence[Engine]) -> None:
-    """Closes several games at once."""
-    for engine in engines:
-        engine.release()
-    for engine in engines:
-        engine.close()
 
 
 def accept(server: socket.socket, seconds: float) -> socket.socket | None:

@@ -20,7 +20,7 @@ from typing import Any
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.engine import EngineError, has_display
+from purejaxppo.envs.host.engine import EngineError, has_display, runnable
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
@@ -264,9 +264,7 @@ def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
             f"env.name: there is no {path} in {Path.cwd()}: name an exported game, a project's "
             f"folder, or godot/{EDITOR}"
         )
-    if not os.access(path, os.X_OK):
-        raise MakeError(f"env.name: {path} is no program: chmod +x {path}")
-    return [str(path.resolve())]
+    return [runnable(path)]
 
 
 def _editor(name: str, option: str) -> str:

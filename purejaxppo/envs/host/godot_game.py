@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, accept, listen
+from purejaxppo.envs.host.engine import (
+    Engine,
+    EngineError,
+    Unowned,
+    accept,
+    listen,
+    new_folder,
+)
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message, layout_of
 from purejaxppo.envs.host.godot_wire import SHOWN, VERSION, Wire, WireError
@@ -56,10 +63,9 @@ class Game:
         launch: how it is started.
         number: for messages.
         seed: of its generator.
-        folder: for its log.
     """
 
-    def __init__(self, launch: Launch, number: int, seed: int, folder: Path) -> None:
+    def __init__(self, launch: Launch, number: int, seed: int) -> None:
         """Starts the game, and does not wait for it."""
         self.number = number
         self._launch = launch
@@ -79,12 +85,12 @@ class Game:
         if launch.command:
             port = self._server.getsockname()[1]
             program, *arguments = launch.command
+            folder = new_folder()
             if launch.film:
-                self._frames = folder / f"film{number}-{seed}"
-                self._frames.mkdir()
+                self._frames = folder
                 arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
             command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
-            self.engine = Engine(f"game {number}", command, folder / f"game{number}.log")
+            self.engine = Engine(f"game {number}", command, folder)
         else:
             self.engine = Unowned(f"the game on port {launch.port}")
             notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
@@ -225,15 +231,17 @@ class Game:
         with Image.open(files[-1]) as image:
             return np.asarray(image.convert("RGB"))
 
-    def close(self, *, kill: bool = False) -> None:
-        """Ends the connection and the game; one that hangs or sends nonsense is killed."""
-        self.hang_up()
-        if kill:
-            self.engine.kill()
-        else:
-            self.engine.close()
+    def close(self) -> None:
+        """Ends the connection and the game; a second call does nothing."""
+        self.release()
+        self.engine.close()
 
-    def hang_up(self) -> None:
+    def kill(self) -> None:
+        """Ends a game that may hang, at once, and keeps its log."""
+        self.release()
+        self.engine.kill()
+
+    def release(self) -> None:
         """Asks the game to quit and closes the connection."""
         wire, self._wire = self._wire, None
         if wire is not None:
@@ -241,6 +249,7 @@ class Game:
                 wire.send({"type": "close"}, 0.1)
             wire.close()
         self._server.close()
+        self.engine.release()
 
     def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
         """The next message, which is to be of one type."""

@@ -4,17 +4,12 @@ All games get their actions before any answer is read, so that they compute side
 """
 
 import contextlib
-import logging
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import EngineError, close_all
+from purejaxppo.envs.host.engine import EngineError, Fleet
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
 from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
@@ -22,8 +17,6 @@ from purejaxppo.envs.host.godot_wire import WireError
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain
-
-log = logging.getLogger("purejaxppo")
 
 EAGER_SECONDS = 1e-3
 """For so long an answer is waited for awake where there are more cores than games: a process that
@@ -46,26 +39,21 @@ class Games:
 
     def __init__(self, launch: Launch, seed: int, count: int = 1) -> None:
         """Starts the games."""
-        self._launch, self._seed = launch, seed
-        self._restarts = 0
-        self._failure: EngineError | None = None
-        self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-godot-"))
-        self._logs = [self._folder]  # to remove
-        self._games: list[Game] = []
-        self._stop = weakref.finalize(self, _close, self._games, self._logs)
+
+        def start(number: int, seed: int) -> Game:
+            return Game(launch, number, seed)
+
+        self.fleet = Fleet(start, seed, launch.restarts)
+        self._games = self.fleet.games
         self.extend(count)
 
     def extend(self, count: int) -> None:
         """Starts more games, so that there are `count`."""
-        try:
-            for number in range(len(self._games), count):
-                self._games.append(self._start(number))
+        with self.fleet.ended_after_error():
+            self.fleet.extend(count)
             self.layout = self._games[0].layout or self._games[0].connect()
             for game in self._games[1:]:
                 self._connect(game)
-        except BaseException:
-            self._end()
-            raise
         self.size = self.layout.size
         self._eager = EAGER_SECONDS if count < cpu_cores() else 0.0
         self._none = np.zeros(count * self.size, bool)
@@ -80,10 +68,10 @@ class Games:
     def reset(self, seed: int) -> Any:
         """Starts all agents' episodes anew: -> obs [N, ...]; games are seeded when they start."""
         del seed
-        self._check()
+        self.fleet.check()
         self._over, self._calm = [True] * len(self._games), False
         self._skipped = np.zeros_like(self._none)
-        with self._closing():
+        with self.fleet.ended_after_error():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]
         self._over, self._calm = [False] * len(self._games), True
@@ -100,12 +88,12 @@ class Games:
         A game that is to be reset ignores its agents' actions, and so does the row after one that
         was `cut`: these are zeros.
         """
-        self._check()
+        self.fleet.check()
         size, messages = self.size, self.layout.write(action)
         if not self._calm:
             for row in np.flatnonzero(self._skipped):
                 messages[row] = self.layout.nothing[row % size]
-        with self._closing():
+        with self.fleet.ended_after_error():
             self._begin_resets()
             for index, game in enumerate(self._games):
                 if not self._over[index]:
@@ -116,8 +104,8 @@ class Games:
 
     def recv(self) -> PoolStep:
         """The second half of `step`: waits for the answers."""
-        self._check()
-        with self._closing():
+        self.fleet.check()
+        with self.fleet.ended_after_error():
             replies = [self._reply(index) for index in range(len(self._games))]
             if self._calm and not self._broken:
                 quick = uneventful(self.layout, replies, self._none)
@@ -143,38 +131,11 @@ class Games:
 
     def close(self) -> None:
         """Ends the games; a second call does nothing."""
-        self._stop()
-
-    def _start(self, number: int) -> Game:
-        again = len(self._games) * self._restarts  # another seed than any before
-        return Game(self._launch, number, self._seed + number + again, self._folder)
+        self.fleet.close()
 
     def _connect(self, game: Game) -> None:
         if game.layout is None and game.connect() != self.layout:
             raise game.engine.error("has other agents or spaces than game 0")
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if not self._stop.alive:
-            raise RuntimeError("the games are closed")
-
-    @contextlib.contextmanager
-    def _closing(self) -> Iterator[None]:
-        """Ends all games at any error, and keeps their logs."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = error if isinstance(error, EngineError) else None
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        """Ends all games at once, without asking them to quit, and keeps their logs."""
-        self._logs.clear()
-        for game in self._games:
-            game.close(kill=True)
-        self.close()
 
     @contextlib.contextmanager
     def _surviving(self, index: int) -> Iterator[None]:
@@ -190,14 +151,7 @@ class Games:
         Raises:
             EngineError: the restarts are used up.
         """
-        self._games[index].close(kill=True)
-        if self._restarts >= self._launch.restarts:
-            raise error
-        self._restarts += 1
-        log.warning(
-            f"{error.summary} (started again, {self._restarts} of {self._launch.restarts} times)"
-        )
-        self._games[index] = self._start(index)
+        self.fleet.restart(index, error)
         self._broken.add(index)
 
     def _begin_resets(self) -> None:
@@ -312,12 +266,3 @@ class Games:
         out.truncated[~ok] = False
         out.at_once[over] = False
         self._skipped[over] = False
-
-
-def _close(games: list[Game], logs: list[Path]) -> None:
-    """Ends all games at once, and removes their logs."""
-    for game in games:
-        game.hang_up()
-    close_all([game.engine for game in games])
-    for folder in logs:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -34,7 +34,7 @@ CONNECT = (
 
 def start(tmp_path, code, *arguments, name="my game"):
     command = [sys.executable, "-I", "-S", "-c", code, *map(str, arguments)]
-    return Engine(name, command, tmp_path / "game.log")
+    return Engine(name, command, tmp_path)
 
 
 def group(number):
@@ -64,6 +64,7 @@ def test_a_game_connects_and_ends_by_itself_when_its_connection_closes(tmp_path)
     engine.close()
     assert time.monotonic() - began < 2.0
     assert not group(engine.pid)
+    assert not tmp_path.exists()  # nobody needs its log
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_game_that_ends_before_it_connects_is_named_with_its_last_lines(tmp_pa
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path):
-    engine = Engine("my game", [str(tmp_path / "nothing")], tmp_path / "game.log")
+    engine = Engine("my game", [str(tmp_path / "nothing")], tmp_path)
     with pytest.raises(EngineError, match="No such file"):
         engine.wait_for(time.sleep, "connect", 10.0)
 
@@ -98,7 +99,9 @@ def test_a_game_that_never_connects_is_given_up_after_its_time(tmp_path):
     with listen() as server, pytest.raises(EngineError, match=r"did not connect within 0\.5 s"):
         engine.wait_for(lambda seconds: accept(server, seconds), "connect", 0.5)
     engine.kill()
+    engine.close()
     assert gone(engine.pid)
+    assert "here I am" in (tmp_path / "game.log").read_text()
 
 
 def test_a_log_is_kept_short(tmp_path):
@@ -154,7 +157,7 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from purejaxppo.envs.host.engine import Engine
-engine = Engine("game", ["sleep", "60"], Path({str(tmp_path / "game.log")!r}))
+engine = Engine("game", ["sleep", "60"], Path({str(tmp_path)!r}))
 print(engine.pid, flush=True)
 import time
 time.sleep(60)

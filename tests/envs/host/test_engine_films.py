@@ -141,6 +141,6 @@ def test_frames_are_removed_once_a_later_one_is_there(tmp_path):
         for _ in range(5):
             games.step(np.ones(2, int))
             assert games.picture().ndim == 3
-            assert len(list(games._folder.glob("film*/f*.png"))) == 1
-        folder = games._folder
+            folder = games.fleet.games[0].engine.log.parent
+            assert len(list(folder.glob("f*.png"))) == 1
     assert not folder.exists()

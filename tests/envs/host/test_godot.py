@@ -59,7 +59,7 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
     for name, options, words in [
         ("godot/nothing", {}, "there is no nothing in"),
         ("godot/folder", {}, "is a folder without project.godot"),
-        ("godot/game.x86_64", {}, "game.x86_64 is no program: chmod +x game.x86_64"),
+        ("godot/game.x86_64", {}, "game.x86_64 is not executable. Run: chmod +x game.x86_64"),
         ("godot/project", {}, "none of godot, godot4 is on PATH: name it in env.options.godot"),
         ("godot/project", {"godot": "g4"}, "g4 is no program"),
         (

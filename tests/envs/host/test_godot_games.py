@@ -172,7 +172,7 @@ def test_a_game_that_fails_is_named_and_all_end(fault, words):
     with pytest.raises(EngineError, match=words):
         games.step(action)
     assert time.monotonic() - began < 10
-    assert not any(game.engine.alive() for game in games._games)
+    assert not any(game.engine.alive() for game in games.fleet.games)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_game_that_fails_is_started_again_so_many_times(caplog):
     assert step.reward.tolist() == [1, 1, 0, 0] and step.obs[2:, 1].tolist() == [0, 3]
     step = games.step(right(step.obs))  # it has another seed now, and the fault no more
     assert step.reward.tolist() == [1, 1, 1, 1]
-    games._games[0].engine.kill()
+    games.fleet.games[0].engine.kill()
     with pytest.raises(EngineError, match="game 0 was ended"):
         games.step(right(step.obs))
 
@@ -216,7 +216,7 @@ def test_a_game_that_cannot_start_again_uses_up_its_restarts(caplog):
     with pytest.raises(EngineError, match="game 0 was ended by SIGABRT"):
         games.reset(0)
     assert "started again" in caplog.text
-    assert games._restarts == 2
+    assert games.fleet.restarts == 2
 
 
 @pytest.mark.full
@@ -224,9 +224,9 @@ def test_fifty_starts_and_kills_leave_nothing():
     for turn in range(50):
         games = start(seed=turn)
         games.reset(0)
-        number = games._games[0].engine.pid
+        (game,) = games.fleet.games
         if turn % 2:
-            games._games[0].engine.kill()
+            game.engine.kill()
         games.close()
-        assert not games._games[0].engine.alive()
-        assert not games._folder.exists(), number
+        assert not game.engine.alive()
+        assert game.engine.log.exists() == bool(turn % 2)

@@ -222,7 +222,7 @@ def test_a_behaviour_that_comes_unasked_ends_the_run(path):
     with pytest.raises(EngineError, match="player 0 has agents of behaviour 'Late'"):
         for _ in range(5):
             players.step(still(players))
-    assert players._restarts == 0  # it would be the same again
+    assert players.fleet.restarts == 0  # it would be the same again
     assert ended(players)
 
 
@@ -262,7 +262,7 @@ def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, capl
         assert re.search("ended with exit code 7.*started again, 1 of 1", caplog.text)
         out = players.step(still(players))  # the same fault is nearby in the other player
     except EngineError:
-        assert players._restarts == 1
+        assert players.fleet.restarts == 1
     finally:
         players.close()
 

@@ -6,10 +6,7 @@ Nothing here imports JAX.
 import contextlib
 import itertools
 import logging
-import os
 import shlex
-import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config import references
-from purejaxppo.envs.host.engine import Engine, EngineError, Unowned
+from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, new_folder, runnable
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.unity import channels, messages
 from purejaxppo.envs.host.unity.channels import SideChannel, Statistic
@@ -77,9 +74,7 @@ def executable(path: str) -> str:
     programs = sorted(bundle.iterdir()) if bundle.is_dir() else []
     for file in [place, place.with_name(place.name + ".x86_64"), *programs]:
         if file.is_file():
-            if not os.access(file, os.X_OK):
-                raise MakeError(f"env.name: {file} is no program: chmod +x {file}")
-            return str(file.resolve())
+            return runnable(file)
     raise MakeError(
         f"env.name: there is no {path} in {Path.cwd()}: name the executable of a player that "
         f"Unity has built, or unity/{EDITOR}"
@@ -112,7 +107,6 @@ class Player:
         self._news: dict[str, Parameter] = {}  # to be sent with the next message
         self._count = itertools.count()  # of the messages about parameters
         self._own = own_channels(spec.own_channels)
-        self._folder: Path | None = None
         self._server = Server(spec.port if spec.is_editor else 0)
         try:
             self.engine = self._start(number)
@@ -125,8 +119,7 @@ class Player:
             notice.warning("waiting %g s: press Play in Unity's editor", self.spec.timeout)
             return Unowned("the editor")
         command = self.spec.command(self._server.port)
-        self._folder = Path(tempfile.mkdtemp(prefix="purejaxppo-unity-"))
-        return Engine(f"player {number}", command, self._folder / f"player{number}.log")
+        return Engine(f"player {number}", command, new_folder())
 
     def connect(self) -> None:
         """Waits for its first message, and answers.
@@ -208,14 +201,11 @@ class Player:
         self.release()
         self._server.close()
         self.engine.close()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
         """Ends a player that may hang, at once, and keeps its log."""
         self.release()
         self._server.close(wait=False)
-        self._folder = None
         self.engine.kill()
 
     def _output(self, doing: str) -> Message:

@@ -3,26 +3,21 @@
 Row = player x slots of a player + slot. Nothing here imports JAX.
 """
 
-import contextlib
 import itertools
-import logging
 import time
-import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.engine import EngineError, Fleet
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
 from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import Flags, World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
-
-log = logging.getLogger("purejaxppo")
 
 MOST_MESSAGES = 100
 """Number of messages after which `probe` no longer waits for a second request."""
@@ -56,9 +51,6 @@ class Players:
         """Starts the players, and waits for them."""
         self.spec, self.layout = spec, layout
         size = layout.size
-        self._seed = seed
-        self._restarts, self._most_restarts = 0, 0 if spec.is_editor else restarts
-        self._failure: EngineError | None = None
         self._parts = tuple(
             np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
         )
@@ -68,17 +60,21 @@ class Players:
             World(layout, Rows(layout, [part[a:b] for part in self._parts]), self._flags.part(a, b))
             for a, b in bounds
         ]
-        self.players = list(ready)
         self._waits = [False] * count
-        self._stop = weakref.finalize(self, close_all, self.players)
-        try:
-            for i in range(len(ready), count):
-                self.players.append(Player(spec, (seed + i) % 2**31, i))
-            for i in range(len(ready), count):
-                self.players[i].connect()
-        except BaseException as error:
-            self._fail(error)
-            raise
+
+        def start(number: int, seed: int) -> Player:
+            return Player(spec, seed, number)
+
+        self.fleet = Fleet(start, seed, 0 if spec.is_editor else restarts, ready)
+        with self.fleet.ended_after_error():
+            self.fleet.extend(count)
+            for player in self.players[len(ready) :]:
+                player.connect()
+
+    @property
+    def players(self) -> list[Player]:
+        """The players."""
+        return self.fleet.games
 
     def reset(self, seed: int) -> tuple[Any, np.ndarray]:
         """Begins all episodes anew: -> (obs [N, ...], bool [N]: there is no agent yet).
@@ -86,7 +82,7 @@ class Players:
         The seed is ignored: players take theirs when they are started.
         """
         del seed
-        with self._closing():
+        with self.fleet.ended_after_error():
             for player, world in zip(self.players, self._worlds, strict=True):
                 world.clear()
                 self._begin(player, world)
@@ -99,7 +95,7 @@ class Players:
 
     def send(self, action: Any) -> None:
         """The first half of `step`: returns while the players step."""
-        self._check()
+        self.fleet.check()
         arrays = list(arrays_of(self.layout.action, action))
         size = self.layout.size
         for i, world in enumerate(self._worlds):
@@ -115,8 +111,8 @@ class Players:
         Raises:
             EngineError: a player failed, and there are no `restarts` left.
         """
-        self._check()
-        with self._closing():
+        self.fleet.check()
+        with self.fleet.ended_after_error():
             for i, world in enumerate(self._worlds):
                 if self._waits[i]:
                     world.deliver()
@@ -130,7 +126,7 @@ class Players:
 
     def tell(self, values: Mapping[str, float]) -> None:
         """Sets constant parameters of all players, with their next messages."""
-        self._check()
+        self.fleet.check()
         for player in self.players:
             there = player.parameters
             player.tell({name: there[name].moved(value) for name, value in values.items()})
@@ -145,7 +141,7 @@ class Players:
 
     def close(self) -> None:
         """Ends the players; a second call does nothing."""
-        self._stop()
+        self.fleet.close()
 
     def _advance(self, player: Player, world: World) -> None:
         """Completes a row by the next message that has an agent of ours."""
@@ -168,41 +164,14 @@ class Players:
 
     def _restart(self, i: int, error: EngineError) -> None:
         """Starts a player again whose episodes are lost, if that is still allowed."""
-        if self._restarts >= self._most_restarts or isinstance(error.__cause__, SlotsError):
+        if isinstance(error.__cause__, SlotsError):
             raise error
-        self._restarts += 1
-        log.warning(
-            f"{error.summary} (started again, {self._restarts} of {self._most_restarts} times)"
-        )
         self._worlds[i].abandon()
-        self.players[i].kill()
-        seed = self._seed + i + len(self.players) * self._restarts  # another than any before
         parameters = self.players[i].parameters
-        self.players[i] = Player(self.spec, seed % 2**31, i)
-        self.players[i].tell(parameters)
-        self.players[i].connect()
-        self._begin(self.players[i], self._worlds[i])
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if not self._stop.alive:
-            raise RuntimeError("the players are closed")
-
-    @contextlib.contextmanager
-    def _closing(self) -> Iterator[None]:
-        """Ends all players at any error, and keeps their logs."""
-        try:
-            yield
-        except BaseException as error:
-            self._fail(error)
-            raise
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error if isinstance(error, EngineError) else None
-        for player in self.players:
-            player.kill()
-        self.close()
+        player = self.fleet.restart(i, error)
+        player.tell(parameters)
+        player.connect()
+        self._begin(player, self._worlds[i])
 
     def _absent(self) -> np.ndarray:
         return np.concatenate([~world.asked for world in self._worlds])
@@ -296,14 +265,6 @@ class Census:
 def fits(wanted: str, name: str) -> bool:
     """True if a behaviour is called so, with or without its team."""
     return wanted in (name, name.partition("?")[0])
-
-
-def close_all(players: Sequence[Player]) -> None:
-    """Ends several players at once."""
-    for player in players:
-        player.release()
-    for player in players:
-        player.close()
 
 
 def _capacity(name: str, asked: Mapping[str, int]) -> int:
