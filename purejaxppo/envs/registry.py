@@ -14,6 +14,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization, own
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.engine import EDITOR
 from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
@@ -44,8 +45,6 @@ class Family(NamedTuple):
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
 
-EDITOR = "editor"
-"""The task of game engines for a game that the user starts."""
 FAMILIES = {
     "brax": Family(
         "purejaxppo.envs.brax",

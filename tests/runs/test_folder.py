@@ -16,7 +16,7 @@ from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import Config, PretrainConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import godot, gymnasium, pettingzoo
-from purejaxppo.envs.host.unity import options as unity
+from purejaxppo.envs.host.unity import adapter as unity
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs import cli
 from purejaxppo.runs.folder import imports

@@ -22,6 +22,8 @@ logger = logging.getLogger("purejaxppo")
 
 T = TypeVar("T")
 
+EDITOR = "editor"
+"""The task of game engines for a game that the user starts."""
 LOOPBACK = "127.0.0.1"
 LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
 TAIL_LINES = 12  # of a log, in messages

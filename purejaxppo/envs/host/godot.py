@@ -7,12 +7,10 @@ game is a process that connects to this one, and each of its agents is a row.
 Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 """
 
-import contextlib
 import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +18,19 @@ from typing import Any
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.engine import EngineError, has_display, runnable
+from purejaxppo.envs.host.engine import EDITOR, EngineError, has_display, runnable
 from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.game_env import (
+    First,
+    GameEnv,
+    count_games,
+    errors_of,
+    game_options,
+)
 from purejaxppo.envs.host.godot_game import Launch
 from purejaxppo.envs.host.godot_games import Games
 from purejaxppo.envs.host.godot_spaces import Layout
-from purejaxppo.envs.host.observed import first_image
-from purejaxppo.envs.options import (
-    alike,
-    check_instances,
-    check_known,
-    check_port,
-    split_arguments,
-)
-from purejaxppo.envs.worlds import count_worlds
+from purejaxppo.envs.options import split_arguments
 
 notice = logging.getLogger("purejaxppo")
 
@@ -49,13 +46,12 @@ DEFAULTS: dict[str, Any] = {
     "arguments": "",
 }
 """Options, with their defaults."""
-EDITOR = "editor"
+LEAST = {"timeout": 1, "action_repeat": 0, "speedup": 0, "fixed_fps": 0, "restarts": 0}
+"""Least values of options."""
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
 """Distance between the seeds of two runs' games."""
-_LAYOUTS: dict[Launch, Layout] = {}
-_EDITOR: list[Games] = []
-"""The editor's game, while it is connected and no pool has it."""
+_first: First[Games, Layout] = First()
 
 
 def task_names() -> list[str]:
@@ -77,7 +73,7 @@ def make(
     evaluation: bool = False,
     film: bool = False,
     first: int = 0,
-) -> "GodotEnv":
+) -> HostEnv:
     """`num_envs` agents of as many games as have them.
 
     Args:
@@ -102,18 +98,27 @@ def make(
 
     def start(update: int, number: int) -> Games:
         base = seed_at(2 * seed + evaluation, update)
-        with _in_words(config.name):
+        with errors_of(config.name):
             return Games(launch, (base * STREAMS + number) % 2**31)
 
-    layout, unused = _asked(launch, lambda: start(0, 0), keep=not (evaluation or first))
-    try:
-        count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
-    except ValueError:
-        while unused:
-            unused.pop().close()
-        raise
-    number = first // layout.size
-    return GodotEnv(config.name, lambda update: start(update, number), layout, unused, count)
+    def read() -> tuple[Games, Layout]:
+        games = start(0, 0)
+        return games, games.layout
+
+    editor = name == EDITOR
+    layout, unused = _first.read(launch, read, editor=editor, keep=not (evaluation or first))
+    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
+
+    def make_games(count: int, update: int, running: Games | None) -> CallbackPool:
+        games = running or start(update, first // layout.size)
+        with errors_of(config.name):
+            if games.layout != layout:
+                games.close()
+                raise EngineError("its agents or their spaces have changed since it was made")
+            games.extend(count)
+        return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
+
+    return GameEnv(make_games, layout, count, unused, editor=editor)
 
 
 def _has_display_for_film(name: str) -> bool:
@@ -128,81 +133,6 @@ def _has_display_for_film(name: str) -> bool:
     return there
 
 
-def _asked(launch: Launch, start: Callable[[], Games], *, keep: bool) -> tuple[Layout, list[Games]]:
-    """A game's agents, and the game that was started to ask for them, unless it was ended again.
-
-    A program is asked once; the editor's game, which nobody else starts again, is always kept.
-    """
-    if not launch.command:
-        if not _EDITOR:
-            _EDITOR.append(start())
-        return _EDITOR[-1].layout, _EDITOR
-    unused = []
-    if launch not in _LAYOUTS:
-        games = start()
-        _LAYOUTS[launch] = games.layout
-        if keep:
-            unused.append(games)
-        else:
-            games.close()
-    return _LAYOUTS[launch], unused
-
-
-class GodotEnv(HostEnv):
-    """Agents of several games.
-
-    Args:
-        name: family/task, for messages.
-        start: number of updates before a run continues -> a first game.
-        layout: its agents.
-        unused: games that were started for a run's beginning, until a pool takes them over.
-        count: number of games.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        start: Callable[[int], Games],
-        layout: Layout,
-        unused: list[Games],
-        count: int,
-    ) -> None:
-        """Prepares the batch."""
-        self._unused = unused
-
-        def make_pool(rows: int, update: int) -> CallbackPool:
-            if update and unused and unused is not _EDITOR:  # other episodes than at the beginning
-                unused.pop().close()
-            games = unused.pop() if unused else start(update)
-            with _in_words(name):
-                if games.layout != layout:
-                    games.close()
-                    raise EngineError("its agents or their spaces have changed since it was made")
-                games.extend(rows // layout.size)
-            return CallbackPool(games, layout.observation, rows, at_once=True)
-
-        super().__init__(
-            make_pool,
-            layout.observation,
-            layout.action,
-            num_envs=count * layout.size,
-            max_episode_steps=0,
-            num_agents=layout.size,
-            agents=layout.names,
-        )
-
-    def shown(self, obs: Any) -> Any:
-        """The first image that agent 0 observes, uint8 [H, W, 3], or else its observation."""
-        image = first_image(obs)
-        return obs if image is None else image
-
-    def close(self) -> None:
-        """Ends the games; programs that were compiled with them must not run again."""
-        super().close()
-        while self._unused:
-            self._unused.pop().close()
-
-
 def _options(config: EnvConfig) -> dict[str, Any]:
     """All options, with their defaults.
 
@@ -214,16 +144,7 @@ def _options(config: EnvConfig) -> dict[str, Any]:
             f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
             f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
         )
-    check_instances(config.options)
-    check_known(config.name, config.options, DEFAULTS, suggest=True)
-    changed = {key: alike(key, value, DEFAULTS[key]) for key, value in config.options.items()}
-    options = DEFAULTS | changed
-    for key, value in options.items():
-        least = 1 if key == "timeout" else 0
-        if isinstance(value, int | float) and value < least:
-            raise ValueError(f"env.options.{key} = {value} must be at least {least}")
-    check_port(options["port"])
-    split_arguments(options["arguments"])
+    options, _ = game_options(config, DEFAULTS, LEAST)
     return options
 
 
@@ -305,14 +226,3 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
         raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
     if done.returncode:
         raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
-
-
-@contextlib.contextmanager
-def _in_words(name: str) -> Iterator[None]:
-    """Converts an EngineError to a SimulatorError that names the environment."""
-    try:
-        yield
-    except EngineError as error:
-        raise SimulatorError(f"{name}: {error}") from error
-    except MakeError as error:
-        raise MakeError(f"{name}: {error}") from error

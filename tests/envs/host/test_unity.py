@@ -370,8 +370,8 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
     [
         ({"time_scal": 2.0}, {}, "no such option; did you mean 'time_scale'"),
         ({"parameters.x": "fast"}, {}, "'fast' should be a number"),
-        ({"max_agents.A": 0}, {}, "max_agents.A = 0 is too small"),
-        ({"timeout": 0.0}, {}, "timeout = 0.0 must be above 0"),
+        ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
+        ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
         ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
         ({}, {"max_episode_steps": 5}, "set Max Step of the agents in Unity"),
         ({}, {"name": "unity/no/such/Game"}, "there is no no/such/Game in "),

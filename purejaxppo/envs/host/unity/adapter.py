@@ -4,9 +4,7 @@
 for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
 """
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,29 +15,51 @@ from purejaxppo.aliases import Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
-from purejaxppo.envs.host.bridge import HostEnv, HostState, SimulatorError, seed_at, spread
+from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.engine import EDITOR
+from purejaxppo.envs.host.game_env import (
+    First,
+    GameEnv,
+    count_games,
+    errors_of,
+    game_options,
+)
 from purejaxppo.envs.host.gymnasium import STREAMS
-from purejaxppo.envs.host.observed import first_image
 from purejaxppo.envs.host.unity import channels, parameters
 from purejaxppo.envs.host.unity.behaviours import Layout
-from purejaxppo.envs.host.unity.options import split_options
 from purejaxppo.envs.host.unity.parameters import Parameter
-from purejaxppo.envs.host.unity.player import EDITOR, Player, PlayerSpec
+from purejaxppo.envs.host.unity.player import Player, PlayerSpec, executable
 from purejaxppo.envs.host.unity.players import Players, probe
-from purejaxppo.envs.worlds import count_worlds
+from purejaxppo.envs.options import alike
 
 HAS_PARAMETERS = True
 """`env.randomize` and `env.curriculum` are for this family, too."""
 
-_layouts: dict[Any, Layout] = {}
-"""Slots of players that were looked at before, by spec, file and `max_agents`."""
-_ready: dict[Any, Player] = {}
-"""Players that were started to be looked at, and that nobody has taken, by spec and seed."""
+DEFAULTS: dict[str, Any] = {
+    "max_agents": 0,
+    "timeout": 60.0,
+    "restarts": 3,
+    "show": False,
+    "arguments": "",
+    "port": 5004,
+    "channels": "",
+    "time_scale": 20.0,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "quality_level": 5,
+    "width": 84,
+    "height": 84,
+    "package_version": "1.1.0",
+}
+"""Options, with their defaults; besides, `max_agents.NAME` and `parameters.NAME`."""
+LEAST = {"timeout": 1, "restarts": 0, "max_agents": 0}
+"""Least values of options."""
+SLOTS, PARAMETERS = "max_agents.", "parameters."
+
+_first: First[Player, Layout] = First()
 _trains: list["UnityEnv"] = []
 """Environments of training that are not closed."""
-_lock = threading.RLock()
 
 
 def task_names() -> list[str]:
@@ -89,46 +109,89 @@ def make(
     values = curriculum.schedule(config.curriculum)
     spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
     seed = 2 * seed + evaluation
-    with _in_words(config.name):
-        layout = _layout(spec, slots, _seed_after(seed, 0))
-    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
-    if spec.is_editor:
-        _check_editor(config, count, evaluation=evaluation)
-    env = UnityEnv(spec, layout, count, seed, first // num_envs * count, options["restarts"])
+    if evaluation and spec.is_editor and any(env.player.is_editor for env in _trains):
+        raise ValueError(
+            "unity/editor is one player, and training uses it: switch evaluations off with "
+            "eval.num_episodes = 0"
+        )
+
+    def read() -> tuple[Player, Layout]:
+        player = Player(spec, _seed_after(seed, 0))
+        try:
+            player.connect()
+            return player, probe(player, slots)
+        except BaseException:
+            player.kill()  # and keep its log
+            raise
+
+    stamp = 0.0 if spec.is_editor else Path(executable(name)).stat().st_mtime
+    key = spec, stamp, tuple(sorted(slots.items()))
+    with errors_of(config.name):
+        layout, unused = _first.read(key, read, editor=spec.is_editor, keep=not first)
+    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
+    if spec.is_editor and count > 1:
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
+            f"env.num_envs = {config.num_envs // count}"
+        )
+    env = UnityEnv(
+        spec,
+        layout,
+        count,
+        unused,
+        seed=seed,
+        first=first // num_envs * count,
+        restarts=options["restarts"],
+    )
     if not evaluation:
         env.follow(values if config.curriculum else None)
         _trains.append(env)
     return env
 
 
-class UnityEnv(HostEnv):
+class UnityEnv(GameEnv):
     """Slots of several players.
 
     Args:
         player: of each of them.
         layout: of its slots.
         count: number of players.
+        unused: see `GameEnv`.
         seed: of their generators.
         first: the number of the first player in a larger batch.
         restarts: see `Players`.
     """
 
     def __init__(
-        self, player: PlayerSpec, layout: Layout, count: int, seed: int, first: int, restarts: int
+        self,
+        player: PlayerSpec,
+        layout: Layout,
+        count: int,
+        unused: list[Player],
+        *,
+        seed: int,
+        first: int,
+        restarts: int,
     ) -> None:
         """Prepares the batch; players are started when a program is traced."""
+
+        def make_players(count: int, update: int, running: Player | None) -> CallbackPool:
+            begin, ready = _seed_after(seed, update) + first, [running] if running else []
+            with errors_of(f"unity/{player.path}"):
+                players = Players(player, layout, count, seed=begin, restarts=restarts, ready=ready)
+                players.tell(self._now)
+            return CallbackPool(players, layout.observation, count * layout.size, absent=True)
+
         super().__init__(
-            self._start,
-            layout.observation,
-            layout.action,
-            num_envs=count * layout.size,
-            max_episode_steps=0,
-            num_agents=layout.size,
-            agents=layout.names if len(layout.names) > 1 else (),
+            make_players,
+            layout,
+            count,
+            unused,
+            editor=player.is_editor,
             absent=True,
+            channels_first=True,
         )
-        self.player, self._layout, self._restarts = player, layout, restarts
-        self._seed, self._first = seed, first
+        self.player = player
         self._curriculum: Callable[[Scalar], Values] | None = None
         self._now: dict[str, float] = {}
         self._tells: dict[int, Callable] = {}
@@ -172,27 +235,6 @@ class UnityEnv(HostEnv):
         if self._curriculum is not None:
             self._now = _floats(self._curriculum, progress)
 
-    def _start(self, rows: int, update: int) -> CallbackPool:
-        """A pool of so many rows, for a run that continues after `update` updates."""
-        seed = _seed_after(self._seed, update) + self._first
-        with _in_words(f"unity/{self.player.path}"):
-            ready = _take(self.player, seed)
-            players = Players(
-                self.player,
-                self._layout,
-                rows // self._layout.size,
-                seed=seed,
-                restarts=self._restarts,
-                ready=[ready] if ready else [],
-            )
-            players.tell(self._now)
-        return CallbackPool(players, self._layout.observation, rows, absent=True)
-
-    def shown(self, obs: Any) -> Any:
-        """The first image that slot 0 observes, uint8 [H, W, 3], or else its observation."""
-        image = first_image(obs, channels_first=True)
-        return obs if image is None else image
-
     @property
     def players(self) -> list[Player]:
         """The players that were started."""
@@ -205,8 +247,6 @@ class UnityEnv(HostEnv):
         self._tells = {}
         if self in _trains:
             _trains.remove(self)
-        if not any(env.player == self.player for env in _trains):
-            _take(self.player, None)
 
 
 def training_players() -> list[Player]:
@@ -231,20 +271,6 @@ def _floats(values: Callable[[Scalar], Values], progress: float) -> dict[str, fl
     return {name: float(x) for name, x in values(progress).items()}
 
 
-def _check_editor(config: EnvConfig, count: int, *, evaluation: bool) -> None:
-    """Raises ValueError if the editor, which is one player, is to be several."""
-    if count > 1:
-        raise ValueError(
-            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
-            f"env.num_envs = {config.num_envs // count}"
-        )
-    if evaluation and any(env.player.is_editor for env in _trains):
-        raise ValueError(
-            "unity/editor is one player, and training uses it: switch evaluations off with "
-            "eval.num_episodes = 0"
-        )
-
-
 def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> PlayerSpec:
     """A player with its options."""
     settings = (
@@ -267,41 +293,22 @@ def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> Pl
     )
 
 
-def _layout(spec: PlayerSpec, slots: dict[str, int], seed: int) -> Layout:
-    """The slots of a player, which is started to be looked at unless it was before."""
-    path = Path(spec.path).expanduser()
-    stamp = path.stat().st_mtime if path.is_file() else 0.0
-    key = spec, stamp, tuple(sorted(slots.items()))
-    with _lock:
-        if key not in _layouts:
-            player = Player(spec, seed)
-            try:
-                player.connect()
-                _layouts[key] = probe(player, slots)
-            except BaseException:
-                player.kill()  # and keep its log
-                raise
-            _ready[spec, seed] = player
-        return _layouts[key]
+def split_options(
+    config: EnvConfig,
+) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
+    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
 
-
-def _take(spec: PlayerSpec, seed: int | None) -> Player | None:
-    """The player that was looked at, if it has this seed; others of its kind are ended."""
-    with _lock:
-        mine = {key: _ready.pop(key) for key in [*_ready] if key[0] == spec}
-        taken = None
-        for (_, its_seed), player in mine.items():
-            if taken is None and seed is not None and (its_seed == seed or spec.is_editor):
-                taken = player
-            else:
-                player.close()
-        return taken
-
-
-@contextlib.contextmanager
-def _in_words(name: str) -> Iterator[None]:
-    """Converts an EngineError to a SimulatorError that names the environment."""
-    try:
-        yield
-    except EngineError as error:
-        raise SimulatorError(f"{name}: {error}") from error
+    Raises:
+        ValueError: an unknown option, or an invalid value.
+    """
+    ours, named = game_options(config, DEFAULTS, LEAST, (SLOTS, PARAMETERS))
+    slots, given = {"": ours["max_agents"]}, {}
+    for key, value in named.items():
+        if key.startswith(PARAMETERS):
+            name = key.removeprefix(PARAMETERS)
+            given[name] = parameters.named(key, name, value)
+        else:
+            slots[key.removeprefix(SLOTS)] = alike(key, value, 1)
+            if value < 1:
+                raise ValueError(f"env.options.{key} = {value} must be at least 1")
+    return ours, slots, given

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.config import references
-from purejaxppo.envs.host.engine import Engine, EngineError, Unowned, new_folder, runnable
+from purejaxppo.envs.host.engine import EDITOR, Engine, EngineError, Unowned, new_folder, runnable
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.unity import channels, messages
 from purejaxppo.envs.host.unity.channels import SideChannel, Statistic
@@ -24,8 +24,6 @@ from purejaxppo.envs.host.unity.parameters import Parameter
 from purejaxppo.envs.host.unity.server import Gone, Server
 
 notice = logging.getLogger("purejaxppo")
-
-EDITOR = "editor"
 
 
 @dataclass(frozen=True)
