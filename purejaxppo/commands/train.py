@@ -14,7 +14,7 @@ import tyro
 
 from purejaxppo.commands import list as listing
 from purejaxppo.config.schema import Config
-from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.parallel import meeting, places, processes
 from purejaxppo.parallel.settings import IN_RUNS, check_settings
 from purejaxppo.pictures import video

@@ -27,7 +27,7 @@ from purejaxppo.config.files import (
 from purejaxppo.config.hints import nearest
 from purejaxppo.config.renamed import answer
 from purejaxppo.config.schema import Config
-from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs import usage
 from purejaxppo.runs.console import Stopped, fail
 

@@ -13,7 +13,8 @@ import numpy as np
 from purejaxppo.agents import optimizers, schedules
 from purejaxppo.config.files import load_config
 from purejaxppo.config.hints import number, short_path
-from purejaxppo.envs.host.bridge import SimulatorError, named_failures
+from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.evaluation import warning_of_cut
 from purejaxppo.interrupts import Interrupt

@@ -12,7 +12,8 @@ from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import MultiStep
-from purejaxppo.envs.host.bridge import SimulatorError, named_failures
+from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv

@@ -8,7 +8,7 @@ from support.runs import error_of, refusal
 import purejaxppo.commands.train as train_command
 from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
 from purejaxppo.config.schema import Config, EnvConfig
-from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs import cli
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.session import run_name

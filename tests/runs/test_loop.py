@@ -24,7 +24,7 @@ from support.runs import (
 import purejaxppo.commands.train as train_command
 from purejaxppo.agents import optimizers
 from purejaxppo.config.files import load_config
-from purejaxppo.envs.host.bridge import SimulatorError
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs import intervals, loop
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.intervals import Intervals

@@ -18,7 +18,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
-from purejaxppo.envs.host.errors import printable
+from purejaxppo.envs.host.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.pictures.compressed import Picture
@@ -99,10 +99,6 @@ class FrameSource:
         from purejaxppo.pictures import charts
 
         return charts.film(states, height=height, width=width)
-
-
-class SimulatorError(RuntimeError):
-    """A simulator on the host failed, and with it the compiled program that stepped it."""
 
 
 @contextlib.contextmanager

@@ -7,6 +7,10 @@ class MakeError(LoadError):
     """A description names something that does not exist, is not installed, or cannot be used."""
 
 
+class SimulatorError(RuntimeError):
+    """A simulator on the host failed, and with it the compiled program that stepped it."""
+
+
 LONGEST = 4000
 """Largest number of characters in the text of an error."""
 

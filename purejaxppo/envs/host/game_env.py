@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, Pool, SimulatorError
+from purejaxppo.envs.host.bridge import HostEnv, Pool
 from purejaxppo.envs.host.engine import EngineError
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.errors import MakeError, SimulatorError
 from purejaxppo.envs.host.observed import first_image
 from purejaxppo.envs.options import (
     alike,

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.engine import EDITOR, EngineError, has_display, runnable
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.errors import MakeError, SimulatorError
 from purejaxppo.envs.host.game_env import (
     First,
     GameEnv,

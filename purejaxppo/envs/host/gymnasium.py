@@ -16,8 +16,9 @@ import numpy as np
 from purejaxppo.aliases import EnvAction
 from purejaxppo.config.references import LoadError, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, SimulatorError, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
 from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of

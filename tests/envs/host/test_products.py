@@ -9,7 +9,8 @@ from support.paths import EXAMPLE_ENVS
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import SimulatorError, named_failures
+from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.trained_agent import Agent

@@ -23,8 +23,8 @@ import purejaxppo as ppo
 from purejaxppo.agents.decisions import begins
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import SimulatorError
 from purejaxppo.envs.host.engine import EngineError
+from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.host.unity import channels
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.players import Players, probe
