@@ -18,9 +18,18 @@ TARGET = ROOT / "docs" / "config.md"
 HEAD = """# Config reference
 
 Every field of a config, generated from `purejaxppo/config/schema.py` by
-`docs/make_config_reference.py`. In YAML, sections are nested mappings; on the command line a field
-is a flag, such as `--ppo.learning_rate 1e-3`; of true and false, `--env.stagger` and
-`--env.no_stagger`. Fields marked * are numbers that may change when a
+`docs/make_config_reference.py`. In YAML, sections are nested mappings. On the command line a field
+is a flag with the same values: `--ppo.learning_rate 1e-3`, `--ppo.learning_rate=1e-3` and
+`--ppo.learning-rate 1e-3` are the same. Everything after `=` is the value, also a word that begins
+with `--`. Other forms:
+
+| kind | flags |
+| --- | --- |
+| `bool` | `--env.stagger`, `--env.no_stagger`, `--env.stagger false` |
+| `tuple[...]` | `--network.hidden 128 64`, `--network.hidden=[128,64]` |
+| `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3`; these are added to the config's entries, and `--env.options` alone drops them |
+
+Fields marked * are numbers that may change when a
 run resumes, and over which one can `vmap`. "Needs" lists the settings without
 which a field has no effect: a run that changes such a field prints a line at its start.
 """

@@ -3,33 +3,13 @@
 Commands are imported when they run, so that help and wrong words are answered without JAX.
 """
 
-import importlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from purejaxppo import __version__, interrupts
-from purejaxppo.commands import begin_process, imported
+from purejaxppo import __version__
+from purejaxppo.commands import COMMANDS, begin_process, start
 from purejaxppo.config.hints import nearest
 
-
-class Command(NamedTuple):
-    """A command's module, which has `main(args) -> exit code`, and its description."""
-
-    module: str
-    about: str
-    listens: bool = True
-    """True if a signal ends it at once (`interrupts.listen`)."""
-
-
-COMMANDS = {
-    "train": Command("purejaxppo.commands.train", "train an agent; the same command resumes"),
-    "evaluate": Command("purejaxppo.commands.evaluate", "score a trained agent, and film it"),
-    "sweep": Command("purejaxppo.sweep.__main__", "train many settings and compare them", False),
-    "export": Command("purejaxppo.export.__main__", "write a policy as one file, .onnx or .npz"),
-    "list": Command("purejaxppo.commands.list", "list environments and configs"),
-    "init": Command("purejaxppo.commands.init", "write an example of one's own to start from"),
-}
 USAGE = "\n".join(
     [
         "usage: purejaxppo COMMAND ...",
@@ -61,12 +41,7 @@ def main(args: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"error: {_wrong(words)}", file=sys.stderr)
         return 2
-    command = COMMANDS[words[0]]
-    if args is not None:
-        return importlib.import_module(command.module).main(words[1:])
-    if command.listens:  # before JAX is imported, which takes seconds
-        interrupts.listen()
-    return imported(command.module).main(words[1:])
+    return start(words[0], words[1:], own_process=args is None)
 
 
 def _wrong(words: Sequence[str]) -> str:

@@ -2,10 +2,8 @@
 
 import sys
 
-from purejaxppo import interrupts
-from purejaxppo.commands import begin_process, imported
+from purejaxppo.commands import begin_process, start
 
 if __name__ == "__main__":
     begin_process()
-    interrupts.listen()
-    sys.exit(imported("purejaxppo.commands.evaluate").main())
+    sys.exit(start("evaluate", sys.argv[1:]))

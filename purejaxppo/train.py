@@ -2,10 +2,8 @@
 
 import sys
 
-from purejaxppo import interrupts
-from purejaxppo.commands import begin_process, imported
+from purejaxppo.commands import begin_process, start
 
 if __name__ == "__main__":
     begin_process()
-    interrupts.listen()
-    sys.exit(imported("purejaxppo.commands.train").main())
+    sys.exit(start("train", sys.argv[1:]))

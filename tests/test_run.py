@@ -152,7 +152,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
     [
         ([], "--run needs the folder of a run"),
         (["--run", "run", "--stochastic", "--deterministic"], "only one of them can be"),
-        (["run"], "'run' is no flag; did you mean --run run?"),
+        (["run"], "'run' is not a flag; did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes 0 must be at least 1"),

@@ -143,4 +143,4 @@ def test_commands_that_train_are_understood(page, tmp_path, monkeypatch):
     commands = [words for words in commands if words[0].startswith("--")]
     assert commands
     for words in commands:
-        assert train.parse(words).env.name
+        assert train.parse(words).config.env.name

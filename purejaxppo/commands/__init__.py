@@ -4,10 +4,33 @@ import atexit
 import gc
 import importlib
 import os
+from collections.abc import Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 from purejaxppo import interrupts
+from purejaxppo.commands.flags import FLAGS
 from purejaxppo.runs.console import fail, keep_printing, print_warnings
+from purejaxppo.runs.usage import help_text
+
+
+class Command(NamedTuple):
+    """A command's module, which has `main(args) -> exit code`, and its description."""
+
+    module: str
+    about: str
+    listens: bool = True
+    """True if a signal ends it at once (`interrupts.listen`)."""
+
+
+COMMANDS = {
+    "train": Command("purejaxppo.commands.train", "train an agent; the same command resumes"),
+    "evaluate": Command("purejaxppo.commands.evaluate", "score a trained agent, and film it"),
+    "sweep": Command("purejaxppo.sweep.__main__", "train many settings and compare them", False),
+    "export": Command("purejaxppo.export.__main__", "write a policy as one file, .onnx or .npz"),
+    "list": Command("purejaxppo.commands.list", "list environments and configs"),
+    "init": Command("purejaxppo.commands.init", "write an example of your own to start from"),
+}
 
 
 def begin_process() -> None:
@@ -25,6 +48,29 @@ def keep_programs() -> None:
     Other processes do not unless asked to: functions could have been replaced in memory there.
     """
     os.environ.setdefault("PUREJAXPPO_KEEP_PROGRAMS", "1")
+
+
+def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
+    """Run a command on a command line; returns the exit code. Help is printed without JAX.
+
+    Args:
+        name: of the command.
+        words: the command line after it.
+        own_process: True if this process ends with the command.
+    """
+    command = COMMANDS[name]
+    try:
+        text = help_text(name, FLAGS[name], words) if name in FLAGS else None
+    except (ValueError, OSError) as error:
+        return fail(error)
+    if text is not None:
+        print(text)
+        return 0
+    if own_process and command.listens:  # before JAX is imported, which takes seconds
+        interrupts.listen()
+    module = imported(command.module) if own_process else importlib.import_module(command.module)
+    code: int = module.main(words)
+    return code
 
 
 def imported(module: str) -> ModuleType:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from purejaxppo.commands.flags import Evaluate
 from purejaxppo.config.hints import short_path
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import evaluate
@@ -17,43 +18,13 @@ from purejaxppo.runs.recording import begin
 from purejaxppo.runs.tournament import rate
 from purejaxppo.trained_agent import Agent
 
-DESCRIPTION = "Evaluate a trained agent over whole episodes, and draw one."
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """Flags of an evaluation."""
-
-    run: str = ""
-    """The run's folder, as made by `purejaxppo train`."""
-    episodes: int = 100
-    """Whole episodes to run; with --elo, games of each pair."""
-    stochastic: bool = False
-    """Sample actions instead of taking the most likely one."""
-    deterministic: bool = False
-    """Take the most likely action. Without either flag: as the run's evaluations did."""
-    checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
-    member: int = -1
-    """Of a run of several seeds, the one to take: 0 is the first. -1: all."""
-    seed: int = 0
-    """Seed of the environments' starts."""
-    render: str = ""
-    """Draw one episode into this file: .mp4, .gif or .html."""
-    elo: bool = False
-    """Rate the run's saved agents and a random player by games against each other, for pgx/'s games
-    of two players: writes elo.csv and elo.png."""
-
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    prog = "purejaxppo evaluate"
-    return cli.run(
-        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
-    )
+    return cli.run(lambda words: run(cli.parse(Evaluate, words)), args)
 
 
-def check(command: Command) -> None:
+def check(command: Evaluate) -> None:
     """Checks the flags.
 
     Raises:
@@ -67,7 +38,7 @@ def check(command: Command) -> None:
         raise ValueError("--stochastic and --deterministic: only one of them can be")
     if command.episodes < 1:
         raise ValueError(f"--episodes {command.episodes} must be at least 1")
-    one = command.deterministic or command.render or command.checkpoint != Command.checkpoint
+    one = command.deterministic or command.render or command.checkpoint != Evaluate.checkpoint
     if command.elo and one:
         raise ValueError(
             "--elo rates all of a run's saves, by sampled actions: leave off --checkpoint, "
@@ -75,7 +46,7 @@ def check(command: Command) -> None:
         )
 
 
-def run(command: Command) -> int:
+def run(command: Evaluate) -> int:
     """Evaluates, prints one line, and draws if asked to."""
     check(command)
     # Custom code may change the current folder.

@@ -13,9 +13,10 @@ import yaml
 
 from purejaxppo import interrupts
 from purejaxppo.config import checks, copies, derived, references, renamed
-from purejaxppo.config.hints import did_you_mean, nearest
+from purejaxppo.config.hints import nearest
 from purejaxppo.config.plain import plain, whole
-from purejaxppo.config.schema import TUNABLE, Config, is_list, own_fields
+from purejaxppo.config.schema import HINTS, TUNABLE, Config, is_list, own_fields
+from purejaxppo.config.unknown import check_known, unknown
 
 
 class Loader(yaml.SafeLoader):
@@ -141,12 +142,9 @@ def check_gpu(config: Config) -> None:
         ValueError: one is no setting, or its value is of another kind.
     """
     for key, value in config.gpu.items():
-        section, _, name = key.rpartition(".")
-        part = getattr(config, section, None) if section else config
-        hints = typing.get_type_hints(type(part)) if dataclasses.is_dataclass(part) else {}
-        if name not in hints or dataclasses.is_dataclass(hints[name]) or key == "gpu":
-            raise ValueError(f"gpu.{key}: unknown key; {_did_you_mean(key, '')}")
-        convert(value, hints[name], f"gpu.{key}")
+        if key not in HINTS or key == "gpu":
+            raise ValueError(f"gpu.{unknown(key, HINTS)}")
+        convert(value, HINTS[key], f"gpu.{key}")
 
 
 def for_platform(config: Config, platform: str) -> Config:
@@ -161,7 +159,7 @@ def for_platform(config: Config, platform: str) -> Config:
     if platform != "gpu":
         return plain
     try:
-        return _build(Config, apply_overrides(dataclasses.asdict(plain), config.gpu), "")
+        return build(Config, apply_overrides(dataclasses.asdict(plain), config.gpu))
     except ValueError as error:
         raise ValueError(f"gpu: {error}") from error
 
@@ -190,22 +188,48 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def apply_overrides(data: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies nested `data`, with values replaced by dotted name."""
-    data = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
-    if isinstance(data.get("gpu"), dict):  # what is asked for goes before it
-        data["gpu"] = {key: x for key, x in data["gpu"].items() if key not in overrides}
+def apply_overrides(
+    data: Mapping[str, Any], overrides: Mapping[str, Any], hints: Mapping[str, Any] = HINTS
+) -> dict[str, Any]:
+    """Copy nested `data` with other values of some fields.
+
+    Args:
+        data: sections and fields.
+        overrides: values by dotted name of a field, or of an entry of one that is a mapping, such
+            as env.options.length.
+        hints: the type of each known field by dotted name.
+    """
+    new = dict(data)
+    if isinstance(new.get("gpu"), dict):  # overrides have precedence
+        new["gpu"] = {key: x for key, x in new["gpu"].items() if key not in overrides}
     for dotted, value in overrides.items():
-        section, _, key = dotted.rpartition(".")
-        target = data.setdefault(section, {}) if section else data
-        if not isinstance(target, dict):
-            raise ValueError(f"{section} is a section of keys, not {_article(target)}")
-        target[key] = value
-    return data
+        field, entry = field_of(dotted, hints)
+        section, _, key = field.rpartition(".")
+        *path, last = [part for part in (section, key, entry) if part]
+        target = new
+        for part in path:
+            inner = target.get(part, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"{part} is a section of keys, not {_article(inner)}")
+            target[part] = dict(inner)
+            target = target[part]
+        target[last] = value
+    return new
+
+
+def field_of(name: str, hints: Mapping[str, Any] = HINTS) -> tuple[str, str]:
+    """The field that a dotted name is of, and the entry of it: of env.options.length, length.
+
+    The entry is empty for the field itself, and for an unknown name.
+    """
+    for field, hint in hints.items():
+        if typing.get_origin(hint) is dict and name.startswith(f"{field}."):
+            return field, name.removeprefix(f"{field}.")
+    return name, ""
 
 
 def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
-    """Builds a checked Config from nested mappings.
+    """Build a checked Config from nested mappings.
 
     Raises:
         ValueError: names the place, the key, what was found and what would do.
@@ -213,24 +237,42 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
     try:
         if isinstance(data, Mapping):
             renamed.check_names(data)
-        config: Config = _build(Config, data, "")
+            flat = flatten_data(data)
+            known = {name: value for name, value in flat.items() if name in HINTS}
+            others = {name: value for name, value in flat.items() if name not in known}
+            check_known(others, HINTS, known)
+        config: Config = build(Config, data)
         check_gpu(config)
         return config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+def flatten_data(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of nested `data` by dotted name; sections that are not mappings are left out."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if not any(name.startswith(f"{key}.") for name in HINTS):
+            flat[str(key)] = value
+        elif isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": x for name, x in value.items()}
+    return flat
+
+
+def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+    """Build a dataclass of known fields and sections from nested data.
+
+    Raises:
+        ValueError: a value does not fit; names the field, with `prefix`.
+    """
     if not isinstance(data, Mapping):
         raise ValueError(f"{prefix[:-1]} is a section of keys, not {_article(data)}")
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in data.items():
-        if key not in hints:
-            raise ValueError(f"{prefix}{key}: unknown key; {_did_you_mean(str(key), prefix)}")
         hint, name = hints[key], f"{prefix}{key}"
         if dataclasses.is_dataclass(hint):
-            values[key] = _build(hint, value, f"{name}.")
+            values[key] = build(hint, value, f"{name}.")
         else:
             plain = _held(value, name) if key in own_fields(cls) else value
             values[key] = convert(plain, hint, name)
@@ -244,20 +286,6 @@ def _held(value: Any, name: str) -> Any:
     if name == "env.name":
         return value if isinstance(value, list) else references.own_env(value)
     return tuple(_held(x, f"{name}[]") for x in value) if is_list(value) else references.own(value)
-
-
-def _did_you_mean(key: str, prefix: str) -> str:
-    known = flatten(Config())
-    if ours := renamed.answer(key, known):
-        return f"it {ours}"
-    by_leaf: dict[str, str] = {}
-    for dotted in known:
-        by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
-    siblings = [d.removeprefix(prefix) for d in known if d.startswith(prefix)]
-    siblings = list(dict.fromkeys(s.partition(".")[0] for s in siblings))
-    leaf = nearest(key, by_leaf)
-    elsewhere = f"did you mean {by_leaf[leaf]!r}?" if leaf else ""
-    return did_you_mean(key, siblings, elsewhere or f"here are known {', '.join(siblings)}")
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:

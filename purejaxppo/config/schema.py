@@ -5,8 +5,8 @@ kinds are structure: they are fixed for the life of a run. Floats marked `tunabl
 change when a run resumes, and can be vmapped over.
 """
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from purejaxppo.config import checks, references
 from purejaxppo.config.plain import plain, whole
@@ -532,3 +532,17 @@ class Config(Section):
 
 TUNABLE = tuple(f"ppo.{f.name}" for f in fields(PPOConfig) if f.metadata.get("tunable"))
 """Dotted names of the floats that are traced; `types.Hyperparams` holds them."""
+
+
+def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
+    """The type of every field of a dataclass of sections and fields, by dotted name."""
+    hints, flat = get_type_hints(cls), dict[str, Any]()
+    for name in (f.name for f in fields(cls)):
+        hint, key = hints[name], f"{prefix}{name}"
+        nested = isinstance(hint, type) and is_dataclass(hint)
+        flat |= flat_hints(hint, f"{key}.") if nested else {key: hint}
+    return flat
+
+
+HINTS = flat_hints(Config)
+"""The type of every field of a config, by dotted name."""

@@ -1,17 +1,17 @@
 """`python -m purejaxppo.export --run runs/hopper-s0 --to policy.onnx`: a policy as one file."""
 
-from purejaxppo import interrupts
-from purejaxppo.runs.console import keep_printing
-
-if __name__ == "__main__":
-    keep_printing()
-    interrupts.listen()
-
-import dataclasses
 import sys
+
+from purejaxppo.commands import begin_process, start
+
+if __name__ == "__main__":  # before JAX is imported
+    begin_process()
+    sys.exit(start("export", sys.argv[1:]))
+
 from collections.abc import Sequence
 from pathlib import Path
 
+from purejaxppo.commands.flags import Export
 from purejaxppo.config.hints import short_path
 from purejaxppo.export.files import CHECKED, Written, check_target, export
 from purejaxppo.export.player import Port
@@ -21,36 +21,13 @@ from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
 
-DESCRIPTION = "Write a trained agent's deterministic policy as one file, and check that file."
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """Flags of an export."""
-
-    run: str = ""
-    """The run's folder, as made by `purejaxppo train`."""
-    to: str = ""
-    """The file to write: .onnx, or .npz for the player in numpy."""
-    checkpoint: str = "best"
-    """best, last, or the environment steps of a save."""
-    member: int = -1
-    """Of a run of several seeds, the one to take: 0 is the first."""
-    batch: int = 1
-    """Observations that the file takes at once."""
-    force: bool = False
-    """Replace a file that is there already."""
-
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    prog = "purejaxppo export"
-    return cli.run(
-        lambda words: run(cli.parse(Command(), words, prog=prog, description=DESCRIPTION)), args
-    )
+    return cli.run(lambda words: run(cli.parse(Export, words)), args)
 
 
-def run(command: Command) -> int:
+def run(command: Export) -> int:
     """Exports, and prints what was written."""
     if not command.run:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
@@ -90,7 +67,3 @@ def describe(written: Written) -> str:
 
 def _line(port: Port) -> str:
     return f"{port.name:<16} {port.dtype} {list(port.shape)}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

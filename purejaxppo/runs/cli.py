@@ -1,37 +1,46 @@
-"""Command lines, parsed by tyro, which also writes their help; errors are one sentence each."""
+"""Command lines: a flag overrides a field of a config, or is one of the command's own."""
 
-import argparse
-import contextlib
 import dataclasses
-import functools
-import io
 import logging
 import sys
-import types
 import typing
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import tyro
 import yaml
 
 from purejaxppo.config.files import (
     Loader,
     apply_overrides,
-    convert,
+    build,
+    field_of,
     flatten,
     from_dict,
     load_config,
 )
-from purejaxppo.config.hints import nearest
-from purejaxppo.config.renamed import answer
-from purejaxppo.config.schema import Config
+from purejaxppo.config.schema import HINTS, Config, flat_hints
+from purejaxppo.config.unknown import check_known
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.runs import usage
 from purejaxppo.runs.console import Stopped, fail
 
-C = TypeVar("C")
+F = TypeVar("F")
+
+
+class Parsed(NamedTuple, Generic[F]):
+    """A command line over a config: the command's own flags, and the config."""
+
+    flags: F
+    config: Config
+
+
+class Words(NamedTuple):
+    """Values of a command line as YAML has them, by dotted name.
+
+    Those of unknown flags are by name as written, without dashes in front.
+    """
+
+    known: dict[str, Any]
+    unknown: dict[str, Any]
 
 
 def run(
@@ -40,7 +49,7 @@ def run(
     *,
     interrupted: str = "interrupted",
 ) -> int:
-    """Runs a command on a command line; prints the reason of a failure in one sentence on stderr.
+    """Run a command on a command line; print the reason of a failure in one sentence on stderr.
 
     Args:
         command: the words of the command line -> exit code.
@@ -59,85 +68,61 @@ def run(
         return fail(interrupted, code=130)
 
 
-def parse(default: C, args: Sequence[str], *, prog: str, description: str) -> C:
-    """Parses a command line over the defaults of a frozen dataclass.
-
-    Raises:
-        ValueError: one sentence about the first flag that is wrong.
-        SystemExit: --help.
-    """
-    complaints = io.StringIO()
-    pairs = {key: get(default, key) for key in pair_flags(type(default))}
-    if not {"-h", "--help"} & set(args):
-        args, pairs = check_flags(args, default)
-    for key in pairs:  # tyro would make a flag of every pair that is there
-        default = put(default, key, {})
-    try:
-        with contextlib.redirect_stderr(complaints):
-            command = tyro.cli(
-                type(default),
-                default=default,
-                args=list(args),
-                prog=prog,
-                description=description,
-                use_underscores=True,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise ValueError(" ".join(complaints.getvalue().split())) from stop
-    for key, value in pairs.items():
-        command = put(command, key, value)
-    return command
-
-
-def parse_over_config(
-    command: type[C], args: Sequence[str], *, prog: str, description: str, examples: Sequence[str]
-) -> C:
-    """Parses a command line over the config file that its --config names, or over the defaults.
+def parse(flags: type[F], words: Sequence[str]) -> F:
+    """Parse the command line of a command without a config.
 
     Args:
-        command: a dataclass of a config's fields and others, `config` among them.
-        args: the command line.
-        prog: the words that start the command.
-        description: of the command, for --help.
-        examples: whole command lines, for --help.
+        flags: a frozen dataclass with a field per flag.
+        words: the command line.
 
     Raises:
-        ValueError: one sentence about the file or the first flag that is wrong.
-        SystemExit: --help.
+        ValueError: unknown flags, or the first value that does not fit.
     """
-    args = list(args)
-    topic = usage.topic_of(args)
-    default: Any = command()
-    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    peek.add_argument("--config", default=default.config)
-    try:
-        name = peek.parse_known_args(args)[0].config
-    except argparse.ArgumentError as error:
-        raise ValueError("--config needs a file or a name, such as hopper.yaml") from error
+    hints = flat_hints(flags)
+    found = read(words, hints)
+    check_known(found.unknown, hints, {}, dashes="--")
+    return build(flags, apply_overrides({}, found.known, hints), "--")
+
+
+def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
+    """Parse a command line over the config that its --config names, or over the defaults.
+
+    Args:
+        flags: a frozen dataclass of the command's own flags, `config` among them.
+        words: the command line.
+
+    Raises:
+        ValueError: unknown flags, or the first value that does not fit.
+    """
+    own = flat_hints(flags)
+    found = read(words, HINTS | own)
+    command = build(flags, apply_overrides({}, _only(found.known, own), own), "--")
+    name: str = command.config
     config = load_config(name) if name else Config()
-    config = config.replace(gpu={k: x for k, x in config.gpu.items() if k not in flags_in(args)})
-    if topic == "":
-        usage.print_overview(default, prog, description, examples)
-    elif topic not in (None, "all"):
-        usage.print_section(topic, config, Path(name).name)
-    if topic not in (None, "all"):
-        raise SystemExit(0)
-    args = ["--help"] if topic else args
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(Config)}
-    default = dataclasses.replace(default, **fields, config=name)
-    return parse(default, args, prog=prog, description=description)
+    overrides = _only(found.known, HINTS)
+    check_known(found.unknown, HINTS | own, flatten(config) | overrides, dashes="--")
+    data = apply_overrides(dataclasses.asdict(config), overrides)
+    return Parsed(command, from_dict(data, "command line"))
 
 
-def flags_in(args: Sequence[str]) -> set[str]:
-    """The names of the flags of a command line, as the fields are called."""
-    words = (word.removeprefix("--").partition("=")[0] for word in args if word[:2] == "--")
-    return {word.replace("-", "_") for word in words}
+def own_flags(flags: type[F], words: Sequence[str]) -> F:
+    """Parse a command's own flags; those of its config, and unknown ones, are left out.
+
+    Raises:
+        ValueError: a value does not fit.
+    """
+    own = flat_hints(flags)
+    known = read(words, HINTS | own).known
+    return build(flags, apply_overrides({}, _only(known, own), own), "--")
+
+
+def _only(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of some fields, and of their entries."""
+    return {name: value for name, value in values.items() if field_of(name, hints)[0] in hints}
 
 
 def check_task(config: Config) -> None:
-    """Raises ValueError unless the config names a task."""
+    """Raise ValueError unless the config names a task."""
     if not config.env.name:
         raise ValueError(
             "env.name is missing: name a task, as in --env.name gymnax/CartPole-v1, or a config "
@@ -145,122 +130,91 @@ def check_task(config: Config) -> None:
         )
 
 
-def pair_flags(cls: type) -> list[str]:
-    """The dotted names of fields that take pairs of names and values."""
-    return [key for key, hint in flat_hints(cls).items() if typing.get_origin(hint) is dict]
+def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
+    """Read a command line: flags, each with the words up to the next one.
 
-
-def get(command: Any, key: str) -> Any:
-    """A field by its dotted name."""
-    return functools.reduce(getattr, key.split("."), command)
-
-
-def put(command: Any, key: str, value: Any) -> Any:
-    """Copies a dataclass with another value of a field, by its dotted name."""
-    name, _, rest = key.partition(".")
-    inner = put(getattr(command, name), rest, value) if rest else value
-    return dataclasses.replace(command, **{name: inner})
-
-
-def check_flags(args: Sequence[str], command: Any) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Checks flags, and writes their values as tyro reads them: 1e6 as 1000000, true as True.
+    `--a.b=VALUE` and `--a.b VALUE` are the same, except that a value after = may start with --.
 
     Args:
-        args: the command line.
-        command: a dataclass instance of everything that has a flag, with the defaults in force.
-
-    Returns:
-        The flags, and separately the fields that take pairs: given pairs are added to those in
-        force, and a flag without pairs drops these.
+        words: the command line.
+        hints: the type of each known field by dotted name.
 
     Raises:
-        ValueError: about the first flag that is unknown, or whose value does not fit.
+        ValueError: a word in front of all flags, or a flag with too few or too many words.
     """
-    hints = flat_hints(type(command))
-    pairs = {key: get(command, key) for key in pair_flags(type(command))}
-    checked: list[str] = []
-    overrides: dict[str, Any] = {}
-    position = 0
-    while position < len(args):
-        word, equals, inline = args[position].partition("=")
-        position += 1
-        key, negated = _key(word, hints)
-        values = [inline] if equals else []
-        while position < len(args) and not args[position].startswith("--"):
-            values.append(args[position])
-            position += 1
-        value = _check_flag(key, values, hints[key])
-        if key in pairs:
-            value = pairs[key] = {**pairs[key], **value} if value else {}
-        else:
-            checked += [word, *_words(value)]
-        if key in flatten(Config()):
-            overrides[key] = False if negated else value
-    if isinstance(command, Config):
-        fields = {f.name: getattr(command, f.name) for f in dataclasses.fields(Config)}
-        data = dataclasses.asdict(Config(**fields))
-        from_dict(apply_overrides(data, overrides), "command line")
-    return checked, pairs
+    found = Words({}, {})
+    starts = [i for i, word in enumerate(words) if word.startswith("--")]
+    if words and 0 not in starts:
+        flag = next((name for name in ("run", "config") if name in hints), "seed")
+        raise ValueError(f"{words[0]!r} is not a flag; did you mean --{flag} {words[0]}?")
+    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
+        name, equals, inline = words[start][2:].partition("=")
+        values = [inline] * bool(equals) + list(words[start + 1 : end])
+        _add(found, name, values, hints)
+    return found
 
 
-def _key(word: str, hints: dict[str, Any]) -> tuple[str, bool]:
-    """The dotted name of a flag's field, and True for the no_ form of a boolean."""
-    if not word.startswith("--"):
-        named = next((name for name in ("run", "config") if name in hints), "seed")
-        raise ValueError(f"{word!r} is no flag; did you mean --{named} {word}?")
-    key = word[2:].replace("-", "_")
+def _add(found: Words, name: str, words: list[str], hints: Mapping[str, Any]) -> None:
+    """Add a flag, by name as written without dashes in front, and the words after it."""
+    key = name.replace("-", "_")
     section, dot, leaf = key.rpartition(".")
-    positive = section + dot + leaf.removeprefix("no_")
-    if leaf.startswith("no_") and hints.get(positive) is bool:
-        return positive, True
-    if key in hints:
-        return key, False
-    if ours := answer(key, hints, "--") or answer(positive, hints, "--"):
-        raise ValueError(f"{word} {ours}")
-    if any(name.startswith(f"{key}.") for name in hints):
-        raise ValueError(f"{word} is a section of fields: --help {key} lists them")
-    same = (name for name in hints if name.rpartition(".")[2] == key)
-    close = nearest(key, hints) or next(same, None)
-    everything = "--help all" if "config" in hints else "--help"
-    hint = f"did you mean --{close}?" if close else f"{everything} lists them"
-    raise ValueError(f"{word}: unknown flag; {hint}")
-
-
-def _words(value: Any) -> list[str]:
-    """A checked value as words of a command line."""
-    if value is True:
-        return []
-    return [str(part) for part in value] if isinstance(value, tuple) else [str(value)]
-
-
-def _check_flag(key: str, words: list[str], hint: Any) -> Any:
-    """Converts the words after a flag to its field's type; ValueError if they do not fit."""
-    kind = typing.get_origin(hint)
-    if hint is bool:
+    positive = f"{section}{dot}{leaf.removeprefix('no_')}"
+    field, entry = field_of(key, hints)
+    hint = hints.get(field)
+    if entry:
+        item = typing.get_args(hint)[1]
+        found.known[f"{field}.{name[len(field) + 1 :]}"] = value_of(words, item, name)
+    elif typing.get_origin(hint) is dict:
+        pairs = pairs_of(words, hint, name)
+        found.known.update({f"{key}.{entry}": value for entry, value in pairs.items()})
+        if not pairs:
+            found.known[key] = {}
+    elif hint is not None:
+        value = value_of(words, hint, name)
+        grows = isinstance(value, list) and key not in HINTS  # --grid a=1 --grid b=2
+        found.known[key] = [*found.known.get(key, ()), *value] if grows else value
+    elif hints.get(positive) is bool:
         if words:
-            section, dot, name = key.rpartition(".")
-            off = f"; --{section}.no_{name} switches it off" if dot else ""
-            raise ValueError(f"--{key} takes no value, but {words[0]!r} follows it{off}")
+            raise ValueError(f"--{name} takes no value, but {words[0]!r} follows it")
+        found.known[positive] = False
+    else:
+        values = [scalar(word) for word in words]
+        found.unknown[name] = values if len(values) > 1 else values[0] if values else True
+
+
+def pairs_of(words: list[str], hint: Any, name: str) -> dict[str, Any]:
+    """The entries of a mapping: names and values in turns, or a mapping in YAML."""
+    if len(words) == 1 and isinstance(mapping := collection(words[0]), dict):
+        return mapping
+    if len(words) % 2:
+        raise ValueError(f"--{name} needs pairs of names and values; {words[-1]!r} has no pair")
+    read_item = reader(typing.get_args(hint)[1])
+    return dict(zip(words[::2], map(read_item, words[1::2]), strict=True))
+
+
+def value_of(words: list[str], hint: Any, name: str) -> Any:
+    """The value of a field of type `hint`: a list of words, one word, or True without a word."""
+    if typing.get_origin(hint) is tuple:
+        if len(words) == 1 and isinstance(listed := collection(words[0]), list):
+            return listed
+        return list(map(reader(typing.get_args(hint)[0]), words))
+    if hint is bool and not words:
         return True
-    if kind is dict:
-        if len(words) % 2:
-            raise ValueError(f"--{key} needs pairs of names and values; {words[-1]!r} has no pair")
-        read = _text if typing.get_args(hint)[1] is str else _scalar
-        given = {name: read(value) for name, value in zip(words[::2], words[1::2], strict=True)}
-        return convert(given, hint, f"--{key}")
-    if kind is tuple:
-        read = _text if typing.get_args(hint)[0] is str else _scalar
-        return convert([read(word) for word in words], hint, f"--{key}")
     if not words:
-        raise ValueError(f"--{key} needs a value")
+        raise ValueError(f"--{name} needs a value")
     if len(words) > 1:
-        raise ValueError(f"--{key} takes one value, but {words[1]!r} follows it")
-    text = hint is str or kind in (Literal, types.UnionType, typing.Union)
-    return convert(words[0] if text else _scalar(words[0]), hint, f"--{key}")
+        raise ValueError(f"--{name} takes one value, but {words[1]!r} follows it")
+    return reader(hint)(words[0])
 
 
-def _scalar(word: str) -> Any:
-    """Reads a word as YAML does: a number, true or false, a quoted text, otherwise the word."""
+def reader(hint: Any) -> Callable[[str], Any]:
+    """The function that reads a word of a type: text and choices stay texts, such as 1e5."""
+    kinds = (typing.get_origin(hint), *map(typing.get_origin, typing.get_args(hint)))
+    return text if hint is str or Literal in kinds else scalar
+
+
+def scalar(word: str) -> Any:
+    """Read a word as YAML does: a number, true or false, a quoted text, otherwise the word."""
     try:
         node, value = yaml.compose(word, Loader), yaml.load(word, Loader)
     except (yaml.YAMLError, ValueError):
@@ -271,16 +225,17 @@ def _scalar(word: str) -> Any:
     return value if is_plain or node.style in ("'", '"') else word
 
 
-def _text(word: str) -> str:
-    """Reads a word of a field that holds texts: a quoted text, otherwise the word."""
-    value = _scalar(word)
+def text(word: str) -> str:
+    """Read a word of a field that holds texts: a quoted text, otherwise the word."""
+    value = scalar(word)
     return value if isinstance(value, str) else word
 
 
-def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
-    """The type of every field by dotted name."""
-    flat = {}
-    for key, hint in typing.get_type_hints(cls).items():
-        nested = dataclasses.is_dataclass(hint)
-        flat.update(flat_hints(hint, f"{prefix}{key}.") if nested else {f"{prefix}{key}": hint})
-    return flat
+def collection(word: str) -> Any:
+    """Read a list such as [64, 64] or a mapping such as {a: 1}; None for other words."""
+    if not word.startswith(("[", "{")):
+        return None
+    try:
+        return yaml.load(word, Loader)
+    except (yaml.YAMLError, ValueError):
+        return None

@@ -1,42 +1,75 @@
-"""The help of commands over a config: an overview, one section of fields, or everything."""
+"""The help of commands with flags, without JAX: an overview, one section of fields, or all."""
 
 import ast
 import dataclasses
 import inspect
 import re
+import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from purejaxppo.config.checks import settings
-from purejaxppo.config.files import flatten
+from purejaxppo.config.files import flatten, load_config
 from purejaxppo.config.hints import did_you_mean, show
-from purejaxppo.config.schema import Config
+from purejaxppo.config.schema import HINTS, Config, flat_hints
+from purejaxppo.runs.cli import own_flags
 
 RUN = "run"
 """The topic of the fields that are in no section."""
 KINDS = {int: "INT", float: "FLOAT", str: "TEXT"}
 
 
-def topic_of(args: Sequence[str]) -> str | None:
+def help_text(name: str, flags: type, words: Sequence[str]) -> str | None:
+    """The help that a command line asks for; None without --help.
+
+    Args:
+        name: of the command.
+        flags: a dataclass of the command's own flags; with `config` among them, the command takes
+            the fields of a config, too.
+        words: of the command line.
+
+    Raises:
+        ValueError: there is no such section or config; names the nearest.
+    """
+    words = ["--help" if word == "-h" else word for word in words]
+    topic = topic_of(words)
+    if topic is None:
+        return None
+    if "config" not in flat_hints(flags):
+        return "\n".join([*overview(name, flags), *own_fields(flags)])
+    source: str = own_flags(flags, words).config
+    config, file = load_config(source) if source else Config(), Path(source).name
+    if topic in (RUN, *sections()):
+        return "\n".join(section(topic, config, file)).strip("\n")
+    lines = [*overview(name, flags), *own_fields(flags, brief=topic == "")]
+    if topic == "all":
+        return "\n".join(
+            [*lines, *(line for part in (RUN, *sections()) for line in section(part, config, file))]
+        )
+    top = ", ".join(f"--{field}" for field in HINTS if "." not in field)
+    docs = {part: first_sentence(inspect.getdoc(cls) or "") for part, cls in sections().items()}
+    lines += ["", "config (--help SECTION lists the fields of a section, --help all everything):"]
+    for part, about in {RUN: top, **docs}.items():
+        lines += wrapped(about, f"  {part:12}", " " * 14)
+    return "\n".join(lines)
+
+
+def topic_of(words: Sequence[str]) -> str | None:
     """The topic that a command line asks help about: '' for an overview, None without --help.
 
     Raises:
         ValueError: there is no such topic; names the nearest.
     """
-    for position, word in enumerate(args):
+    for position, word in enumerate(words):
         flag, equals, topic = word.partition("=")
-        if flag not in ("-h", "--help"):
+        if flag != "--help":
             continue
-        if not equals and position + 1 < len(args) and not args[position + 1].startswith("-"):
-            topic = args[position + 1]
+        if not equals and position + 1 < len(words) and not words[position + 1].startswith("-"):
+            topic = words[position + 1]
         topic = topic.lstrip("-").partition(".")[0]  # ppo of ppo.gamma
         known = [*sections(), RUN, "all"]
         if topic and topic not in known:
@@ -58,58 +91,47 @@ def sections() -> dict[str, type]:
     }
 
 
-def print_overview(command: Any, prog: str, description: str, examples: Sequence[str]) -> None:
-    """Prints usage, examples, the command's own flags, and a line for each section.
-
-    Args:
-        command: an instance of a dataclass of a config's fields and the command's own.
-        prog: words that start the command.
-        description: of the command.
-        examples: whole command lines.
-    """
-    console = Console(highlight=False)
-    console.print(f"usage: {prog} [--config FILE] [--FIELD VALUE ...]\n", markup=False)
-    console.print(re.sub(r"(?<!\n)\n(?!\n)", " ", description), "\nexamples:", sep="\n")
-    for example in examples:
-        console.print(f"  {example}", markup=False, soft_wrap=True)
-    console.print("\nflags:")
-    config_fields = {f.name for f in dataclasses.fields(Config)}
-    docs = field_docs(type(command))
-    own = [f.name for f in dataclasses.fields(command) if f.name not in config_fields]
-    console.print(_columns((f"--{name}", first_sentence(docs[name])) for name in own))
-    console.print("\nconfig (--help SECTION lists the fields of a section, --help all everything):")
-    top = [name for name in typing.get_type_hints(Config) if name not in sections()]
-    rows = [(RUN, "--" + ", --".join(top))]
-    rows += [(name, first_sentence(inspect.getdoc(cls) or "")) for name, cls in sections().items()]
-    console.print(_columns(rows))
+def overview(name: str, flags: type) -> Iterator[str]:
+    """Lines of usage, description and examples."""
+    fields = flat_hints(flags)
+    first = "[--config FILE] [--FIELD VALUE ...]" if "config" in fields else "--run FOLDER [...]"
+    yield f"usage: purejaxppo {name} {first}"
+    for paragraph in (inspect.getdoc(flags) or "").split("\n\n"):
+        indented = "\n  " in paragraph
+        yield from ["", *(paragraph.splitlines() if indented else wrapped(paragraph))]
+    yield from ["", "flags:"]
 
 
-def print_section(topic: str, config: Config, source: str) -> None:
-    """Prints every field of a section: its flag, type, own default and description.
+def own_fields(flags: type, *, brief: bool = False) -> Iterator[str]:
+    """Lines on a command's own flags; with `brief`, the first sentence of each description."""
+    docs, command = field_docs(flags), flags()
+    for name, hint in flat_hints(flags).items():
+        about = first_sentence(docs[name]) if brief else docs[name]
+        yield f"  --{name} {kind(hint, name)}  (default {show(getattr(command, name))})"
+        yield from wrapped(about, " " * 6)
+
+
+def section(topic: str, config: Config, source: str) -> Iterator[str]:
+    """Lines on every field of a section: its flag, type, own default and description.
 
     Args:
         topic: the section, or `RUN` for the fields that are in none.
         config: the values in force.
         source: the file that they come from, '' if from none.
     """
-    console = Console(highlight=False)
     cls = sections().get(topic, Config)
-    prefix = f"{topic}." if cls is not Config else ""
-    hints, docs = typing.get_type_hints(cls), field_docs(cls)
-    values, defaults = flatten(config), flatten(Config())
-    needs = {key: about.get("needs") for key, about, _ in settings(config)}
-    console.print(f"{topic}: {inspect.getdoc(cls)}", markup=False)
-    for name in (name for name in hints if name not in sections() or prefix):
-        key = f"{prefix}{name}"
-        differs = values[key] != defaults[key]
+    docs, values, defaults = field_docs(cls), flatten(config), flatten(Config())
+    yield from ["", f"{topic}: {inspect.getdoc(cls)}"]
+    for key, about, _ in settings(config):
+        part, _, name = key.rpartition(".")
+        if part != ("" if cls is Config else topic):
+            continue
         shown = f"default {show(defaults[key])}"
-        shown += f"; {source} has {show(values[key])}" if differs else ""
-        line = Text(f"\n--{key} {kind(hints[name], key)}", style="bold").append(
-            f"  ({shown})", style="not bold"
-        )
-        console.print(line)
-        about = f"{docs[name]} Needs {needs[key]}." if needs[key] else docs[name]
-        console.print(Padding(Text(about), (0, 0, 0, 4), expand=False))
+        if values[key] != defaults[key]:
+            shown += f"; {source} has {show(values[key])}"
+        needs = f" Needs {about['needs']}." if about.get("needs") else ""
+        yield from ["", f"--{key} {kind(HINTS[key], key)}  ({shown})"]
+        yield from wrapped(docs[name] + needs, " " * 4)
 
 
 def kind(hint: Any, key: str) -> str:
@@ -130,18 +152,17 @@ def kind(hint: Any, key: str) -> str:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """The string under each field of a dataclass and of its bases, in one line."""
+    """The string under each field of a dataclass, in one line."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
     found: dict[str, str] = {}
-    for base in (base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)):
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, doc in zip(node.body, node.body[1:], strict=False):
-            match field, doc:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    found[name] = " ".join(text.split())
+    for field, doc in zip(node.body, node.body[1:], strict=False):
+        match field, doc:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
     return found
 
 
@@ -150,9 +171,10 @@ def first_sentence(text: str) -> str:
     return re.split(r"\. (?!\d)|;", " ".join(text.split()))[0].rstrip(".") + "."
 
 
-def _columns(rows) -> Padding:
-    """Two columns of words, of which the second is wrapped."""
-    grid = Table.grid(padding=(0, 2))
-    for left, right in rows:
-        grid.add_row(Text(left), Text(right))
-    return Padding(grid, (0, 0, 0, 2), expand=False)
+def wrapped(text: str, first: str = "", others: str | None = None) -> list[str]:
+    """Lines of a text that fit the terminal, with an indent of the first and of the others."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    indent = first if others is None else others
+    return textwrap.wrap(
+        " ".join(text.split()), width, initial_indent=first, subsequent_indent=indent
+    )

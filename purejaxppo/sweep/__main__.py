@@ -4,13 +4,21 @@ Settings of one structure are trained in one program, all seeds of them side by 
 was stopped resumes.
 """
 
+import sys
+
+from purejaxppo.commands import begin_process, start
+
+if __name__ == "__main__":  # before JAX is imported
+    begin_process()
+    sys.exit(start("sweep", sys.argv[1:]))
+
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from purejaxppo.commands.flags import Sweep
 from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
@@ -19,13 +27,13 @@ from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
-from purejaxppo.runs.console import Console, keep_printing
+from purejaxppo.runs.console import Console
 from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
 from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
 from purejaxppo.runs.session import base_name, start_jax
 from purejaxppo.sweep import packing, report, scores, search_space
-from purejaxppo.sweep.flags import WHERE, Command, Flags, check_flags, parse
+from purejaxppo.sweep.flags import WHERE, check_flags
 from purejaxppo.sweep.launchers import LAUNCHERS
 from purejaxppo.sweep.packing import Group, group_up
 from purejaxppo.sweep.scores import Result
@@ -40,12 +48,14 @@ OURS = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FI
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     interrupted = f"interrupted; {NOTHING_LOST}"
-    return cli.run(lambda words: sweep(parse(words)), args, interrupted=interrupted)
+    return cli.run(
+        lambda words: sweep(*cli.parse_over_config(Sweep, words)), args, interrupted=interrupted
+    )
 
 
-def sweep(command: Command) -> int:
-    """Trains the settings of `command` and reports them; returns the exit code."""
-    config = Config(**{f.name: getattr(command, f.name) for f in dataclasses.fields(Config)})
+def sweep(command: Sweep, config: Config) -> int:
+    """Trains the settings of `command` over a config and reports them; returns the exit code."""
+    cli.check_task(config)
     config = placed(config)
     if Path(command.search_space).is_file():
         place = str(Path(command.search_space).absolute())
@@ -78,7 +88,7 @@ def sweep(command: Command) -> int:
     return 0
 
 
-def files_of(folder: Path, command: Command) -> dict[str, str]:
+def files_of(folder: Path, command: Sweep) -> dict[str, str]:
     """The Python files that a sweep uses, by name as the config writes them.
 
     Other hosts can read the sweep's folder, but not always the originals.
@@ -86,14 +96,14 @@ def files_of(folder: Path, command: Command) -> dict[str, str]:
     return copies.of_run(folder) if command.launcher == "local" else copies.copied(folder)
 
 
-def with_code(members: Sequence[Config], folder: Path, command: Command) -> list[Config]:
+def with_code(members: Sequence[Config], folder: Path, command: Sweep) -> list[Config]:
     """Copies the Python files of configs into a sweep's folder; returns configs that use them."""
     for note in dict.fromkeys(note for member in members for note in keep_code(member, folder)):
         print(note, flush=True)
     return [with_copies(member, files_of(folder, command)) for member in members]
 
 
-def search_of(command: Command, config: Config) -> tuple[Search, list[Setting]]:
+def search_of(command: Sweep, config: Config) -> tuple[Search, list[Setting]]:
     """The search for settings, and those of its settings that are known beforehand.
 
     Raises:
@@ -114,7 +124,7 @@ def search_of(command: Command, config: Config) -> tuple[Search, list[Setting]]:
     return Optuna(ranges, command.num_trials, size, seed, makes_sense), []
 
 
-def check_members(members: Sequence[Config], command: Command) -> None:
+def check_members(members: Sequence[Config], command: Sweep) -> None:
     """Checks agents; builds one of each structure, without computing, if it will train here.
 
     Prints the settings that have no effect in any of them.
@@ -132,14 +142,14 @@ def check_members(members: Sequence[Config], command: Command) -> None:
         print(line, flush=True)
 
 
-def record(folder: Path, command: Command, config: Config) -> None:
+def record(folder: Path, command: Sweep, config: Config) -> None:
     """Writes the definition of the sweep, or compares it with that of the sweep it continues.
 
     Raises:
         ValueError: the folder holds another sweep.
     """
     shown = flatten(dataclasses.replace(config, run_dir="", devices=0))
-    for field in dataclasses.fields(Flags):
+    for field in dataclasses.fields(Sweep):
         if field.name not in WHERE:
             shown[field.name] = getattr(command, field.name)
     if command.search_space:
@@ -175,7 +185,7 @@ def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list
 
 
 def run_round(
-    sweep_folder: Path, index: int, tried: Sequence[Setting], command: Command, config: Config
+    sweep_folder: Path, index: int, tried: Sequence[Setting], command: Sweep, config: Config
 ) -> list[Result] | int:
     """Trains settings and returns their results, or the exit code if training did not finish."""
     folder = sweep_folder / "rounds" / f"{index:03d}"
@@ -201,7 +211,7 @@ def run_round(
     return scores.score(groups, tried, configs, command.select_by)
 
 
-def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]]:
+def population_of(command: Sweep, config: Config) -> tuple[Rules, list[Config]]:
     """The rules of a population, and the configs that it starts with.
 
     Raises:
@@ -218,7 +228,7 @@ def population_of(command: Command, config: Config) -> tuple[Rules, list[Config]
     ]
 
 
-def run_population(folder: Path, command: Command, members: list[Config], rules: Rules) -> int:
+def run_population(folder: Path, command: Sweep, members: list[Config], rules: Rules) -> int:
     """Trains a population and reports it; returns the exit code."""
     devices = start_jax(members[0])
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
@@ -234,7 +244,7 @@ def run_population(folder: Path, command: Command, members: list[Config], rules:
     return code
 
 
-def population_rules(command: Command, config: Config) -> Rules:
+def population_rules(command: Sweep, config: Config) -> Rules:
     """The rules of selection and perturbation in a population.
 
     Raises:
@@ -268,8 +278,3 @@ def population_rules(command: Command, config: Config) -> Rules:
         command.population_share,
         command.population_factor,
     )
-
-
-if __name__ == "__main__":
-    keep_printing()
-    sys.exit(main())

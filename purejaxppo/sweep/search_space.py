@@ -15,8 +15,8 @@ import yaml
 
 from purejaxppo.config.checks import settings as settings_of
 from purejaxppo.config.files import Loader, apply_overrides, flatten, from_dict, read_yaml
-from purejaxppo.config.hints import nearest
-from purejaxppo.config.schema import TUNABLE, Config
+from purejaxppo.config.schema import HINTS, TUNABLE, Config
+from purejaxppo.config.unknown import unknown
 
 Setting = dict[str, Any]
 
@@ -172,12 +172,8 @@ def check_key(key: str, where: str) -> str:
     Raises:
         ValueError: there is none of this name, or a sweep may not vary it.
     """
-    known = flatten(Config())
-    if key not in known and entry_of(key) is None:
-        by_leaf = {dotted.rpartition(".")[2]: dotted for dotted in known}
-        close = nearest(key, known) or by_leaf.get(nearest(key, by_leaf) or "")
-        hint = f"did you mean {close!r}?" if close else "docs/config.md lists what there is"
-        raise ValueError(f"{where}: {key}: unknown field; {hint}")
+    if key not in HINTS and entry_of(key) is None:
+        raise ValueError(f"{where}: {unknown(key, HINTS)}")
     if key in NOT_SWEPT:
         hint = "; --num_seeds says how many seeds each setting gets" * (key == "seed")
         raise ValueError(f"{where}: {key} is not a setting that learning depends on{hint}")

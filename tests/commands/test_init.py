@@ -13,9 +13,9 @@ from purejaxppo import Config, Moment, Run
 from purejaxppo.__main__ import main
 from purejaxppo.commands.init import KINDS
 from purejaxppo.config import copies
+from purejaxppo.config.schema import HINTS
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
-from purejaxppo.runs.cli import flat_hints
 from purejaxppo.spaces import Box
 
 
@@ -152,4 +152,4 @@ def test_the_printed_command_trains(kind, folder, capsys):
 
 @pytest.mark.toy
 def test_the_flag_of_an_environment_is_a_field():
-    assert KINDS["env"].flags[0].removeprefix("--") in flat_hints(Config)
+    assert KINDS["env"].flags[0].removeprefix("--") in HINTS

@@ -1,5 +1,6 @@
 """What settings must be, by themselves and together: each that cannot be gets one sentence."""
 
+import dataclasses
 import math
 import re
 
@@ -9,8 +10,7 @@ from support.runs import refusal
 from purejaxppo import make_train
 from purejaxppo.config.checks import settings, without_effect
 from purejaxppo.config.files import for_platform, list_configs, load_config
-from purejaxppo.config.schema import Config
-from purejaxppo.runs.cli import flat_hints, put
+from purejaxppo.config.schema import HINTS, Config
 
 pytestmark = pytest.mark.toy
 
@@ -39,7 +39,7 @@ WRONG = [
     (["--seed", "-1"], "seed = -1 is too small"),
     (["--seed", "1e10"], "seed = 10000000000 is too large; it must be at most 2147483647"),
     (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan is not a finite number"),
-    (["--total_timesteps", "1.5e0"], "--total_timesteps = 1.5 is a number", "a whole"),
+    (["--total_timesteps", "1.5e0"], "total_timesteps = 1.5 is a number", "a whole"),
     (["--logging.log_file", "debug"], "logging.log_file = 'debug' must end in .log"),
     (["--logging.log_file", "/tmp/x.log"], "'/tmp/x.log' lies outside of the run's folder"),
     (["--logging.log_file", "../x.log"], "'../x.log' lies outside of the run's folder"),
@@ -81,7 +81,15 @@ def test_a_value_that_cannot_be_gets_one_sentence(flags, expected, tmp_path, cap
     assert all(part in said for part in expected), said
 
 
-WHOLE = {name: kind for name, kind in flat_hints(Config).items() if kind in (int, tuple[int, ...])}
+def put(name, value):
+    """A config with another value of a field, made without `from_dict`."""
+    section, _, key = name.rpartition(".")
+    if section:
+        name, value = section, dataclasses.replace(getattr(Config(), section), **{key: value})
+    return dataclasses.replace(Config(), **{name: value})
+
+
+WHOLE = {name: kind for name, kind in HINTS.items() if kind in (int, tuple[int, ...])}
 
 
 @pytest.mark.parametrize("value", [10**30, 2**63, 1e19, 1e9, -(10**30), -1, 0, math.nan, math.inf])
@@ -91,7 +99,7 @@ def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence
     for name, kind in WHOLE.items():
         low, high = abouts[name]["low"], abouts[name]["high"]
         given = value if kind is int else (value,)
-        for change in (lambda n, x: Config().replace(**{n: x}), lambda n, x: put(Config(), n, x)):
+        for change in (lambda n, x: Config().replace(**{n: x}), put):
             try:
                 change(name, given)
             except ValueError as error:
@@ -174,16 +182,15 @@ def test_setting_that_acts_in_one_run_of_a_sweep_gets_no_line():
 
 
 def test_every_need_names_settings_and_their_values():
-    hints = flat_hints(Config)
     for name, about, _ in settings(Config()):
         other = ""
         for alternative in filter(None, re.split(", | or ", about.get("needs") or "")):
             *left, value = alternative.split()
             other = left[0] if left else other
-            if value in hints:  # it has to be set to something
+            if value in HINTS:  # it has to be set to something
                 continue
-            assert other in hints and other != name
-            choices = "'true'" if hints[other] is bool else str(hints[other])
+            assert other in HINTS and other != name
+            choices = "'true'" if HINTS[other] is bool else str(HINTS[other])
             assert ">" in left or f"'{value}'" in choices, alternative
 
 

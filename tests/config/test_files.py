@@ -16,7 +16,7 @@ pytestmark = pytest.mark.toy
 NO_FILE = [
     (["--config", "hoper.yaml"], "--config hoper.yaml: no such file", "'hopper.yaml'"),
     (["--config", "/no/such/file.yaml"], "/no/such/file.yaml: no such file"),
-    (["--config"], "--config needs a file or a name"),
+    (["--config"], "--config needs a value"),
 ]
 WRONG = [
     ("env: [unclosed", "bad.yaml: not valid YAML in line"),
@@ -27,7 +27,7 @@ WRONG = [
     ),
     ("ppo:\n  gamma: 0.9\n  gamma: 0.99\n", "in line 3: 'gamma' is there twice"),
     ("num_envs: 4\n", "num_envs: unknown key; it is env.num_envs here"),
-    ("ppo:\n  gama: 0.9\n", "ppo.gama: unknown key; did you mean 'gamma'?"),
+    ("ppo:\n  gama: 0.9\n", "ppo.gama: unknown key; did you mean ppo.gamma?"),
     ("ppo: 3\n", "ppo is a section of keys, not a whole number"),
     ("ppo:\n  gamma: high\n", "ppo.gamma = 'high' is a word; it must be a number"),
     ("env:\n  num_envs: 2.5\n", "env.num_envs = 2.5 is a number", "a whole number"),

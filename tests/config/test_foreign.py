@@ -5,17 +5,17 @@ import re
 import pytest
 
 from purejaxppo.commands import evaluate, train
+from purejaxppo.commands.flags import Evaluate, Export, Train
 from purejaxppo.config.files import flatten, from_dict
 from purejaxppo.config.foreign import LIBRARIES, meanings
-from purejaxppo.config.schema import Config
+from purejaxppo.config.schema import HINTS, Config, flat_hints
 from purejaxppo.export import __main__ as export
-from purejaxppo.runs.cli import flat_hints
 from purejaxppo.sweep.__main__ import main as sweep
 
 pytestmark = pytest.mark.toy
 FIELDS = flatten(Config())
-TRAIN = flat_hints(train.Command)
-LATER = {**flat_hints(evaluate.Command), **flat_hints(export.Command)}
+TRAIN = HINTS | flat_hints(Train)
+LATER = flat_hints(Evaluate) | flat_hints(Export)
 ROWS = [
     (library, name, *((ours, "") if isinstance(ours, str) else ours))
     for library, names in LIBRARIES.items()

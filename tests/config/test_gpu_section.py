@@ -29,17 +29,19 @@ def test_sizes_for_a_gpu_fit_together_in_large_minibatches(name):
 def test_what_the_command_line_says_goes_before_them():
     words = ["--config", "cartpole.yaml"]
     for flag in (["--env.num_envs", "64"], ["--env.num-envs=64"]):
-        command = train.parse([*words, *flag])
-        assert command.env.num_envs == 64 and "env.num_envs" not in command.gpu
-        assert "ppo.num_minibatches" in command.gpu
+        config = train.parse([*words, *flag]).config
+        assert config.env.num_envs == 64 and "env.num_envs" not in config.gpu
+        assert "ppo.num_minibatches" in config.gpu
     assert "env.num_envs" not in load_config("cartpole.yaml", {"env.num_envs": 64}).gpu
-    assert train.parse([*words, "--gpu", "env.num_envs", "128"]).gpu["env.num_envs"] == 128
+    for flag in (["--gpu", "env.num_envs", "128"], ["--gpu.env.num_envs=128"]):
+        gpu = train.parse([*words, *flag]).config.gpu
+        assert gpu["env.num_envs"] == 128 and "ppo.num_minibatches" in gpu
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"env.num_env": 3}, "gpu.env.num_env: unknown key; did you mean 'env.num_envs'?"),
+        ({"env.num_env": 3}, "gpu.env.num_env: unknown key; did you mean env.num_envs?"),
         ({"env.num_envs": "x"}, "gpu.env.num_envs = 'x' is a word; it must be a whole number"),
         ({"env": 3}, "gpu.env: unknown key"),
         ({"what.ever": 3}, "gpu.what.ever: unknown key"),

@@ -127,10 +127,11 @@ def test_a_parameter_that_is_not_known_is_refused():
 
 
 def test_flags_replace_single_settings():
-    command = train.parse(["--config", "playground/CheetahRun", "--env.num_envs", "64"])
-    assert (command.env.num_envs, command.ppo.rollout_length) == (64, 480)
-    command = train.parse(["--config", "playground/CheetahRun", "--env.options", "menagerie", "/a"])
-    assert command.env.options == CONTROL["env.options"] | {"menagerie": "/a"}
+    words = ["--config", "playground/CheetahRun"]
+    config = train.parse([*words, "--env.num_envs", "64"]).config
+    assert (config.env.num_envs, config.ppo.rollout_length) == (64, 480)
+    config = train.parse([*words, "--env.options", "menagerie", "/a"]).config
+    assert config.env.options == CONTROL["env.options"] | {"menagerie": "/a"}
     config = load_config("playground/PandaPickCube", {"ppo.gamma": 0.9})
     assert (config.ppo.gamma, config.ppo.num_epochs) == (0.9, 8)
 

@@ -235,11 +235,11 @@ def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monke
     pytest.importorskip("envpool")
     words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
     with pytest.raises(ValueError, match="here is 1 of these; start 2"):
-        resolve_shards(train_command.parse(words), 1)
+        resolve_shards(train_command.parse(words).config, 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for shards in ("0", "2"):
-        command = train_command.parse([*words, "--num_shards", shards])
-        assert resolve_shards(command, 4).num_shards == 2
+        config = train_command.parse([*words, "--num_shards", shards]).config
+        assert resolve_shards(config, 4).num_shards == 2
 
 
 def wait_for(condition, processes, seconds=100):
@@ -369,18 +369,19 @@ WRONG = [
 def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(processes, "is_distributed", lambda: True)
-    command = train_command.parse(["--config", "small.yaml", "--num_shards", "0", *flags])
+    words = ["--config", "small.yaml", "--num_shards", "0", *flags]
+    config = train_command.parse(words).config
     with pytest.raises(ValueError) as error:
-        spread(jax.devices(), resolve_shards(command, 2))
+        spread(jax.devices(), resolve_shards(config, 2))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
 
 @toy
 def test_more_devices_than_a_process_has_are_refused():
-    command = train_command.parse(["--config", "small.yaml", "--devices", "1000"])
+    config = train_command.parse(["--config", "small.yaml", "--devices", "1000"]).config
     with pytest.raises(ValueError, match="devices = 1000, but JAX sees 2"):
-        start_jax(command, processes.Place(1, 2, "here:1", cores=2))
+        start_jax(config, processes.Place(1, 2, "here:1", cores=2))
 
 
 @toy

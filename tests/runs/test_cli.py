@@ -6,10 +6,12 @@ import pytest
 from support.runs import error_of, refusal
 
 import purejaxppo.commands.train as train_command
+from purejaxppo.commands.flags import Train
 from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs import cli
+from purejaxppo.runs.cli import parse_over_config
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.session import run_name
 from purejaxppo.sweep.__main__ import main as sweep
@@ -23,12 +25,15 @@ WRONG = [
     (["--ppo", "1"], "--ppo is a section of fields: --help ppo lists them"),
     (["--seed"], "--seed needs a value"),
     (["--seed", "1", "2"], "--seed takes one value, but '2' follows it"),
-    (["--seed", "one"], "--seed = 'one' is a word; it must be a whole number"),
-    (["--network.hidden", "64", "x"], "--network.hidden = 'x' is a word"),
-    (["--ppo.shuffle", "rows"], "--ppo.shuffle = 'rows' is none of transitions"),
+    (["--seed", "1.5"], "command line: seed = 1.5 is a number; it must be a whole number"),
+    (["--network.hidden", "64", "x"], "network.hidden = 'x' is a word"),
+    (["--ppo.shuffle", "rows"], "ppo.shuffle = 'rows' is none of transitions"),
     (["--env.options", "length"], "--env.options needs pairs"),
-    (["--ppo.normalize_obs", "1"], "--ppo.normalize_obs takes no value"),
-    (["--env.stagger", "false"], "--env.no_stagger switches it off"),
+    (["--env.options.length"], "--env.options.length needs a value"),
+    (["--ppo.normalize_obs", "1"], "ppo.normalize_obs = 1 is a whole number; it must be true or"),
+    (["--ppo.no_normalize_obs", "false"], "--ppo.no_normalize_obs takes no value"),
+    (["--film", "yes", "no"], "--film takes one value, but 'no' follows it"),
+    (["--wait_seconds", "long"], "--wait_seconds = 'long' is a word; it must be a number"),
 ]
 
 
@@ -39,12 +44,72 @@ def test_a_wrong_flag_gets_one_sentence(flags, expected, tmp_path, capsys, monke
     assert all(part in said for part in expected), said
 
 
+def test_all_unknown_flags_are_answered_at_once(capsys):
+    words = ["--lr", "1e-3", "--seed", "1", "--ppo.gama=0.9", "--num-epochs", "4"]
+    assert train_command.main(["--config", "cartpole", *words]) == 2
+    out, err = capsys.readouterr()
+    first, *others = err.splitlines()
+    assert out == "" and first == "error: 3 unknown names"
+    names = ("--lr", "--ppo.gama", "--num-epochs")
+    assert all(line.startswith(f"  {name}") for line, name in zip(others, names, strict=True))
+    assert "--ppo.learning_rate" in others[0]
+    assert others[1].endswith("did you mean --ppo.gamma?")
+    assert others[2].endswith("did you mean --ppo.num_epochs?")
+
+
+def test_all_unknown_keys_of_a_file_are_answered_at_once(tmp_path):
+    (tmp_path / "mine.yaml").write_text("lr: 1e-3\nppo: {gama: 0.9, gamma: 0.8}\n")
+    with pytest.raises(ValueError, match=r"^mine.yaml: 2 unknown names\n  lr: .*\n  ppo.gama: "):
+        load_config(tmp_path / "mine.yaml")
+
+
+SAME = [
+    *[("seed", value) for value in ("3", "1e2", "1_000", "0x1f", "'3'", "1.5", "yes", "null")],
+    *[("ppo.gamma", value) for value in ("0.9", "1", "9e-1", ".inf", "high")],
+    *[("ppo.normalize_obs", value) for value in ("true", "false", "no", "1", "'true'")],
+    *[("ppo.shuffle", value) for value in ("trajectories", "'trajectories'", "rows")],
+    *[("network.hidden", value) for value in ("[128, 64]", "[]", "[64, x]")],
+    *[("network.actor_keys", value) for value in ("[obs, state]", "['1']", "[1]")],
+    *[("ppo.term_coefs", "[0.5]"), ("run_dir", "runs/a b"), ("run_dir", "a=b")],
+    *[("env.options", value) for value in ("{length: 2, other: x}", "{length: [1]}")],
+    *[("gpu", value) for value in ("{env.num_envs: 128}", "{env.num_env: 128}")],
+]
+
+
+@pytest.mark.parametrize(("key", "value"), SAME)
+def test_a_flag_means_the_same_as_the_key_of_a_file(key, value, tmp_path):
+    section, _, leaf = key.rpartition(".")
+    lines = f"{section}:\n  {leaf}: {value}\n" if section else f"{leaf}: {value}\n"
+    (tmp_path / "mine.yaml").write_text(lines)
+    results = {outcome(load_config, tmp_path / "mine.yaml")}
+    for words in ([f"--{key}={value}"], [f"--{key}", value], [f"--{key.replace('_', '-')}", value]):
+        results.add(outcome(lambda *line: parse_over_config(Train, line).config, *words))
+    assert len(results) == 1, results
+
+
+def outcome(function, *args):
+    """What a function returns, or its error without the place."""
+    try:
+        return repr(function(*args))
+    except ValueError as error:
+        return str(error).partition(": ")[2]
+
+
+def test_an_entry_of_a_mapping_has_a_flag():
+    words = ["--env.options.arguments=--level=3", "--env.options.frame-skip", "4"]
+    config = parse_over_config(Train, [*words, "--env.randomize.length", "0.5"]).config
+    assert config.env.options == {"arguments": "--level=3", "frame-skip": 4}
+    assert config.env.randomize == {"length": 0.5}
+    changed = Config().replace(**{"env.options.arguments": "--level=3"})
+    assert changed.env.options == {"arguments": "--level=3"}
+
+
 def test_yaml_numbers_and_words_are_what_flags_mean_too():
     flags = ["--total_timesteps", "1e6", "--env.options", "a", "false", "b", "2", "c", "word"]
-    command = train_command.parse(["--config", "cartpole", *flags, "--ppo.no_normalize_obs"])
-    assert command.total_timesteps == 1_000_000
-    assert command.env.options == {"a": False, "b": 2, "c": "word"}
-    assert command.ppo.normalize_obs is False
+    config = train_command.parse(["--config", "cartpole", *flags, "--ppo.no-normalize-obs"]).config
+    assert config.total_timesteps == 1_000_000
+    assert config.env.options == {"a": False, "b": 2, "c": "word"}
+    assert config.ppo.normalize_obs is False
 
 
 @pytest.mark.parametrize(
@@ -65,12 +130,10 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
 )
 def test_a_flags_word_is_a_number_a_quoted_text_or_itself(word, value, tmp_path):
     options = ("--env.options", "x", word)
-    command = train_command.parse(["--config", "cartpole", *options, "--network.actor_keys", word])
-    assert repr(command.env.options) == repr({"x": value})
-    assert command.network.actor_keys == (value if isinstance(value, str) else word,)
-    config = Config(
-        **{field.name: getattr(command, field.name) for field in dataclasses.fields(Config)}
-    )
+    keys = ("--network.actor_keys", word, "y")
+    config = train_command.parse(["--config", "cartpole", *options, *keys]).config
+    assert repr(config.env.options) == repr({"x": value})
+    assert config.network.actor_keys == (value if isinstance(value, str) else word, "y")
     write_whole(tmp_path / "config.yaml", to_yaml(config))
     assert repr(load_config(tmp_path / "config.yaml", saved=True)) == repr(config)
 
@@ -107,10 +170,9 @@ def test_without_a_config_the_task_is_needed(command, capsys, tmp_path, monkeypa
 
 
 def test_without_a_config_every_field_has_its_own_default():
-    command = train_command.parse(["--env.name", "gymnax/CartPole-v1", "--seed", "3"])
+    config = train_command.parse(["--env.name", "gymnax/CartPole-v1", "--seed", "3"]).config
     default = flatten(Config())
-    fields = {f.name: getattr(command, f.name) for f in dataclasses.fields(Config)}
-    found = {key: v for key, v in flatten(Config(**fields)).items() if v != default[key]}
+    found = {key: value for key, value in flatten(config).items() if value != default[key]}
     assert found == {"env.name": "gymnax/CartPole-v1", "seed": 3}
 
 

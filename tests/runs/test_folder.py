@@ -13,12 +13,11 @@ import purejaxppo.sweep.__main__ as sweep_command
 from purejaxppo.config.checks import settings
 from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
-from purejaxppo.config.schema import Config, PretrainConfig
+from purejaxppo.config.schema import HINTS, Config, PretrainConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host import godot, gymnasium, pettingzoo
 from purejaxppo.envs.host.unity import adapter as unity
 from purejaxppo.export import __main__ as export_command
-from purejaxppo.runs import cli
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.pretraining import load_teacher
 
@@ -181,7 +180,6 @@ def test_a_new_run_does_not_list_what_its_own_config_names(given, capsys):
 
 
 FIELDS = {name: (about, value) for name, about, value in settings(Config())}
-HINTS = cli.flat_hints(Config)
 
 
 def test_every_field_that_accepts_a_reference_is_marked_in_the_schema():

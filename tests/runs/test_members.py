@@ -374,7 +374,7 @@ def test_seeds_that_cannot_be_are_refused(config_file, capsys):
     ):
         assert said in refusal(["--config", "small.yaml", *flags], capsys)
     words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]
-    assert [member.seed for member in seeds_of(train_command.parse(words))][-1] == 2**31 - 1
+    assert [member.seed for member in seeds_of(train_command.parse(words).config)][-1] == 2**31 - 1
 
 
 @pytest.mark.toy

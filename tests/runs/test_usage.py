@@ -1,51 +1,58 @@
-"""Help over a config: short, by section, with each field's own default."""
+"""Help of commands with flags: short, by section, with each field's own default."""
 
-import dataclasses
+import subprocess
+import sys
 
 import pytest
 
-from purejaxppo.commands.train import main as train
-from purejaxppo.config.files import flatten
-from purejaxppo.config.schema import Config
+from purejaxppo.__main__ import main
+from purejaxppo.commands.flags import FLAGS, Sweep
+from purejaxppo.config.schema import HINTS, flat_hints
 from purejaxppo.runs import usage
-from purejaxppo.sweep.__main__ import main as sweep
 
 pytestmark = pytest.mark.toy
 
 
-def help_of(command, words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        command(words)
+def help_of(words, capsys):
+    assert main(words) == 0
     out, err = capsys.readouterr()
-    assert not stop.value.code and err == ""
+    assert err == ""
     return out
 
 
-@pytest.mark.parametrize(("command", "name"), [(train, "train"), (sweep, "sweep")])
+@pytest.mark.parametrize("name", ["train", "sweep"])
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_fits_two_screens_and_names_every_section(command, name, flag, capsys):
-    said = help_of(command, [flag], capsys)
+def test_help_fits_two_screens_and_names_every_section(name, flag, capsys):
+    said = help_of([name, flag], capsys)
     lines = said.splitlines()
-    assert len(lines) <= 60 and lines[0].startswith(f"usage: purejaxppo {name} ")
+    assert len(lines) <= 65 and lines[0].startswith(f"usage: purejaxppo {name} ")
     assert sum(line.startswith(f"  purejaxppo {name} ") for line in lines) >= 5
     assert all(f"\n  {section} " in said for section in [*usage.sections(), "run", "--config"])
 
 
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_flag_of_a_command_has_its_default_and_a_description(name, capsys):
+    lines = help_of([name, "--help"], capsys).splitlines()
+    for flag in flat_hints(FLAGS[name]):
+        (place,) = (i for i, line in enumerate(lines) if line.startswith(f"  --{flag} "))
+        assert "  (default " in lines[place] and len(lines[place + 1].split()) > 1
+
+
 @pytest.mark.parametrize("words", [["--help", "ppo"], ["--help=ppo"], ["-h", "ppo.gamma"]])
 def test_help_of_a_section_has_every_field_of_it_and_no_other(words, capsys):
-    lines = help_of(train, words, capsys).splitlines()
+    lines = help_of(["train", *words], capsys).splitlines()
     found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("--")]
-    assert found == [key for key in flatten(Config()) if key.startswith("ppo.")]
+    assert found == [key for key in HINTS if key.startswith("ppo.")]
 
 
 def test_help_of_the_run_has_the_fields_that_are_in_no_section(capsys):
-    lines = help_of(train, ["--help", "run"], capsys).splitlines()
+    lines = help_of(["train", "--help", "run"], capsys).splitlines()
     found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("--")]
-    assert found == [key for key in flatten(Config()) if "." not in key]
+    assert found == [key for key in HINTS if "." not in key]
 
 
 def test_a_default_is_the_fields_own_beside_what_the_config_has(capsys):
-    said = help_of(train, ["--config", "hopper.yaml", "--help", "network"], capsys)
+    said = help_of(["train", "--config", "hopper.yaml", "--help", "network"], capsys)
     assert "--network.hidden INT ...  (default [64, 64]; hopper.yaml has [128, 128])" in said
     assert "--network.rnn none|gru|lstm|mingru  (default none)" in said
     assert "--network.layer_norm | --network.no_layer_norm  (default false)" in said
@@ -54,9 +61,11 @@ def test_a_default_is_the_fields_own_beside_what_the_config_has(capsys):
     assert "Recurrent cell behind the hidden layers." in said
 
 
-def test_help_all_has_every_field(capsys):
-    said = help_of(train, ["--help", "all"], capsys)
-    assert all(f"--{key}" in said for key in flatten(Config()))
+@pytest.mark.parametrize("name", ["train", "sweep"])
+def test_help_all_has_every_field(name, capsys):
+    lines = help_of([name, "--help", "all"], capsys).splitlines()
+    found = [line.split()[0].removeprefix("--") for line in lines if line.strip()[:2] == "--"]
+    assert sorted(found) == sorted([*flat_hints(FLAGS[name]), *HINTS])
 
 
 @pytest.mark.parametrize(
@@ -68,9 +77,18 @@ def test_help_all_has_every_field(capsys):
     ],
 )
 def test_help_about_nothing_gets_one_sentence(words, sentence, capsys):
-    assert train(words) == 2
+    assert main(["train", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {sentence}") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_help_is_printed_without_jax(name):
+    code = (
+        f"import sys; from purejaxppo.__main__ import main; assert main(['{name}', '--help']) == 0;"
+        "assert not {'jax', 'rich', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
@@ -78,17 +96,7 @@ def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
     assert usage.first_sentence("A file; empty:\nnone.") == "A file."
 
 
-def test_descriptions_are_those_under_the_fields_of_a_class_and_its_bases():
-    @dataclasses.dataclass
-    class Base:
-        first: int = 1
-        """The first
-        number."""
-
-    @dataclasses.dataclass
-    class Both(Base):
-        second: int = 2
-        """The second."""
-        third: int = 3
-
-    assert usage.field_docs(Both) == {"first": "The first number.", "second": "The second."}
+def test_descriptions_are_those_under_the_fields():
+    docs = usage.field_docs(Sweep)
+    assert docs.keys() == flat_hints(Sweep).keys()
+    assert docs["memory_gb"].endswith("More agents than fit are trained one batch after another.")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -27,14 +27,14 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
+from purejaxppo.commands.flags import Sweep
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
-from purejaxppo.config.schema import Config
 from purejaxppo.evaluation import evaluate
+from purejaxppo.runs.cli import parse_over_config
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, pictures, report
-from purejaxppo.sweep.flags import parse
 from purejaxppo.sweep.packing import Group, cut, group_up
 from purejaxppo.sweep.scores import Result, value
 from purejaxppo.sweep.search import Optuna
@@ -327,8 +327,8 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
     words = {"a": "695e0514", "b": "1e5", "c": "yes", "d": "1:30", "e": 1e-7}
     pairs = [f"'{value}'" if isinstance(value, str) else str(value) for value in words.values()]
     options = [word for pair in zip(words, pairs, strict=True) for word in pair]
-    command = parse([*("--config", str(config_file), "--grid", RATES, "--env.options"), *options])
-    config = Config(**{f.name: getattr(command, f.name) for f in fields(Config)})
+    line = [*("--config", str(config_file), "--grid", RATES, "--env.options"), *options]
+    command, config = parse_over_config(Sweep, line)
     sweep_command.record(tmp_path, command, config)
     assert read_yaml(tmp_path / sweep_command.SWEEP)["env.options"] == words
     sweep_command.record(tmp_path, command, config)  # the same sweep, continued
@@ -337,8 +337,7 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
 @pytest.mark.toy
 def test_sweep_prints_settings_without_effect_once(config_file, capsys):
     words = ("--config", str(config_file), "--grid", "ppo.kl_coef=0.5,0.25", "--ppo.dual_clip", "2")
-    command = parse(words)
-    config = Config(**{f.name: getattr(command, f.name) for f in fields(Config)})
+    command, config = parse_over_config(Sweep, words)
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
     sweep_command.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [

@@ -1,0 +1,55 @@
+"""Answers to unknown names of settings."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from purejaxppo.config.hints import nearest
+from purejaxppo.config.renamed import answer
+
+
+def check_known(
+    unknown_names: Mapping[str, Any],
+    known: Iterable[str],
+    values: Mapping[str, Any],
+    dashes: str = "",
+) -> None:
+    """Raise ValueError if there are unknown names; it answers all of them.
+
+    Args:
+        unknown_names: the names with their values.
+        known: the names of settings.
+        values: of settings by dotted name, for translations.
+        dashes: before names, "--" for flags.
+    """
+    lines = [unknown(name, known, dashes) for name in unknown_names]
+    if len(lines) > 1:
+        raise ValueError("\n  ".join([f"{len(lines)} unknown names", *lines]))
+    if lines:
+        raise ValueError(lines[0])
+
+
+def unknown(name: str, known: Iterable[str], dashes: str = "") -> str:
+    """A sentence about an unknown name: what it is here, or the nearest known name.
+
+    Args:
+        name: the key of a config by dotted name, or a flag as written without dashes in front.
+        known: the names of settings.
+        dashes: before names, "--" for flags.
+    """
+    known = list(known)
+    key = name.replace("-", "_") if dashes else name
+    leaf = key.rpartition(".")[2]
+    positive = key.removesuffix(leaf) + leaf.removeprefix("no_")
+    if ours := answer(key, known, dashes) or answer(positive, known, dashes):
+        return f"{dashes}{name} {ours}" if dashes else f"{name}: unknown key; it {ours}"
+    help_all = "--help all" if "config" in known else "--help"
+    if not dashes:
+        help_all = "`purejaxppo train --help all`"
+    elif any(other.startswith(f"{key}.") for other in known):
+        return f"--{name} is a section of fields: --help {key} lists them"
+    by_leaf: dict[str, str] = {}
+    for dotted in known:
+        by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
+    close = nearest(key, known) or by_leaf.get(nearest(leaf, by_leaf) or "")
+    hint = f"did you mean {dashes}{close}?" if close else f"{help_all} lists them"
+    return f"{dashes}{name}: unknown {'flag' if dashes else 'key'}; {hint}"
