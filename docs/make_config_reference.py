@@ -27,9 +27,9 @@ with `--`. Other forms:
 | --- | --- |
 | `bool` | `--env.stagger`, `--env.no_stagger`, `--env.stagger false` |
 | `tuple[...]` | `--network.hidden 128 64`, `--network.hidden=[128,64]` |
-| `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3`; these are added to the config's entries, and `--env.options` alone drops them |
+| `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3` |
 
-Fields marked * are numbers that may change when a
+Entries of a mapping are added to those of the config; `--env.options` alone drops these. Fields marked * are numbers that may change when a
 run resumes, and over which one can `vmap`. "Needs" lists the settings without
 which a field has no effect: a run that changes such a field prints a line at its start.
 """
