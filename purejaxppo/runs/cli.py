@@ -1,6 +1,7 @@
 """Command lines: a flag overrides a field of a config, or is one of the command's own."""
 
 import dataclasses
+import itertools
 import logging
 import sys
 import typing
@@ -147,7 +148,7 @@ def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
     if words and 0 not in starts:
         flag = next((name for name in ("run", "config") if name in hints), "seed")
         raise ValueError(f"{words[0]!r} is not a flag; did you mean --{flag} {words[0]}?")
-    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, inline = words[start][2:].partition("=")
         values = [inline] * bool(equals) + list(words[start + 1 : end])
         _add(found, name, values, hints)
