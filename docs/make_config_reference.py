@@ -29,9 +29,10 @@ with `--`. Other forms:
 | `tuple[...]` | `--network.hidden 128 64`, `--network.hidden=[128,64]` |
 | `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3` |
 
-Entries of a mapping are added to those of the config; `--env.options` alone drops these. Fields marked * are numbers that may change when a
-run resumes, and over which one can `vmap`. "Needs" lists the settings without
-which a field has no effect: a run that changes such a field prints a line at its start.
+Entries of a mapping are added to those of the config; `--env.options` alone drops these. Fields
+marked * are numbers that may change when a run resumes, and over which one can `vmap`. "Needs"
+lists the settings without which a field has no effect: a run that changes such a field prints a
+line at its start.
 """
 
 
