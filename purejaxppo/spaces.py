@@ -196,10 +196,14 @@ def diverged_value(reward: np.ndarray, obs: Iterable[Part]) -> str:
         wide = np.asarray(array, np.float64)
         bad = np.argwhere(~(np.abs(wide) <= LARGEST))
         if len(bad):
-            index = ", ".join(map(str, bad[0]))
-            where = f"[{index}]" if index else ""
-            return f"{_called(path)}{where} = {plain(wide[tuple(bad[0])])}"
+            index = tuple(bad[0].tolist())
+            return f"{indexed(_called(path), index)} = {plain(wide[index])}"
     return ""
+
+
+def indexed(name: str, index: tuple[int, ...]) -> str:
+    """The name of an element of an array, as observation[0, 2]."""
+    return f"{name}[{', '.join(map(str, index))}]" if index else name
 
 
 def plain(number: float) -> str:

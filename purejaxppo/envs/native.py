@@ -20,6 +20,7 @@ from purejaxppo.spaces import (
     MultiDiscrete,
     Space,
     diverged_value,
+    indexed,
     leaves,
     plain,
     tree_of,
@@ -230,16 +231,36 @@ def _check(path: tuple[str, ...], value: np.ndarray, array: Array) -> None:
     (leaf,) = leaves(array.space)
     if np.dtype(leaf.dtype).kind == "f":
         return
-    low, high = whole_range(array)
-    bad = np.argwhere((value < low) | (value > high) | (value != np.floor(value)))
-    if len(bad):
-        index = tuple(bad[0])
-        where = f"[{', '.join(map(str, index))}]" if index else ""
-        least, most = (np.broadcast_to(x, value.shape)[index] for x in (low, high))
+    wrong = first_outside(value, *whole_range(array))
+    if wrong is not None:
         raise ValueError(
-            f"{_name(path)}{where} = {value[index]}: not in its space, the integers from {least} "
-            f"to {most}."
+            f"{indexed(_name(path), wrong.at)} = {value[wrong.at]}: not in its space, the "
+            f"integers from {wrong.least} to {wrong.most}."
         )
+
+
+class WrongValue(NamedTuple):
+    """The first value that is not an integer of a range."""
+
+    at: tuple[int, ...]  # its index
+    least: Any  # smallest integer of the range there
+    most: Any  # largest integer of the range there
+
+
+def first_outside(value: np.ndarray, low: Any, high: Any) -> WrongValue | None:
+    """Return the first value that is not an integer from `low` to `high`; None without any.
+
+    Args:
+        value: numbers.
+        low: smallest integers; broadcast to the shape of `value`.
+        high: largest integers, as `low`.
+    """
+    fits = (value >= low) & (value <= high) & (value == np.floor(value))
+    if fits.all():
+        return None
+    index = tuple(np.argwhere(~fits)[0].tolist())
+    least, most = (np.broadcast_to(limit, value.shape)[index] for limit in (low, high))
+    return WrongValue(index, least, most)
 
 
 def whole_range(array: Array) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,27 @@ import numpy as np
 
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.resolution import Range
-from purejaxppo.envs.native import Array, Form, Native, Parts
+from purejaxppo.envs.native import (
+    Array,
+    Form,
+    Native,
+    Parts,
+    arrays_in,
+    first_outside,
+    space_of,
+)
 from purejaxppo.envs.native import decoder as decoder_of
-from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaves, tree_of
+from purejaxppo.spaces import (
+    MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    indexed,
+    leaves,
+    tree_of,
+)
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
 WIDE = ("float64", "int64", "int16", "uint32", "uint64")
@@ -27,29 +45,7 @@ def observation_space(space: Any) -> Space:
     Raises:
         MakeError: a space whose elements are not arrays of one shape.
     """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return Dict.of(
-            {
-                str(name): _mask(part) if name == MASK else observation_space(part)
-                for name, part in space.items()
-            }
-        )
-    if isinstance(space, spaces.Tuple):
-        return Dict.of({str(i): observation_space(part) for i, part in enumerate(space)})
-    return _plain_space(space, "observation", SUPPORTED)
-
-
-def _mask(space: Any) -> Space:
-    """Space of a part called `action_mask`, any space of zeros and ones: uint8 with one axis."""
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
-        return Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
-    if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): _mask(part) for name, part in space.items()})
-    return observation_space(space)
+    return space_of(native_form(space))
 
 
 def action_space(space: Any) -> Space:
@@ -58,18 +54,14 @@ def action_space(space: Any) -> Space:
     Raises:
         MakeError: a part is neither a Box of floats nor discrete.
     """
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Dict):
-        return Dict.of({str(name): action_space(part) for name, part in space.items()})
-    if isinstance(space, spaces.Tuple):
-        return Dict.of({str(i): action_space(part) for i, part in enumerate(space)})
-    if isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating):
-        raise MakeError(f"actions in a Box of {space.dtype} are not supported, only floats are")
-    return _plain_space(space, "action", SUPPORTED)
+    form = native_form(space, role="action")
+    for _, array in arrays_in(form):
+        if isinstance(array.space, Box) and np.dtype(array.dtype).kind != "f":
+            raise MakeError(f"actions in a Box of {array.dtype} are not supported, only floats are")
+    return space_of(form)
 
 
-def _plain_space(space: Any, role: str, supported: str) -> Space:
+def _plain_space(space: Any, role: str) -> Space:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):
@@ -83,7 +75,7 @@ def _plain_space(space: Any, role: str, supported: str) -> Space:
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiDiscrete((2,) * math.prod(space.shape))
-    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {supported} are")
+    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {SUPPORTED} are")
 
 
 def convert(space: Any) -> Space:
@@ -129,26 +121,33 @@ def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
     return "int32" if whole and fits else "float32"
 
 
-def native_form(space: Any, *, is_mask: bool = False) -> Form:
-    """Return the form of a Gymnasium space's elements, for observations and for actions.
+def native_form(space: Any, *, role: str = "observation", is_mask: bool = False) -> Form:
+    """Return the form of a Gymnasium space's elements.
 
     Args:
         space: of Gymnasium.
-        is_mask: True for a part called `action_mask`.
+        role: "observation" or "action", for messages.
+        is_mask: True for a part called `action_mask`, which has zeros and ones on one axis.
 
     Raises:
-        MakeError: as `observation_space`.
+        MakeError: a space whose elements are not arrays of one shape.
     """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Tuple):
-        return Parts(tuple((i, native_form(part)) for i, part in enumerate(space)), is_tuple=True)
+        tuple_parts = ((i, native_form(part, role=role)) for i, part in enumerate(space))
+        return Parts(tuple(tuple_parts), is_tuple=True)
     if isinstance(space, spaces.Dict):
-        parts = space.items()
         return Parts(
-            tuple((key, native_form(part, is_mask=is_mask or key == MASK)) for key, part in parts)
+            tuple(
+                (key, native_form(part, role=role, is_mask=is_mask or key == MASK))
+                for key, part in space.items()
+            )
         )
-    ours: Any = _mask(space) if is_mask else _plain_space(space, "observation", SUPPORTED)
+    if is_mask and isinstance(space, spaces.Box | spaces.MultiBinary):
+        ours: Any = Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
+    else:
+        ours = _plain_space(space, role)
     start = np.asarray(getattr(space, "start", 0))
     return Array(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
 
@@ -293,28 +292,23 @@ def _check_values(source: Source, part: np.ndarray) -> None:
     """Raise MakeError if a cast to the dtype of the space would change a value."""
     if part.dtype.kind not in "biufO":
         raise MakeError(_wrong_dtype(source, part))
-    is_integer = part.dtype.kind in "iu"
     try:
         # Not float32, which would round limits such as 2**31 - 1.
-        numbers = part if is_integer else part.astype(np.float64)
+        numbers = part if part.dtype.kind in "iu" else part.astype(np.float64)
     except (TypeError, ValueError):
         raise MakeError(_wrong_dtype(source, part)) from None
     if source.limits is None:
         return
     least, most = source.limits
-    if is_integer and not part.ndim and least <= part.item() <= most:
+    if numbers is part and not part.ndim and least <= part.item() <= most:
         return  # as below, and much faster
-    fits = (numbers >= least) & (numbers <= most)
-    if not is_integer:
-        fits &= numbers == np.floor(numbers)
-    if fits.all():
+    wrong = first_outside(numbers, least, most)
+    if wrong is None:
         return
-    first = tuple(np.argwhere(~fits)[0].tolist())
-    least, most = (np.broadcast_to(limit, part.shape)[first] for limit in source.limits)
-    name = f"{source.name}[{', '.join(map(str, first))}]" if first else source.name
     raise MakeError(
-        f"{name} = {part[first]!s}, but its space ({source.kind}) holds whole numbers from {least} "
-        f"to {most}. Return such numbers, or declare another space."
+        f"{indexed(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
+        f"({source.kind}) holds whole numbers from {wrong.least} to {wrong.most}. Return such "
+        f"numbers, or declare another space."
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from purejaxppo.spaces import indexed
+
 FIRST = 16
 """Number of first observations of each environment that are compared."""
 OFFSET = 1000.0
@@ -66,9 +68,8 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
         lost = (size >= OFFSET) & changes & (spread < MULTIPLES * step)
         if lost.any():
             where = tuple(np.argwhere(lost)[0].tolist())
-            index = f"[{', '.join(map(str, where))}]" if where else ""
             return (
-                f"{same[0].name}{index} is near {high[where]:.8g} and its first values differ by "
+                f"{indexed(same[0].name, where)} is near {high[where]:.8g} and its first values differ by "
                 f"{spread[where]:.3g}, but float32 has only multiples of {step[where]:.3g} there. "
                 f"Subtract an offset, in the environment or in a wrapper such as a subclass of "
                 f"gymnasium.wrappers.TransformObservation (--env.options wrappers FILE.py:CLASS)."
