@@ -70,8 +70,8 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
             where = tuple(np.argwhere(lost)[0].tolist())
             return (
                 f"{indexed(same[0].name, where)} is near {high[where]:.8g} and its first values "
-                f"differ by {spread[where]:.3g}, but float32 has only multiples of {step[where]:.3g} there. "
-                f"Subtract an offset, in the environment or in a wrapper such as a subclass of "
+                f"differ by {spread[where]:.3g}, but float32 has only multiples of "
+                f"{step[where]:.3g} there. Subtract an offset, in the environment or in a wrapper such as a subclass of "
                 f"gymnasium.wrappers.TransformObservation (--env.options wrappers FILE.py:CLASS)."
             )
     return ""
