@@ -71,7 +71,8 @@ def lost_digits(ranges: Sequence[Sequence[Range]]) -> str:
             return (
                 f"{indexed(same[0].name, where)} is near {high[where]:.8g} and its first values "
                 f"differ by {spread[where]:.3g}, but float32 has only multiples of "
-                f"{step[where]:.3g} there. Subtract an offset, in the environment or in a wrapper such as a subclass of "
-                f"gymnasium.wrappers.TransformObservation (--env.options wrappers FILE.py:CLASS)."
+                f"{step[where]:.3g} there. Subtract an offset, in the environment or in a wrapper "
+                f"such as a subclass of gymnasium.wrappers.TransformObservation (--env.options "
+                f"wrappers FILE.py:CLASS)."
             )
     return ""
