@@ -236,7 +236,6 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
     """
     try:
         if isinstance(data, Mapping):
-            renamed.check_names(data)
             flat = flatten_data(data)
             known = {name: value for name, value in flat.items() if name in HINTS}
             others = {name: value for name, value in flat.items() if name not in known}
