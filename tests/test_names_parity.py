@@ -22,28 +22,19 @@ from purejaxppo.agents import (
 )
 from purejaxppo.agents.advantages import gae
 from purejaxppo.agents.networks import make_network
-from purejaxppo.config.foreign import BRAX, RSL_RL, TWICE
+from purejaxppo.config import foreign
 from purejaxppo.config.schema import Config, NetworkConfig
 
 T, N, ACTIONS = 8, 4, 2
 
 
-def translated(table, values, factors=None):
-    """A config with settings of another library, each by its row in the table.
-
-    Args:
-        table: of the library.
-        values: by the library's names.
-        factors: by the library's names, where the row's remark gives a factor.
-    """
-    factors = factors or {}
-    changes = {}
-    for name, value in values.items():
-        row = table[name]
-        key, remark = (row, "") if isinstance(row, str) else row
-        assert (remark == TWICE) == (factors.get(name) == 2)
-        changes[key] = value * factors.get(name, 1) if name in factors else value
-    return changes
+def translated(library, values):
+    """Settings of another library as ours, by dotted name."""
+    names, sizes = foreign.libraries()[library], foreign.sizes_of({})
+    return {
+        names[name].field: foreign.translated(names[name], value, sizes)
+        for name, value in values.items()
+    }
 
 
 def make_rows(seed):
@@ -73,7 +64,7 @@ def test_gradient_of_brax_equals_ours_with_translated_settings(gae_lambda):
         "clipping_epsilon_value": 0.1,
         "vf_loss_coefficient": 0.7,
     }
-    config = Config().replace(**translated(BRAX, theirs), **{"ppo.value_clipping": True})
+    config = Config().replace(**translated("Brax", theirs), **{"ppo.value_clipping": True})
     hp = schedules.make_hyperparams(config)
     rng, reward, done = make_rows(0)
     # Policy and critic are tables: row t of environment n is entry t * N + n.
@@ -180,7 +171,7 @@ def test_gradient_step_of_rsl_rl_equals_ours_with_translated_settings(clipped, p
         "use_clipped_value_loss": clipped,
     }
     config = Config().replace(
-        **translated(RSL_RL, theirs, {"value_loss_coef": 2}),
+        **translated("rsl_rl", theirs),
         **{
             "ppo.num_minibatches": 1,
             "ppo.vf_clip_eps": 0.15,

@@ -39,11 +39,13 @@ def test_wheel_has_every_config_inside_the_package(installed):
     assert not (installed / "configs").exists()
 
 
-def test_wheel_has_every_module(installed):
-    def modules(folder):
-        return sorted(str(p.relative_to(folder)) for p in folder.rglob("*.py"))
+def test_wheel_has_every_module_and_data_file(installed):
+    def files(folder):
+        kinds = ("*.py", "config/*.yaml")
+        return sorted(str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind))
 
-    assert modules(installed / "purejaxppo") == modules(ROOT / "purejaxppo")
+    assert files(installed / "purejaxppo") == files(ROOT / "purejaxppo")
+    assert "config/names.yaml" in files(installed / "purejaxppo")
 
 
 def test_configs_are_found_by_bare_name_from_the_wheel_in_any_folder(installed, tmp_path):

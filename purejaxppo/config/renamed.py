@@ -1,38 +1,8 @@
-"""Settings of other libraries and of runs of version 0.2, translated to ours."""
+"""Settings of runs of earlier versions, translated to those of this one."""
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-from purejaxppo.config import foreign
-
-
-def answer(name: str, known: Container[str], dashes: str = "") -> str:
-    """A phrase that answers a foreign name with ours, '' if there is none.
-
-    Args:
-        name: without dashes in front.
-        known: the names that a setting can have here.
-        dashes: before names in the phrase, "--" for flags; then a value follows without "=".
-    """
-
-    def shown(ours: str) -> str:
-        return dashes + (ours.replace(" = ", " ") if dashes else ours)
-
-    found = {
-        (ours, remark): libraries
-        for (ours, remark), libraries in foreign.meanings(name).items()
-        if (ours.partition(" ")[0] or "env.name") in known
-    }
-    phrases = {
-        pair: (f"is {shown(pair[0])} here" if pair[0] else "is no setting here")
-        + (f"{',' if pair[0] else ':'} {pair[1]}" if pair[1] else "")
-        for pair in found
-    }
-    if len(found) == 1:
-        return next(iter(phrases.values()))
-    owned = (f"of {' and '.join(found[pair])} {text}" for pair, text in phrases.items())
-    return "; that ".join(owned)
 
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:

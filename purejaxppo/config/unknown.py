@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from purejaxppo.config import foreign
 from purejaxppo.config.hints import nearest
-from purejaxppo.config.renamed import answer
 
 
 def check_known(
@@ -21,27 +21,45 @@ def check_known(
         values: of settings by dotted name, for translations.
         dashes: before names, "--" for flags.
     """
-    lines = [unknown(name, known, dashes) for name in unknown_names]
+    sizes = foreign.sizes_of({**values, **unknown_names})
+    lines = [
+        unknown(name, known, dashes, value=value, sizes=sizes)
+        for name, value in unknown_names.items()
+    ]
     if len(lines) > 1:
         raise ValueError("\n  ".join([f"{len(lines)} unknown names", *lines]))
     if lines:
         raise ValueError(lines[0])
 
 
-def unknown(name: str, known: Iterable[str], dashes: str = "") -> str:
+def unknown(
+    name: str,
+    known: Iterable[str],
+    dashes: str = "",
+    *,
+    value: Any = None,
+    sizes: foreign.Sizes | None = None,
+) -> str:
     """A sentence about an unknown name: what it is here, or the nearest known name.
 
     Args:
         name: the key of a config by dotted name, or a flag as written without dashes in front.
         known: the names of settings.
         dashes: before names, "--" for flags.
+        value: the value with this name; None if it is not known.
+        sizes: of the run; None: the defaults.
     """
     known = list(known)
+    kind = "flag" if dashes else "key"
     key = name.replace("-", "_") if dashes else name
     leaf = key.rpartition(".")[2]
     positive = key.removesuffix(leaf) + leaf.removeprefix("no_")
-    if ours := answer(key, known, dashes) or answer(positive, known, dashes):
-        return f"{dashes}{name} {ours}" if dashes else f"{name}: unknown key; it {ours}"
+    for other, given in ((key, value), (positive, False)):
+        ours = foreign.answer(
+            other, given, known=known, sizes=sizes or foreign.sizes_of({}), dashes=dashes
+        )
+        if ours:
+            return f"{dashes}{name}: unknown {kind}. {ours}"
     help_all = "--help all" if "config" in known else "--help"
     if not dashes:
         help_all = "`purejaxppo train --help all`"
@@ -52,4 +70,4 @@ def unknown(name: str, known: Iterable[str], dashes: str = "") -> str:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
     close = nearest(key, known) or by_leaf.get(nearest(leaf, by_leaf) or "")
     hint = f"did you mean {dashes}{close}?" if close else f"{help_all} lists them"
-    return f"{dashes}{name}: unknown {'flag' if dashes else 'key'}; {hint}"
+    return f"{dashes}{name}: unknown {kind}; {hint}"

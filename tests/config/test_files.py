@@ -23,10 +23,10 @@ WRONG = [
     ("- 1\n- 2\n", "a config is a mapping of keys to values, not a list"),
     (
         "ppo:\n  clip_epsilon: 0.1\n",
-        "ppo.clip_epsilon: unknown key; it is ppo.clip_eps here",
+        "ppo.clip_epsilon: unknown key. Use ppo.clip_eps",
     ),
     ("ppo:\n  gamma: 0.9\n  gamma: 0.99\n", "in line 3: 'gamma' is there twice"),
-    ("num_envs: 4\n", "num_envs: unknown key; it is env.num_envs here"),
+    ("num_envs: 4\n", "num_envs: unknown key. Use env.num_envs = 4."),
     ("ppo:\n  gama: 0.9\n", "ppo.gama: unknown key; did you mean ppo.gamma?"),
     ("ppo: 3\n", "ppo is a section of keys, not a whole number"),
     ("ppo:\n  gamma: high\n", "ppo.gamma = 'high' is a word; it must be a number"),

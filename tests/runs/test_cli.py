@@ -20,7 +20,7 @@ pytestmark = pytest.mark.toy
 
 WRONG = [
     (["--ppo.learning_rat", "1"], "unknown flag; did you mean --ppo.learning_rate?"),
-    (["--learning_rate", "1"], "--learning_rate is --ppo.learning_rate here"),
+    (["--learning_rate", "1"], "--learning_rate: unknown flag. Use --ppo.learning_rate 1.0."),
     (["--zzz", "1"], "--zzz: unknown flag; --help all lists them"),
     (["--ppo", "1"], "--ppo is a section of fields: --help ppo lists them"),
     (["--seed"], "--seed needs a value"),
