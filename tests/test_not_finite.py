@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from support import runs
 from support.trees import assert_same
@@ -196,50 +195,14 @@ def test_a_killed_run_resumes_with_the_best_agent_of_its_last_save(saves):
         restore(folder, 10)
 
 
-def test_a_best_agent_that_is_gone_beats_nothing(saves, caplog):
+def test_the_last_save_is_the_best_agent_before_the_first_evaluation(saves, caplog):
     folder, state, reopen = saves
-    reopen().save(state, Progress(1, 0.5, [20], [1.0], [10]))
+    reopen().save(state, Progress(1, 0.5, [20], [None], [0]))
     _, best, progress = reopen().restore(state)
     assert best is None and progress == Progress(1, 0.5, [20], [None], [0])
     with caplog.at_level(logging.WARNING, "purejaxppo"):
         assert restore(folder, "best").env_steps == 20
     assert "no evaluation has found a best agent; this is the last save" in caplog.text
-
-
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
-def test_a_run_that_version_0_1_saved_without_an_axis_of_members_resumes(
-    saves, make_config, devices
-):
-    folder, _, _ = saves
-    config = make_config(num_shards=2)
-    record_run(config, folder, [])
-    state = Programs(config, jax.devices()[:devices]).init()
-    first = jax.tree.map(lambda x: x[0], state)
-    steps = {"member_steps": [], "member_best": [], "member_best_steps": []}
-    counters = {"update": 3, "train_seconds": 0.5, "best_return": 7.0, "best_env_steps": 10}
-    for where, at, agent in (("best", 10, halved(first.agent)), ("checkpoints", 20, first.agent)):
-        items = {
-            "agent": ocp.args.StandardSave(agent),
-            "train": ocp.args.StandardSave(first.replace(agent=None)),
-            "progress": ocp.args.JsonSave({**counters, **steps, "env_steps": at}),
-        }
-        with ocp.CheckpointManager(folder / where, item_names=tuple(items)) as manager:
-            manager.save(at, args=ocp.args.Composite(**items))
-    assert (restore(folder).env_steps, restore(folder, "last").env_steps) == (10, 20)
-    assert_same(restore(folder).state, halved(first.agent))
-    checkpoints = Checkpoints(folder)
-    again, best, progress = checkpoints.restore(state)
-    assert_same(again, state)
-    assert all(
-        x.sharding.is_equivalent_to(y.sharding, x.ndim)
-        for x, y in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True)
-    )
-    assert_same(best, halved(state.agent))
-    assert progress == Progress(3, 0.5, [20], [7.0], [10])
-    checkpoints.save(again, Progress(4, 0.6, [30], [7.0], [10]), best)
-    checkpoints.close()
-    assert restore(folder).env_steps == 10
-    assert_same(restore(folder).state, halved(first.agent))
 
 
 def test_optuna_is_told_that_a_setting_without_a_score_failed():

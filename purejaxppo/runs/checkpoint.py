@@ -46,8 +46,6 @@ T = TypeVar("T")
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """Suffix of the folder of a checkpoint that is being written."""
-OLD_BEST = "best"
-"""Folder of the best agent of a run of version 0.1 that trained alone."""
 ITEMS = ("agent", "train", "progress", "best")
 CHECKSUMS = "checksums"
 """Key of the checksums among the saved counters; version 0.2 did not write it."""
@@ -71,13 +69,11 @@ class Saved:
         folder: its folder, named after its environment steps.
         progress: its counters.
         checksums: by item and array, "agent.params.w"; None if version 0.2 saved it.
-        alone: True for an agent of version 0.1, saved without an axis of members.
     """
 
     folder: Path
     progress: Progress
     checksums: dict[str, str] | None
-    alone: bool
 
     @classmethod
     def open(cls, folder: Path) -> "Saved":
@@ -93,8 +89,7 @@ class Saved:
                 expected = saved.pop("progress")
                 if expected != checksums.of_counters({**counters, **saved}):
                     raise DamagedError("progress has a wrong checksum")
-            progress = Progress.read(counters)
-            return cls(folder, progress, saved, alone=not counters["member_steps"])
+            return cls(folder, Progress.read(counters), saved)
 
     @property
     def has_best(self) -> bool:
@@ -115,7 +110,7 @@ class Saved:
             saved = {name: x for name, x in self.checksums.items() if name.startswith(f"{item}.")}
             if wrong := sorted(dict(found.items() ^ saved.items())):
                 raise DamagedError(f"{wrong[0]} has a wrong checksum")
-        return {name: x[None] for name, x in arrays.items()} if self.alone else arrays
+        return arrays
 
     def check(self) -> None:
         """Reads everything.
@@ -153,7 +148,6 @@ class Checkpoints:
     def __init__(self, run_dir: Path, keep: int = 2) -> None:
         """Opens (and creates) the folder."""
         self._folder = run_dir / "checkpoints"
-        self._old_best = run_dir / OLD_BEST
         self._keep = keep
         latest = None
         with processes.raise_together(), writing_to(self._folder):
@@ -270,25 +264,8 @@ class Checkpoints:
         agent = saved.restore("agent", template.agent)
         rest = template.replace(agent=None)
         train = _with_empty(saved.restore("train", _without_empty(rest)), rest)
-        progress, best = saved.progress, None
-        if saved.has_best:
-            best = saved.restore("best", template.agent)
-        elif progress.best_return is not None:
-            best = self._restore_old_best(template.agent, progress)
-        if best is None:
-            progress = progress.without_best()
-        return train.replace(agent=agent), best, progress
-
-    def _restore_old_best(self, template: AgentState, progress: Progress) -> AgentState | None:
-        """Loads the best agent of version 0.1, which saved it apart; None if it is gone."""
-        step = progress.member_best_steps[0]
-        if step not in _steps(self._old_best):
-            return None
-        return Saved.open(self._old_best / str(step)).restore("agent", template)
-
-    def clear_old_best(self) -> None:
-        """Deletes the best agent of a run of version 0.1 that ended before its first save."""
-        shutil.rmtree(self._old_best, ignore_errors=True)
+        best = saved.restore("best", template.agent) if saved.has_best else None
+        return train.replace(agent=agent), best, saved.progress
 
     def wait(self) -> None:
         """Waits until saves in progress are on disk, and deletes old ones.
@@ -543,7 +520,7 @@ def restore(
     )
     state = _placed(arrays, template, saved.folder)
     progress = saved.progress
-    best = item == "best" or saved.folder.parent.name == OLD_BEST
+    best = item == "best"
     if best and None in progress.member_best:
         without = [str(i) for i, best in enumerate(progress.member_best) if best is None]
         log.warning("%s: no evaluation has found a best agent %s", run_dir, ", ".join(without))
@@ -574,45 +551,36 @@ def restore_all(run_dir: str | Path) -> list[Agent]:
 
 def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, np.ndarray]]:
     """Reads a checkpoint, an item and its arrays; `restore` describes the arguments and errors."""
-    saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
-    last, old_best = _steps(saves), _steps(old)
-    if not last and not old_best:
+    saves = run_dir / "checkpoints"
+    steps = _steps(saves)
+    if not steps:
         raise ValueError(f"{run_dir}: nothing has been saved yet")
-    if checkpoint in ("best", "last") and (last or checkpoint == "best"):
+    if checkpoint in ("best", "last"):
         return _find_newest(run_dir, best=checkpoint == "best")
-    if (steps := whole(checkpoint)) is not None:
-        checkpoint = steps
-    if str(checkpoint).isdigit() and int(checkpoint) in (*last, *old_best):
-        step = int(checkpoint)
-        folder = (saves if step in last else old) / str(step)
-        try:
-            saved = Saved.open(folder)
-            return saved, "agent", saved.arrays("agent")
-        except DamagedError as error:
-            if not folder.is_dir():
-                raise DamagedError(f"{folder} was deleted by a run that is training") from error
-            raise DamagedError(
-                f"{folder} is damaged ({error}). --checkpoint last uses the newest intact one."
-            ) from error
-    known = ["best"] * bool(old_best or _has_best(saves, last)) + ["last"] * bool(last)
-    known += dict.fromkeys(str(s) for s in (*last, *old_best))
-    raise ValueError(f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(known)}")
-
-
-def _has_best(saves: Path, steps: list[int]) -> bool:
-    """True if the last checkpoint has a best agent."""
-    return bool(steps) and (saves / str(steps[-1]) / "best").is_dir()
+    step = whole(int(checkpoint) if str(checkpoint).isdecimal() else checkpoint)
+    if step not in steps:
+        has_best = (saves / str(steps[-1]) / "best").is_dir()
+        known = ["best"] * has_best + ["last", *map(str, steps)]
+        raise ValueError(f"{run_dir}: no checkpoint {checkpoint!r}; there is {', '.join(known)}")
+    folder = saves / str(step)
+    try:
+        saved = Saved.open(folder)
+        return saved, "agent", saved.arrays("agent")
+    except DamagedError as error:
+        if not folder.is_dir():
+            raise DamagedError(f"{folder} was deleted by a run that is training") from error
+        raise DamagedError(
+            f"{folder} is damaged ({error}). --checkpoint last uses the newest intact one."
+        ) from error
 
 
 def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np.ndarray]]:
     """Reads the best or the last agent from the newest checkpoint in which it is intact."""
-    saves, old = run_dir / "checkpoints", run_dir / OLD_BEST
-
     def read(saved: Saved) -> tuple[Saved, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
         return saved, item, saved.arrays(item)
 
-    folder = old if best and _steps(old) and not _has_best(saves, _steps(saves)) else saves
+    folder = run_dir / "checkpoints"
     advice = "Try --checkpoint last, or use a backup." if best else "Use a backup."
     (saved, item, arrays), step, damaged = _first_intact(folder, read, advice)
     if damaged:
@@ -622,7 +590,7 @@ def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np
             step,
             f"{max(damaged) - step:,}",
         )
-    if best and item != "best" and folder is saves:
+    if best and item != "best":
         log.warning("%s: no evaluation has found a best agent; this is the last save", run_dir)
     return saved, item, arrays
 

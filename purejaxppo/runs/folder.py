@@ -48,7 +48,6 @@ FILM = "film.mp4"
 RATINGS = ("elo.csv", "elo.png")
 OURS = (
     "checkpoints",
-    "best",
     "tensorboard",
     "wandb",
     "wandb_id",

@@ -34,15 +34,7 @@ class Progress:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Progress":
-        """Read the counters of a checkpoint.
-
-        Version 0.1 had no lists for an agent that trained alone, and 0.2 no `eval_settings`
-        and `unlogged`.
-        """
-        if not saved["member_steps"]:
-            keys = ("env_steps", "best_return", "best_env_steps")
-            names = ("member_steps", "member_best", "member_best_steps")
-            saved = saved | {name: [saved[key]] for name, key in zip(names, keys, strict=True)}
+        """Read the counters of a checkpoint; version 0.2 had no `eval_settings` and `unlogged`."""
         saved = {"eval_settings": {}, "unlogged": {}} | saved
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 
@@ -70,12 +62,6 @@ class Progress:
         arrays = [np.asarray(self.unlogged[name], x.dtype) for name, x in leaves.items()]
         metrics: Metrics = jax.tree.unflatten(jax.tree.structure(like), arrays)
         return metrics
-
-    def without_best(self) -> "Progress":
-        """The counters, without a best evaluation."""
-        empty = Progress.of(len(self.member_steps))
-        best, steps = empty.member_best, empty.member_best_steps
-        return dataclasses.replace(self, member_best=best, member_best_steps=steps)
 
 
 def _named(metrics: Metrics | None) -> dict[str, Any]:

@@ -280,8 +280,6 @@ def prepare(run: TrainingLoop) -> TrainState:
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := moved_schedules(before, config, run.progress, sparse=run.intervals.sparse):
             console.say(moved)
-    else:
-        run.checkpoints.clear_old_best()
     if config.pretrain.teacher and not resumes:
         state = run.programs.pretrain(state)
         console.say(f"imitated {config.pretrain.teacher} for {config.pretrain.updates} updates")
