@@ -576,6 +576,7 @@ def _find(run_dir: Path, checkpoint: str | int) -> tuple[Saved, str, dict[str, n
 
 def _find_newest(run_dir: Path, *, best: bool) -> tuple[Saved, str, dict[str, np.ndarray]]:
     """Reads the best or the last agent from the newest checkpoint in which it is intact."""
+
     def read(saved: Saved) -> tuple[Saved, str, dict[str, np.ndarray]]:
         item = "best" if best and saved.has_best else "agent"
         return saved, item, saved.arrays(item)
