@@ -36,8 +36,6 @@ def check(command: Evaluate) -> None:
         video.check_target(command.render)
     if command.stochastic and command.deterministic:
         raise ValueError("--stochastic and --deterministic: only one of them can be")
-    if command.episodes < 1:
-        raise ValueError(f"--episodes {command.episodes} must be at least 1")
     one = command.deterministic or command.render or command.checkpoint != Evaluate.checkpoint
     if command.elo and one:
         raise ValueError(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from purejaxppo.config.schema import Scalar
+from purejaxppo.config.schema import Scalar, setting
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Train:
     """Print the configs that come with the library, and end."""
     coordinator: str = ""
     """HOST:PORT at which process 0 of several can be reached; empty: as mpirun or srun says."""
-    num_processes: int = 0
+    num_processes: int = setting(0, low=0)
     """Processes that train together; 0: as many as mpirun or srun started, else one."""
-    process_id: int = -1
+    process_id: int = setting(-1, low=-1)
     """This process's number, from 0; -1: as mpirun or srun says."""
-    wait_seconds: float = 120.0
+    wait_seconds: float = setting(120.0, above=0)
     """Seconds that processes wait for each other when they start."""
 
 
@@ -54,7 +54,7 @@ class Evaluate:
 
     run: str = ""
     """The run's folder, as made by `purejaxppo train`."""
-    episodes: int = 100
+    episodes: int = setting(100, low=1)
     """Whole episodes to run; with --elo, games of each pair."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
@@ -62,7 +62,7 @@ class Evaluate:
     """Take the most likely action. Without either flag: as the run's evaluations did."""
     checkpoint: str = "best"
     """best, last, or the environment steps of a save."""
-    member: int = -1
+    member: int = setting(-1, low=-1)
     """Of a run of several seeds, the one to take: 0 is the first. -1: all."""
     seed: int = 0
     """Seed of the environments' starts."""
@@ -97,23 +97,23 @@ class Sweep:
     """Choice of settings. grid: those of --grid. random: drawn from the search space. optuna:
     chosen from it by Optuna, after the results so far. population: drawn from it for one population
     that evolves while it trains, population-based training (Jaderberg et al. 2017)."""
-    num_trials: int = 0
+    num_trials: int = setting(0, low=0)
     """Settings to try from the search space, or agents of the population."""
     search_space: str = ""
     """A YAML file of ranges: {uniform: [low, high]}, {log_uniform: [low, high]} or
     {choice: [a, b]} per field."""
-    optuna_batch: int = 8
+    optuna_batch: int = setting(8, low=1)
     """Settings that Optuna chooses at a time, to be trained side by side."""
-    population_interval: int = 0
+    population_interval: int = setting(0, low=0)
     """Environment steps of each agent between selections; 0: a twentieth of total_timesteps."""
-    population_share: float = 0.25
+    population_share: float = setting(0.25, low=0, high=0.5)
     """Share of the population that each selection replaces by copies of as many of the best."""
-    population_factor: float = 1.25
+    population_factor: float = setting(1.25, low=1)
     """Factor that numbers of a copied agent are multiplied by, divided by, or neither."""
     select_by: Literal["last", "best", "mean"] = "last"
     """An agent's score: the return of its last evaluation, its best, or their mean, which is the
     area under its curve."""
-    memory_gb: float = 0.0
+    memory_gb: float = setting(0.0, low=0)
     """Memory to fill with agents; 0: four fifths of what is free. More agents than fit are
     trained one batch after another."""
     launcher: Literal["local", "ray", "slurm"] = "local"
@@ -139,9 +139,9 @@ class Export:
     """The file to write: .onnx, or .npz for the player in numpy."""
     checkpoint: str = "best"
     """best, last, or the environment steps of a save."""
-    member: int = -1
+    member: int = setting(-1, low=-1)
     """Of a run of several seeds, the one to take: 0 is the first."""
-    batch: int = 1
+    batch: int = setting(1, low=1)
     """Observations that the file takes at once."""
     force: bool = False
     """Replace a file that is there already."""

@@ -88,9 +88,14 @@ def is_met(needs: str, values: Mapping[str, Any]) -> bool:
     return False
 
 
-def check_ranges(config: "Config") -> None:
-    """Checks for numbers that are too small, too large, or not finite."""
-    for name, setting, value in settings(config):
+def check_ranges(config: Any, prefix: str = "") -> None:
+    """Check for numbers that are too small, too large, or not finite.
+
+    Args:
+        config: a dataclass of fields made by `schema.setting`, and of sections.
+        prefix: of the names of its fields, for messages.
+    """
+    for name, setting, value in settings(config, prefix):
         low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
         if isinstance(value, tuple):
             if low is not None is not high and not all(low <= entry <= high for entry in value):
@@ -109,12 +114,12 @@ def check_ranges(config: "Config") -> None:
             raise ValueError(f"{name} = {value} is too large; it must be at most {high}")
         if low is not None and value < low:
             raise ValueError(f"{name} = {value} is too small; it must be at least {low}")
-    if config.seed + config.num_seeds > 2**31:
-        raise ValueError(f"seed = {config.seed} is too large; it must be below {2**31}")
 
 
 def check_singles(config: "Config") -> None:
     """Checks for invalid values, and pairs of them."""
+    if config.seed + config.num_seeds > 2**31:
+        raise ValueError(f"seed = {config.seed} is too large; it must be below {2**31}")
     if config.env.privileged_obs and not config.env.obs_indices:
         raise ValueError("env.privileged_obs goes with env.obs_indices, which is empty")
     if config.logging.log_file and not config.logging.log_file.endswith(".log"):

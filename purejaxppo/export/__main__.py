@@ -33,8 +33,6 @@ def run(command: Export) -> int:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
     if not command.to:
         raise ValueError("--to needs the file to write, such as policy.onnx or policy.npz")
-    if command.batch < 1:
-        raise ValueError(f"--batch {command.batch} must be at least 1")
     check_target(command.to, force=command.force)
     check_settings()
     use_compilation_cache()

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import yaml
 
+from purejaxppo.config.checks import check_ranges
 from purejaxppo.config.files import (
     Loader,
     apply_overrides,
@@ -82,7 +83,7 @@ def parse(flags: type[F], words: Sequence[str]) -> F:
     hints = flat_hints(flags)
     found = read(words, hints)
     check_known(found.unknown, hints, {}, dashes="--")
-    return build(flags, apply_overrides({}, found.known, hints), "--")
+    return build_flags(flags, found)
 
 
 def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
@@ -97,8 +98,8 @@ def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
     """
     own = flat_hints(flags)
     found = read(words, HINTS | own)
-    command = build(flags, apply_overrides({}, _only(found.known, own), own), "--")
-    name: str = command.config
+    command = build_flags(flags, found)
+    name = found.known.get("config", "")
     config = load_config(name) if name else Config()
     overrides = _only(found.known, HINTS)
     check_known(found.unknown, HINTS | own, flatten(config) | overrides, dashes="--")
@@ -112,9 +113,19 @@ def own_flags(flags: type[F], words: Sequence[str]) -> F:
     Raises:
         ValueError: a value does not fit.
     """
+    return build_flags(flags, read(words, HINTS | flat_hints(flags)))
+
+
+def build_flags(flags: type[F], found: Words) -> F:
+    """A command's own flags from the values of a command line.
+
+    Raises:
+        ValueError: a value does not fit.
+    """
     own = flat_hints(flags)
-    known = read(words, HINTS | own).known
-    return build(flags, apply_overrides({}, _only(known, own), own), "--")
+    command: F = build(flags, apply_overrides({}, _only(found.known, own), own), "--")
+    check_ranges(command, "--")
+    return command
 
 
 def _only(values: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:

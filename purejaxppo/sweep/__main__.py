@@ -14,7 +14,6 @@ if __name__ == "__main__":  # before JAX is imported
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -262,14 +261,8 @@ def population_rules(command: Sweep, config: Config) -> Rules:
         raise ValueError(
             "--search population gives each agent a seed of its own: leave num_seeds at 1"
         )
-    for flag, value, low, high in (
-        ("num_trials", command.num_trials, 2, math.inf),
-        ("population_share", command.population_share, 0.0, 0.5),
-        ("population_factor", command.population_factor, 1.0, math.inf),
-        ("population_interval", command.population_interval, 0, math.inf),
-    ):
-        if not low <= value <= high:
-            raise ValueError(f"--{flag} {value} is not between {low} and {high}")
+    if command.num_trials < 2:
+        raise ValueError(f"--num_trials = {command.num_trials}: a population has at least 2 agents")
     steps = command.population_interval or config.total_timesteps / 20
     interval = max(1, round(steps / config.steps_per_update))
     return rules_of(

@@ -70,12 +70,10 @@ class Optuna:
         """Starts a study.
 
         Raises:
-            ValueError: Optuna is not installed, or the batch is below 1.
+            ValueError: Optuna is not installed.
         """
         if importlib.util.find_spec("optuna") is None:
             raise ValueError("optuna is not installed: pip install 'purejaxppo[optuna]'")
-        if batch < 1:
-            raise ValueError(f"--optuna_batch {batch} must be at least 1")
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)

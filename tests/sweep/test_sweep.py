@@ -378,7 +378,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--search", "random", "--num_trials", -3, "--search_space", "ranges.yaml"),
-            "--num_trials of at least 1, not -3",
+            "--num_trials = -3 is too small; it must be at least 0",
         ),
         (
             ("--grid", RATES, "--search_space", "ranges.yaml"),
@@ -408,7 +408,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--search", "population", "--num_trials", 1, "--search_space", "ranges.yaml"),
-            "--num_trials 1 is not between 2",
+            "--num_trials = 1: a population has at least 2 agents",
         ),
         (
             (
@@ -421,7 +421,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--population_share",
                 0.7,
             ),
-            "--population_share 0.7 is not between 0.0 and 0.5",
+            "--population_share = 0.7 is not between 0 and 0.5",
         ),
         (
             ("--search", "population", "--num_trials", 4, "--search_space", "sizes.yaml"),
@@ -438,7 +438,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--optuna_batch",
                 0,
             ),
-            "--optuna_batch 0 must be at least 1",
+            "--optuna_batch = 0 is too small; it must be at least 1",
         ),
     ],
 )
