@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from purejaxppo.config.hints import did_you_mean
+from purejaxppo.runs import cli
 from purejaxppo.runs.command_line import command_line
-from purejaxppo.runs.console import fail
 
 
 class Kind(NamedTuple):
@@ -47,10 +47,7 @@ Write a short working example of one's own to start from, and print how to train
 
 def main(args: Sequence[str]) -> int:
     """Runs the command; returns its exit code."""
-    try:
-        return run(args)
-    except (ValueError, OSError) as error:
-        return fail(error)
+    return cli.run(run, args)
 
 
 def run(words: Sequence[str]) -> int:

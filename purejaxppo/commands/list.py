@@ -182,17 +182,16 @@ def words(space: Space) -> str:
 def configs_by_task() -> dict[str, list[str]]:
     """The configs that come with the library, by the name of their environment."""
     found: dict[str, list[str]] = {}
-    for folder in files.config_dirs():
-        for path in sorted(folder.glob("*.yaml")):
-            name = files.read_yaml(path).get("env", {}).get("name", "")
-            if path.name not in found.setdefault(name, []):
-                found[name].append(path.name)
+    for path in files.library_configs().values():
+        name = files.read_yaml(path).get("env", {}).get("name", "")
+        found.setdefault(name, []).append(path.name)
     return found
 
 
 def list_configs(pattern: str = "*") -> int:
     """Prints one config per line, with its first comment."""
-    lines = {f"{name}.yaml": comment for name, comment in files.list_configs().items()}
+    texts = {path.name: path.read_text("utf-8") for path in files.library_configs().values()}
+    lines = {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
     lines |= derived.ABOUT
     fitting = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
     if not fitting:

@@ -58,20 +58,12 @@ class Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 
 
-def config_dirs() -> list[Path]:
-    """Folders of configs with bare names: in the package (wheel) or beside it (checkout)."""
+def library_configs() -> dict[str, Path]:
+    """The configs that come with the library by bare name."""
     package = Path(__file__).resolve().parent.parent
-    return [path for path in (package / "configs", package.parent / "configs") if path.is_dir()]
-
-
-def list_configs() -> dict[str, str]:
-    """Bare names of the configs that come with the library, and each one's first comment."""
-    found: dict[str, str] = {}
-    for folder in config_dirs():
-        for path in sorted(folder.glob("*.yaml")):
-            first = path.read_text(encoding="utf-8").splitlines()[:1]
-            found.setdefault(path.stem, first[0].lstrip("# ") if first else "")
-    return found
+    wheel, checkout = package / "configs", package.parent / "configs"
+    folder = wheel if wheel.is_dir() else checkout
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_config(name: str) -> Path:
@@ -83,12 +75,10 @@ def find_config(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_file():
         return path
-    if path.parent == Path():
-        for folder in config_dirs():
-            for candidate in (folder / name, folder / f"{name}.yaml"):
-                if candidate.is_file():
-                    return candidate
-    close = nearest(path.stem, list_configs(), 0.5)
+    known = library_configs()
+    if name.removesuffix(".yaml") in known:
+        return known[name.removesuffix(".yaml")]
+    close = nearest(path.stem, known, 0.5)
     if name == "playground":
         raise ValueError("--config playground: name a task of it, as in playground/CheetahRun")
     hint = (
@@ -128,11 +118,6 @@ def load_config(
             raise ValueError(f"{path}: {error}") from error
         data = references.with_copies(data, copies.of_run(path.parent))
     return from_dict(apply_overrides(data, overrides or {}), where=path.name)
-
-
-def replaced(config: Config, changes: Mapping[str, Any]) -> Config:
-    """Copies a config with other values, by dotted name; see `Config.replace`."""
-    return from_dict(apply_overrides(dataclasses.asdict(config), changes))
 
 
 def check_gpu(config: Config) -> None:
@@ -314,7 +299,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if hint is int and (number := whole(value)) is not None:
         return number
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {_NAMES[hint]}")
+        raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {KINDS[hint]}")
     return value
 
 
@@ -323,29 +308,21 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
     for key, item in value.items():
-        if not isinstance(item, bool | int | float | str):
+        if not isinstance(item, tuple(KINDS)):
             raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
-    if hint in _NAMES:
+    if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}
 
 
-SCALARS = (bool, int, float, str)
-_NAMES = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+"""Scalar types in words; bool is the first, because it is an int, too."""
 
 
 def _article(value: Any) -> str:
-    for kind, name in (
-        (bool, "true or false"),
-        (int, "a whole number"),
-        (float, "a number"),
-        (str, "a word"),
-        (list, "a list"),
-        (Mapping, "a mapping"),
-    ):
-        if isinstance(value, kind):
-            return name
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "nothing"}
+    kinds = (name for kind, name in names.items() if isinstance(value, kind))
+    return next(kinds, f"a {type(value).__name__}")
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -367,7 +344,7 @@ def dump(data: Any) -> str:
         if isinstance(value, tuple | list):
             return [plain(item) for item in value]
         # YAML cannot write derived classes such as NumPy's float64: convert them to the base.
-        return next((kind(value) for kind in SCALARS if isinstance(value, kind)), value)
+        return next((kind(value) for kind in KINDS if isinstance(value, kind)), value)
 
     return yaml.dump(plain(data), Dumper=Dumper, sort_keys=False)
 

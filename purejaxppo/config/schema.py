@@ -5,7 +5,7 @@ kinds are structure: they are fixed for the life of a run. Floats marked `tunabl
 change when a run resumes, and can be vmapped over.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from purejaxppo.config import checks, references
@@ -515,9 +515,9 @@ class Config(Section):
         Raises:
             ValueError: an unknown name, or a value that does not fit; names what would do.
         """
-        from purejaxppo.config.files import replaced
+        from purejaxppo.config.files import apply_overrides, from_dict
 
-        return replaced(self, changes)
+        return from_dict(apply_overrides(asdict(self), changes))
 
     @property
     def steps_per_update(self) -> int:

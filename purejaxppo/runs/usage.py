@@ -1,7 +1,6 @@
 """The help of commands with flags, without JAX: an overview, one section of fields, or all."""
 
 import ast
-import dataclasses
 import inspect
 import re
 import shutil
@@ -83,12 +82,8 @@ def topic_of(words: Sequence[str]) -> str | None:
 
 def sections() -> dict[str, type]:
     """The sections of a config by name."""
-    hints = typing.get_type_hints(Config)
-    return {
-        name: hint
-        for name, hint in hints.items()
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint)
-    }
+    names = dict.fromkeys(name.partition(".")[0] for name in HINTS if "." in name)
+    return {name: type(getattr(Config(), name)) for name in names}
 
 
 def overview(name: str, flags: type) -> Iterator[str]:

@@ -9,7 +9,7 @@ from support.runs import refusal
 
 from purejaxppo import make_train
 from purejaxppo.config.checks import settings, without_effect
-from purejaxppo.config.files import for_platform, list_configs, load_config
+from purejaxppo.config.files import for_platform, library_configs, load_config
 from purejaxppo.config.schema import HINTS, Config
 
 pytestmark = pytest.mark.toy
@@ -195,7 +195,7 @@ def test_every_need_names_settings_and_their_values():
 
 
 def test_shipped_configs_have_no_setting_without_effect():
-    for name in list_configs():
+    for name in library_configs():
         for platform in ("cpu", "gpu"):
             assert without_effect([for_platform(load_config(name), platform)]) == [], name
 

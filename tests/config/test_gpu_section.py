@@ -3,11 +3,11 @@
 import pytest
 
 from purejaxppo.commands import train
-from purejaxppo.config.files import for_platform, list_configs, load_config, to_yaml
+from purejaxppo.config.files import for_platform, library_configs, load_config, to_yaml
 from purejaxppo.runs.programs import MIN_ROWS_ACCELERATED, resolve_shards
 
 pytestmark = pytest.mark.toy
-SIZED = sorted(name for name in list_configs() if load_config(name).gpu)
+SIZED = sorted(name for name in library_configs() if load_config(name).gpu)
 
 
 def test_a_gpu_takes_its_settings_and_nothing_else_does():
