@@ -32,8 +32,11 @@ class Maker(Protocol):
     """Makes one environment; can be pickled without the module `__main__`."""
 
     def __call__(self, render_mode: str | None = None) -> Gymnasium:
-        """A new `gymnasium.Env`."""
-        ...
+        """Makes a new `gymnasium.Env`.
+
+        Raises:
+            ValueError: an unknown name, a missing package, or an option that does not exist.
+        """
 
 
 @dataclass(frozen=True)
@@ -107,15 +110,6 @@ def make_spec(
     pairs = tuple(sorted((options or {}).items()))
     paths = tuple(map(absolute, wrappers))
     return Spec(absolute(name), paths, pairs, max_episode_steps, pixels, frame_stack, mask)
-
-
-def make_one(maker: Maker, render_mode: str | None = None) -> Gymnasium:
-    """Makes one environment in this process.
-
-    Raises:
-        ValueError: an unknown name, a missing package, or an option that does not exist.
-    """
-    return maker(render_mode)
 
 
 def time_limit(env: Gymnasium) -> int:

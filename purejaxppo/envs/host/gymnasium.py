@@ -19,11 +19,12 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.envs.host.factory import Maker, Options, make_one, make_spec
+from purejaxppo.envs.host.factory import Maker, Options, make_spec
 from purejaxppo.envs.host.pool_step import PoolStep
-from purejaxppo.envs.host.slots import EnvGroup, arrays_of, buffers, size_of, tree_of
-from purejaxppo.envs.host.workers import EnvInfo, WorkerError, WorkerPool
+from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool
 from purejaxppo.envs.options import alike
+from purejaxppo.spaces import arrays_of, tree_of
 
 POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
 """Options of worker pools."""
@@ -231,9 +232,9 @@ class Solo:
 
         without_display()
         try:
-            self.env = make_one(maker, "rgb_array")
+            self.env = maker("rgb_array")
         except LoadError:  # an environment that cannot draw itself takes no render_mode
-            self.env = make_one(maker)
+            self.env = maker()
         self.frame_rate = float(self.env.metadata.get("render_fps") or 30.0)
         self.group = EnvGroup([self.env], 0)
         spaces = self.group.observation, self.group.action

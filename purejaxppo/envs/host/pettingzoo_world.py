@@ -27,7 +27,7 @@ from purejaxppo.envs.host.gym_spaces import (
 )
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.returned import flag, number, pair
-from purejaxppo.envs.host.slots import own_errors
+from purejaxppo.envs.host.worker import own_errors
 from purejaxppo.envs.native import Native, Parts, form_of
 from purejaxppo.envs.teams import (
     ALIVE,

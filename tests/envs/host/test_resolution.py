@@ -8,8 +8,9 @@ from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.host.factory import make_spec
 from purejaxppo.envs.host.resolution import FIRST, Range, lost_digits
-from purejaxppo.envs.host.workers import WorkerPool, make_spec
+from purejaxppo.envs.host.workers import WorkerPool
 
 SECONDS = np.int64(1_700_000_000)
 

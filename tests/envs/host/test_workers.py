@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS
 
-from purejaxppo.envs.host.factory import time_limit
-from purejaxppo.envs.host.handles import copy as copy_output
-from purejaxppo.envs.host.workers import WorkerError, WorkerPool, make_one, make_spec
+from purejaxppo.envs.host.factory import make_spec, time_limit
+from purejaxppo.envs.host.workers import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers import copy as copy_output
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -156,11 +156,11 @@ def test_none_means_no_time_limit():
 def limited(limit, where):
     """An environment with a time limit in an attribute, or in Gymnasium's registry."""
     if where == "attribute":
-        return make_one(make_spec(f"{EXAMPLE_ENVS}:Limited", (), {"limit": limit}))
+        return make_spec(f"{EXAMPLE_ENVS}:Limited", (), {"limit": limit})()
     entry = runpy.run_path(str(EXAMPLE_ENVS))["Limited"]
     gymnasium.register("Limited-v0", entry, max_episode_steps=limit, kwargs={"limit": None})
     try:
-        return make_one(make_spec("Limited-v0"))
+        return make_spec("Limited-v0")()
     finally:
         del gymnasium.registry["Limited-v0"]
 
@@ -214,7 +214,7 @@ def test_stacked_observations_are_those_of_different_steps_even_if_written_into_
 
 
 def test_a_wrapped_environment_keeps_its_class_and_attributes_and_can_be_copied():
-    env = make_one(example("OneBuffer", limit=0, wrappers=(f"{EXAMPLE_ENVS}:Stack",)))
+    env = example("OneBuffer", limit=0, wrappers=(f"{EXAMPLE_ENVS}:Stack",))()
     inner = env.env
     assert (type(inner).__name__, inner.length) == ("OneBuffer", 20)
     env.reset(seed=0)
@@ -265,7 +265,7 @@ def test_wrappers_are_applied_in_order():
     doubled = f"{EXAMPLE_ENVS}:Doubled"
     wrappers = (doubled, "DtypeObservation:none", "FlattenObservation")
     with pytest.raises(ValueError, match=r"env.wrappers: DtypeObservation:none: no package"):
-        make_one(example("Compound", wrappers=wrappers))
+        example("Compound", wrappers=wrappers)()
     with WorkerPool(
         example("Compound", wrappers=("FlattenObservation", doubled)), 1, kind="thread"
     ) as pool:
@@ -284,14 +284,14 @@ def test_wrappers_are_applied_in_order():
 )
 def test_normalising_wrappers_of_gymnasium_are_refused(wrapper, words):
     with pytest.raises(ValueError) as error:
-        make_one(example("Counter", wrappers=(wrapper, "FlattenObservation")))
+        example("Counter", wrappers=(wrapper, "FlattenObservation"))()
     assert str(error.value).startswith("env.options.wrappers: the wrapper ")
     assert words in str(error.value)
 
 
 def test_normalising_wrappers_are_found_below_others():
     with pytest.raises(ValueError) as error:
-        make_one(example("NormalizedCounter"))
+        example("NormalizedCounter")()
     assert str(error.value) == (
         f"env.name = gymnasium/{EXAMPLE_ENVS}:NormalizedCounter: the wrapper NormalizeObservation "
         f"would also normalise in evaluations, by statistics that are not saved. Remove it and use "
@@ -468,7 +468,7 @@ UNKNOWN = [
 @pytest.mark.parametrize(("maker", "message"), UNKNOWN)
 def test_a_wrong_name_gets_one_sentence(maker, message):
     with pytest.raises(ValueError, match=r"^(env|gymnasium)") as caught:
-        make_one(maker)
+        maker()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -484,7 +484,7 @@ def test_a_missing_package_is_named(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ValueError, match=r"gymnasium/Hopper-v5 needs another package: .*mujoco"):
-        make_one(make_spec("Hopper-v5"))
+        make_spec("Hopper-v5")()
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_an_unsupported_space_is_named(which, message):
 
 
 def test_one_environment_can_be_made_to_draw():
-    assert make_one(make_spec("CartPole-v1"), "rgb_array").render_mode == "rgb_array"
+    assert make_spec("CartPole-v1")("rgb_array").render_mode == "rgb_array"
 
 
 @pytest.mark.parametrize(
@@ -516,7 +516,7 @@ def test_one_environment_can_be_made_to_draw():
     ],
 )
 def test_a_limit_that_is_said_is_kept(name, limit, wrappers, steps):
-    env = make_one(example(name, limit=limit, wrappers=wrappers))
+    env = example(name, limit=limit, wrappers=wrappers)()
     assert time_limit(env) == steps
     env.reset(seed=0)
     truncated = [env.step(0)[3] for _ in range(steps)]
@@ -613,7 +613,8 @@ def test_a_pool_made_in_a_thread_outlives_the_thread():
 PARENT = """
 import sys, threading
 import numpy as np
-from purejaxppo.envs.host.workers import WorkerPool, make_spec
+from purejaxppo.envs.host.factory import make_spec
+from purejaxppo.envs.host.workers import WorkerPool
 
 def run():
     pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang!r}}}, 9), 2, num_workers=2)
@@ -727,7 +728,8 @@ ENDING = """
 import os, signal, sys, threading
 from pathlib import Path
 from purejaxppo import commands, interrupts
-from purejaxppo.envs.host.workers import WorkerPool, make_spec
+from purejaxppo.envs.host.factory import make_spec
+from purejaxppo.envs.host.workers import WorkerPool
 
 commands.begin_process()
 interrupts.listen()
