@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purejaxppo import double_buffer, learner, rollout
+from purejaxppo import learner, rollout
 from purejaxppo.agents import (
     advantages,
     critics,
@@ -88,7 +88,7 @@ def make_parts(
         symmetry=symmetry.make(config, env.spec, policy.distribution),
         terms=policy.terms,
         start=start_rollout(config, env, policy.network.initial_carry),
-        collect=double_buffer.collect if config.env.double_buffer else rollout.collect,
+        collect=rollout.collect,
         advantages=make_advantages(settings, env.spec, policy.distribution),
         before_epoch=ppo.recompute_advantages if settings.recompute_advantages else None,
         objective=objectives.make(settings),
@@ -149,8 +149,8 @@ def make_env(config: Config) -> Env:
             f"episodes go on from one rollout to the next"
         )
     num_envs = env.num_envs // config.num_shards
-    make: Callable[..., Env] = registry.make_halves if env.double_buffer else registry.make
-    return make(env, num_envs, seed=config.seed, first=processes.index() * num_envs)
+    first = processes.index() * num_envs
+    return registry.make(env, num_envs, seed=config.seed, first=first)
 
 
 def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:

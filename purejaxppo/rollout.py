@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +28,8 @@ from purejaxppo.types import (
 
 FULL_OBS = FullObs()
 
-Collect = Callable[[Any, Act, RolloutState, Key, int, ObsStorage], Rollout]
-"""A way to collect from environments of its own kind; arguments and result as of `collect`."""
+Collect = Callable[[Env, Act, RolloutState, Key, int, ObsStorage], Rollout]
+"""A function with the arguments and the result of `collect`."""
 
 
 def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from support.sparse import GARBAGE, script_env, write
 
-from purejaxppo import double_buffer, evaluation, learner, restore, rollout
+from purejaxppo import evaluation, learner, restore, rollout
 from purejaxppo.agents import advantages, decisions, normalize, obs_storage
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, HostStep
-from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs import session
 from purejaxppo.runs.rows import eval_row, read_csv
@@ -46,12 +45,12 @@ def act(key, carry, obs, start):
     return PolicyStep(carry, action, obs[:, 1], jnp.zeros(len(obs), jnp.int32))
 
 
-def rollouts(env, collect=rollout.collect, count=ROLLOUTS):
+def rollouts(env):
     """One rollout after another of a policy without a network, as numpy arrays."""
     state = jax.jit(partial(rollout.init_rollout, env, lambda batch: ()))(jax.random.key(0))
-    step = jax.jit(lambda state: collect(env, act, state, jax.random.key(0), T))
+    step = jax.jit(lambda state: rollout.collect(env, act, state, jax.random.key(0), T))
     found = []
-    for _ in range(count):
+    for _ in range(ROLLOUTS):
         found.append(jax.device_get(step(state)))
         state = found[-1].end
     return found
@@ -234,15 +233,6 @@ def test_rewards_are_scaled_by_the_returns_of_decisions(script):
     assert stats.count == len(seen)
     np.testing.assert_allclose(stats.mean, np.mean(seen), atol=1e-5)
     np.testing.assert_allclose(normalize.variance(stats), np.var(seen), rtol=1e-4)
-
-
-def test_two_halves_in_turns_collect_the_same(script):
-    whole = rollouts(script_env(script), count=3)
-    both = HalvedEnv(*(script_env(half_of(script, i)) for i in range(2)))
-    halves = rollouts(both, double_buffer.collect, count=3)
-    for a, b in zip(whole, halves, strict=True):
-        jax.tree.map(np.testing.assert_array_equal, a.transitions, b.transitions)
-        jax.tree.map(np.testing.assert_array_equal, a.end.open, b.end.open)
 
 
 def test_evaluations_pay_all_rewards_of_each_slots_first_episode(script):

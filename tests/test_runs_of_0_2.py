@@ -40,7 +40,10 @@ CASES = [
     pytest.param(*case, marks=[pytest.mark.full] * (case in REPEATED))
     for case in itertools.product(RUNS, OBSERVED)
 ]
-ANSWERED: dict[str, str] = {"keep_cores_awake": "keep_cores_awake"}
+ANSWERED: dict[str, str] = {
+    "env.double_buffer": "It was removed. Use asynchronous = true.",
+    "keep_cores_awake": "keep_cores_awake",
+}
 """Fields and flags of 0.2 that were removed or take other values -> a part of the sentence.
 
 Runs with such a field must still be evaluated, loaded and exported, and resumed once it is deleted

@@ -225,12 +225,6 @@ def check_products(config: "Config") -> None:
         )
     local_envs = config.env.num_envs // shards
     check_stretches(config, local_envs)
-    if config.env.double_buffer and local_envs % 2:
-        raise ValueError(
-            f"env.double_buffer divides the environments into two halves, and env.num_envs = "
-            f"{config.env.num_envs} does not split into 2 x num_shards = {2 * shards}; try "
-            f"env.num_envs = {nearest_multiple(config.env.num_envs, 2 * shards)}"
-        )
     if config.ppo.shuffle == "trajectories":
         if local_envs % config.ppo.num_minibatches:
             raise ValueError(

@@ -4,6 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
+"""Dotted names of removed settings -> sentences that answer them."""
+
 
 def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the nested config of a saved run, and replace settings of earlier versions.
@@ -27,6 +30,8 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
         ppo.setdefault("max_learning_rate", ppo["learning_rate"] * 100)
     if ppo.get("critic") == "hl_gauss":
         ppo.setdefault("value_limit", math.expm1(12))  # the range of the bins in version 0.2
+    # Double buffering did not change any number of a run, which continues without it.
+    (new.get("env") or {}).pop("double_buffer", None)
     if new.get("keep_cores_awake") in ("auto", "always", "never"):  # the choices in version 0.2
         new["keep_cores_awake"] = new["keep_cores_awake"] == "always"
     return new

@@ -114,9 +114,6 @@ class EnvConfig(Section):
     time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). These
     episodes are shorter: until they are over, charts/episodic_return is of shorter episodes than
     eval/return_mean. For simulators in JAX."""
-    double_buffer: bool = setting(False, free=True)
-    """Step one half of the environments while the policy acts for the other: for slow simulators
-    on the host. The numbers stay the same."""
     obs_indices: tuple[int, ...] = setting((), low=0, high=2**24)
     """Indices of the numbers of a vector observation that are observed, from 0 on; empty: all. The
     policy has to remember the others. For simulators in JAX."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from purejaxppo.config import foreign
 from purejaxppo.config.hints import nearest
+from purejaxppo.config.renamed import REMOVED
 
 
 def check_known(
@@ -55,7 +56,7 @@ def unknown(
     leaf = key.rpartition(".")[2]
     positive = key.removesuffix(leaf) + leaf.removeprefix("no_")
     for other, given in ((key, value), (positive, False)):
-        ours = foreign.answer(
+        ours = REMOVED.get(other) or foreign.answer(
             other, given, known=known, sizes=sizes or foreign.sizes_of({}), dashes=dashes
         )
         if ours:

@@ -15,7 +15,6 @@ from purejaxppo.envs import curriculum, domain_randomization, own
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.engine import EDITOR
-from purejaxppo.envs.host.split import HalvedEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
 from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions, limit_of
@@ -354,33 +353,6 @@ def make(
     if config.curriculum and not evaluation:
         return CurriculumEnv(values, build)
     return build(values(1.0))
-
-
-def make_halves(config: EnvConfig, num_envs: int, *, seed: int = 0, first: int = 0) -> HalvedEnv:
-    """A batch as two halves, of which one steps while the policy acts for the other.
-
-    Args:
-        config: of the environment, on the host.
-        num_envs: number of environments, even.
-        seed: of simulators that do not take a key.
-        first: as for `make`.
-
-    Raises:
-        ValueError: as `make`, or the simulator does not run on the host.
-    """
-    if not on_host(config):
-        raise ValueError(
-            f"env.double_buffer is for simulators on the host (envpool/, gymnasium/), and "
-            f"{config.name} is none: leave it off"
-        )
-    half = num_envs // 2
-    one, other = (_make_on_host(config, half, seed=seed, first=first + i) for i in (0, half))
-    if isinstance(one, WorldsEnv) or isinstance(other, WorldsEnv):
-        raise ValueError(
-            f"env.double_buffer is not for tasks of several agents, and {config.name} is one: "
-            f"leave it off"
-        )
-    return HalvedEnv(one, other)
 
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config.files import flatten
 from purejaxppo.config.schema import Config
 
 
@@ -26,13 +25,12 @@ def seeds_of(config: Config) -> list[Config]:
 
 
 def check_vmappable(config: Config) -> None:
-    """Raises ValueError for settings that only an agent that trains alone supports."""
-    for name in ("asynchronous", "env.double_buffer"):
-        if flatten(config)[name]:
-            raise ValueError(
-                f"{name} is for an agent that trains alone, and not for many in one program: "
-                f"switch it off, or train seeds in runs of their own"
-            )
+    """Raises ValueError for the setting that only an agent that trains alone supports."""
+    if config.asynchronous:
+        raise ValueError(
+            "asynchronous is for an agent that trains alone, and not for many in one program: "
+            "switch it off, or train seeds in runs of their own"
+        )
 
 
 def keep_better(better, best: Any, new: Any) -> Any:

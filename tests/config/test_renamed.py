@@ -1,11 +1,14 @@
 """Configs of runs of earlier versions."""
 
+import re
+
 import pytest
 
 from purejaxppo.commands.evaluate import main as evaluate
 from purejaxppo.commands.train import main as train
 from purejaxppo.config.files import load_config, to_yaml
 from purejaxppo.config.renamed import upgrade
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.export.__main__ import main as export
 
 pytestmark = pytest.mark.toy
@@ -62,3 +65,15 @@ def test_choice_of_awake_cores_of_0_2_becomes_true_or_false(old, new, tmp_path):
     assert load_config(path, saved=True).keep_cores_awake is new
     with pytest.raises(ValueError, match=f"keep_cores_awake = '{old}' .* must be true or false"):
         load_config(path)
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_double_buffering_of_0_2_is_dropped_from_saved_configs_alone(value, tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"env: {{name: dummy/vector, double_buffer: {value}}}")
+    assert load_config(path, saved=True).env == EnvConfig(name="dummy/vector")
+    sentence = "env.double_buffer: unknown key. It was removed. Use asynchronous = true."
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        load_config(path)
+    assert train(["--env.no_double_buffer"]) == 2
+    assert "It was removed. Use asynchronous = true." in capsys.readouterr().err

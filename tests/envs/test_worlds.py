@@ -442,14 +442,6 @@ def test_a_registered_id_is_made_or_says_what_it_lacks():
             del pettingzoo.parallel_registry[name]
 
 
-def test_double_buffering_of_worlds_is_refused():
-    config = EnvConfig(
-        name=f"pettingzoo/{EXAMPLE_WORLDS}:Hand", num_envs=6, options={"workers": "thread"}
-    )
-    with pytest.raises(ValueError, match=r"env\.double_buffer is not for tasks of several agents"):
-        registry.make_halves(config, 6)
-
-
 def trained(name, **overrides):
     config = load_config(
         "cartpole.yaml",

@@ -67,7 +67,7 @@ def test_a_run_reports_its_lag(finished):
 
 @pytest.mark.full
 @pytest.mark.optimized
-def test_a_run_does_not_depend_on_timing_nor_on_turns(finished, tmp_path, monkeypatch):
+def test_a_run_does_not_depend_on_timing(finished, tmp_path, monkeypatch):
     learn = AsynchronousPrograms.compile_training
 
     def slowed(programs, state):
@@ -77,7 +77,7 @@ def test_a_run_does_not_depend_on_timing_nor_on_turns(finished, tmp_path, monkey
 
     assert train(finished / "small.yaml", tmp_path / "one") == 0
     monkeypatch.setattr(AsynchronousPrograms, "compile_training", slowed)
-    assert train(finished / "small.yaml", tmp_path / "two", "--env.double_buffer") == 0
+    assert train(finished / "small.yaml", tmp_path / "two") == 0
     jax.tree.map(
         np.testing.assert_array_equal, agent_of(tmp_path / "one"), agent_of(tmp_path / "two")
     )

@@ -378,12 +378,8 @@ def test_seeds_that_cannot_be_are_refused(config_file, capsys):
 
 
 @pytest.mark.toy
-@pytest.mark.parametrize("field", ["asynchronous", "env.double_buffer"])
-def test_what_only_one_agent_can_do_is_refused(make_config, field):
+def test_asynchronous_training_of_many_agents_is_refused(make_config):
     config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
-    if field == "asynchronous":
-        config = replace(config, asynchronous=True)
-    else:
-        config = replace(config, env=replace(config.env, double_buffer=True))
-    with pytest.raises(ValueError, match=f"{field} is for an agent that trains alone"):
+    config = replace(config, asynchronous=True)
+    with pytest.raises(ValueError, match="asynchronous is for an agent that trains alone"):
         Programs(config, jax.devices()[:1], seeds_of(config))

@@ -358,12 +358,3 @@ def games_with(argument):
             if argument in text and GAME.name in text:
                 found.append(text)
     return found
-
-
-def test_two_halves_are_the_games_of_one_batch():
-    whole = registry.make(config(), 4, seed=3)
-    halves = registry.make_halves(config(), 4, seed=3)
-    play = [np.asarray(jax.jit(env.reset)(jax.random.key(0))[1]) for env in (whole, halves)]
-    whole.close()
-    halves.close()
-    np.testing.assert_array_equal(*play)
