@@ -132,13 +132,7 @@ class ScriptPool:
         return jnp.int32(1), jax.tree.map(jnp.asarray, self.script.first)
 
     def step(self, token, action):
-        return self.recv(self.send(token, action))
-
-    def send(self, token, action):
         del action
-        return token
-
-    def recv(self, token):
         out = jax.tree.map(lambda x: jnp.asarray(x)[(token - 1) % self.length], self.stacked)
         return token + 1, out
 

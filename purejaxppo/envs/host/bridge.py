@@ -67,14 +67,6 @@ class Pool(Protocol):
         """(token, action [N, ...]) -> (token, HostStep); ignores actions right after an end."""
         ...
 
-    def send(self, token: Token, action: EnvAction) -> Token:
-        """The first half of `step`: (token, action [N, ...]) -> token, while environments step."""
-        ...
-
-    def recv(self, token: Token) -> tuple[Token, HostStep]:
-        """The second half of `step`: token -> (token, HostStep)."""
-        ...
-
     def picture(self) -> np.ndarray | None:
         """A picture of the first environment now, uint8 [H, W, 3]; None if it cannot be drawn."""
         ...
@@ -266,16 +258,6 @@ class HostEnv:
         """
         action = self.to_simulator(action)
         token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
-        return self._outcome(state, token, rows)
-
-    def send(self, state: HostState, action) -> HostState:
-        """The first half of `step`; not to be vmapped."""
-        token = self.pool(self.spec.num_envs).send(state.token, self.to_simulator(action))
-        return state.replace(token=token)
-
-    def recv(self, state: HostState) -> tuple[HostState, EnvStep]:
-        """The second half of `step`; not to be vmapped."""
-        token, rows = self.pool(self.spec.num_envs).recv(state.token)
         return self._outcome(state, token, rows)
 
     def to_simulator(self, action, obs=None):

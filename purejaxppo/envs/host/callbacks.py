@@ -125,14 +125,6 @@ class CallbackPool:
 
         return call(set_values, self.token, token, values)
 
-    def send(self, token, action):
-        """Sends the actions, with one callback that does not wait for the environments."""
-        return call(self._send, self.token, token, action)
-
-    def recv(self, token):
-        """Returns the results, with one callback that waits for the environments."""
-        return call(self._recv, (self.token, self.rows), token)
-
     def _reset(self, seed: Any) -> tuple[np.int32, Any]:
         return np.int32(1), self._ask(self.envs.reset, int(seed) + self.first)
 
@@ -141,13 +133,6 @@ class CallbackPool:
 
     def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, HostStep]:
         return _next(token), _rows(self._ask(self.envs.step, action))
-
-    def _send(self, token: Token, action: EnvAction) -> np.int32:
-        self._ask(self.envs.send, action)
-        return _next(token)
-
-    def _recv(self, token: Token) -> tuple[np.int32, HostStep]:
-        return _next(token), _rows(self._ask(self.envs.recv))
 
     def _ask(self, function: Any, *args: Any) -> Any:
         """Calls `function` and stores its error: JAX passes on no more than the error's text."""
@@ -173,7 +158,7 @@ class CallbackPool:
 
 
 def _next(token: Token) -> np.int32:
-    """The token of the next call, never 0: see `split.after`."""
+    """The token of the next call, a number that counts calls."""
     return np.int32(int(token) % MOST + 1)
 
 

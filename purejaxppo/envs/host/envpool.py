@@ -302,17 +302,9 @@ class EnvPool:
 
     def step(self, token, action):
         """Steps the environments, with two XLA calls."""
-        return self.recv(self.send(token, action))
-
-    def send(self, token, action):
-        """Sends the actions, with one XLA call that does not wait for the environments."""
         with _quietly(), jax.enable_x64(True):
             action = action.astype(self.action_dtype)
-            return self._send(token, action + self.start if self.start else action)
-
-    def recv(self, token):
-        """Returns the results, with one XLA call that waits for the environments."""
-        with _quietly(), jax.enable_x64(True):
+            token = self._send(token, action + self.start if self.start else action)
             token, (obs, reward, terminated, truncated, info) = self._recv(token)
             obs = encode(self.form, obs, jnp)
             reward = reward.astype(np.float32)

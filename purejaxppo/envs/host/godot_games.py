@@ -78,34 +78,15 @@ class Games:
         return tree(self.layout, parse(self.layout, first).obs)
 
     def step(self, action: Any) -> PoolStep:
-        """Steps all games: actions [N, ...] -> PoolStep."""
-        self.send(action)
-        return self.recv()
-
-    def send(self, action: Any) -> None:
-        """The first half of `step`: returns while the games step.
+        """Steps all games: actions [N, ...] -> PoolStep.
 
         A game that is to be reset ignores its agents' actions, and so does the row after one that
         was `cut`: these are zeros.
         """
         self.fleet.check()
-        size, messages = self.size, self.layout.write(action)
-        if not self._calm:
-            for row in np.flatnonzero(self._skipped):
-                messages[row] = self.layout.nothing[row % size]
+        messages = self.layout.write(action)
         with self.fleet.ended_after_error():
-            self._begin_resets()
-            for index, game in enumerate(self._games):
-                if not self._over[index]:
-                    try:
-                        game.act(messages[index * size : (index + 1) * size])
-                    except EngineError as error:
-                        self._fail(index, error)
-
-    def recv(self) -> PoolStep:
-        """The second half of `step`: waits for the answers."""
-        self.fleet.check()
-        with self.fleet.ended_after_error():
+            self._send(messages)
             replies = [self._reply(index) for index in range(len(self._games))]
             if self._calm and not self._broken:
                 quick = uneventful(self.layout, replies, self._none)
@@ -119,6 +100,20 @@ class Games:
         self._broken.clear()
         self._calm = not (any(self._over) or self._skipped.any())
         return out._replace(obs=tree(self.layout, parsed.obs))
+
+    def _send(self, messages: list[Message]) -> None:
+        """Sends all games their rows' actions or a reset, and returns while they step."""
+        size = self.size
+        if not self._calm:
+            for row in np.flatnonzero(self._skipped):
+                messages[row] = self.layout.nothing[row % size]
+        self._begin_resets()
+        for index, game in enumerate(self._games):
+            if not self._over[index]:
+                try:
+                    game.act(messages[index * size : (index + 1) * size])
+                except EngineError as error:
+                    self._fail(index, error)
 
     @property
     def groups(self) -> list[int]:

@@ -429,23 +429,13 @@ class WorkerPool:
         Raises:
             WorkerError: an environment failed; the pool is closed.
         """
-        self.send(action)
-        return self.recv()
-
-    def send(self, action: Any) -> None:
-        """The first half of `step`: returns while the environments step."""
         self._check()
         parts = arrays_of(self.action, action)
         for part, there in zip(parts, self._buffers.action, strict=True):
             if part.shape != there.shape:
                 raise ValueError(f"actions have shape {part.shape} in place of {there.shape}")
             np.copyto(there, part, casting="same_kind")
-        self._post("step")
-
-    def recv(self) -> PoolStep:
-        """The second half of `step`: waits for the results of the actions that were sent."""
-        self._check()
-        values = self._await("step")
+        values = self._exchange("step")
         self.diverged_value = next(filter(None, values), self.diverged_value)
         self._steps += 1
         if self._steps == FIRST and self._warns_as:
@@ -454,9 +444,7 @@ class WorkerPool:
 
     def _warn(self) -> None:
         """Warn about first observations that float32 cannot distinguish."""
-        command = "compare first observations"
-        self._post(command)
-        for sentence in filter(None, self._await(command)):
+        for sentence in filter(None, self._exchange("compare first observations")):
             log.warning("%s: %s", self._warns_as, sentence)
             break  # warnings of other workers are similar
 
@@ -480,22 +468,13 @@ class WorkerPool:
         if not self._stop.alive:
             raise RuntimeError("the pool of environments is closed")
 
-    def _exchange(self, *command: Any) -> None:
-        """Sends all workers a command and waits until they are done."""
+    def _exchange(self, *command: Any) -> list[Any]:
+        """Sends all workers a command and waits until they are done; returns their replies."""
         self._check()
-        self._post(*command)
-        self._await(command[0])
-
-    def _post(self, *command: Any) -> None:
-        """Sends all workers a command."""
         with self._closing():
             for worker in self._workers:
                 worker.send(command)
-
-    def _await(self, doing: str) -> list[Any]:
-        """Waits until all workers are done; returns their replies."""
-        with self._closing():
-            return self._gather(doing, self.timeout)
+            return self._gather(command[0], self.timeout)
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:

@@ -60,7 +60,6 @@ class Players:
             World(layout, Rows(layout, [part[a:b] for part in self._parts]), self._flags.part(a, b))
             for a, b in bounds
         ]
-        self._waits = [False] * count
 
         def start(number: int, seed: int) -> Player:
             return Player(spec, seed, number)
@@ -89,32 +88,24 @@ class Players:
         return self._obs(), self._absent()
 
     def step(self, action: Any) -> PoolStep:
-        """Actions [N, ...] -> PoolStep."""
-        self.send(action)
-        return self.recv()
-
-    def send(self, action: Any) -> None:
-        """The first half of `step`: returns while the players step."""
-        self.fleet.check()
-        arrays = list(arrays_of(self.layout.action, action))
-        size = self.layout.size
-        for i, world in enumerate(self._worlds):
-            mine = tree_of(self.layout.action, [x[size * i : size * (i + 1)] for x in arrays])
-            reply = world.act(mine)
-            self._waits[i] = reply is None
-            if reply is not None:
-                self.players[i].send(reply)
-
-    def recv(self) -> PoolStep:
-        """The second half of `step`.
+        """Actions [N, ...] -> PoolStep.
 
         Raises:
             EngineError: a player failed, and there are no `restarts` left.
         """
         self.fleet.check()
+        arrays = list(arrays_of(self.layout.action, action))
+        size = self.layout.size
+        waits = []
+        for i, world in enumerate(self._worlds):
+            mine = tree_of(self.layout.action, [x[size * i : size * (i + 1)] for x in arrays])
+            reply = world.act(mine)
+            waits.append(reply is None)
+            if reply is not None:
+                self.players[i].send(reply)
         with self.fleet.ended_after_error():
             for i, world in enumerate(self._worlds):
-                if self._waits[i]:
+                if waits[i]:
                     world.deliver()
                     continue
                 try:
