@@ -102,8 +102,7 @@ def own_fields(flags: type, *, brief: bool = False) -> Iterator[str]:
     docs, command = field_docs(flags), flags()
     for name, hint in flat_hints(flags).items():
         about = first_sentence(docs[name]) if brief else docs[name]
-        yield f"  --{name} {kind(hint, name)}  (default {show(getattr(command, name))})"
-        yield from wrapped(about, " " * 6)
+        yield from entry(name, hint, f"default {show(getattr(command, name))}", about)
 
 
 def section(topic: str, config: Config, source: str) -> Iterator[str]:
@@ -119,14 +118,18 @@ def section(topic: str, config: Config, source: str) -> Iterator[str]:
     yield from ["", f"{topic}: {inspect.getdoc(cls)}"]
     for key, about, _ in settings(config):
         part, _, name = key.rpartition(".")
-        if part != ("" if cls is Config else topic):
+        if (part or RUN) != topic:
             continue
         shown = f"default {show(defaults[key])}"
         if values[key] != defaults[key]:
             shown += f"; {source} has {show(values[key])}"
         needs = f" Needs {about['needs']}." if about.get("needs") else ""
-        yield from ["", f"--{key} {kind(HINTS[key], key)}  ({shown})"]
-        yield from wrapped(docs[name] + needs, " " * 4)
+        yield from entry(key, HINTS[key], shown, docs[name] + needs)
+
+
+def entry(name: str, hint: Any, default: str, about: str) -> list[str]:
+    """Lines on a flag."""
+    return [f"  --{name} {kind(hint, name)}  ({default})", *wrapped(about, " " * 6)]
 
 
 def kind(hint: Any, key: str) -> str:

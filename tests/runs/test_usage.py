@@ -41,13 +41,13 @@ def test_every_flag_of_a_command_has_its_default_and_a_description(name, capsys)
 @pytest.mark.parametrize("words", [["--help", "ppo"], ["--help=ppo"], ["-h", "ppo.gamma"]])
 def test_help_of_a_section_has_every_field_of_it_and_no_other(words, capsys):
     lines = help_of(["train", *words], capsys).splitlines()
-    found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("--")]
+    found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert found == [key for key in HINTS if key.startswith("ppo.")]
 
 
 def test_help_of_the_run_has_the_fields_that_are_in_no_section(capsys):
     lines = help_of(["train", "--help", "run"], capsys).splitlines()
-    found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("--")]
+    found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert found == [key for key in HINTS if "." not in key]
 
 
