@@ -44,23 +44,36 @@ def test_a_wrong_flag_gets_one_sentence(flags, expected, tmp_path, capsys, monke
     assert all(part in said for part in expected), said
 
 
-def test_all_unknown_flags_are_answered_at_once(capsys):
-    words = ["--lr", "1e-3", "--seed", "1", "--ppo.gama=0.9", "--num-epochs", "4"]
+PORTED = {  # Stable-Baselines3's, at 256 x 128 rows
+    "n_envs": (256, "env.num_envs", 256),
+    "n_steps": (128, "ppo.rollout_length", 128),
+    "batch_size": (64, "ppo.num_minibatches", 512),
+    "vf_coef": (0.25, "ppo.vf_coef", 0.5),
+}
+
+
+def test_all_unknown_flags_are_answered_at_once_with_ours_and_its_value(capsys):
+    words = [f"--{name}={theirs}" for name, (theirs, _, _) in PORTED.items()]
+    words = [*words, "--seed", "1", "--ppo.gama=0.9", "--num-epochs", "4"]
     assert train_command.main(["--config", "cartpole", *words]) == 2
     out, err = capsys.readouterr()
-    first, *others = err.splitlines()
-    assert out == "" and first == "error: 3 unknown names"
-    names = ("--lr", "--ppo.gama", "--num-epochs")
-    assert all(line.startswith(f"  {name}") for line, name in zip(others, names, strict=True))
-    assert "--ppo.learning_rate" in others[0]
-    assert others[1].endswith("did you mean --ppo.gamma?")
-    assert others[2].endswith("did you mean --ppo.num_epochs?")
+    first, *lines = err.splitlines()
+    assert out == "" and first == "error: 6 unknown names"
+    for line, (name, (_, ours, value)) in zip(lines[:-2], PORTED.items(), strict=True):
+        assert line.startswith(f"  --{name}: ") and f"--{ours} {value}" in line
+    assert lines[-2].startswith("  --ppo.gama: ") and "did you mean --ppo.gamma?" in lines[-2]
+    assert lines[-1].startswith("  --num-epochs: ") and "--ppo.num_epochs?" in lines[-1]
 
 
-def test_all_unknown_keys_of_a_file_are_answered_at_once(tmp_path):
-    (tmp_path / "mine.yaml").write_text("lr: 1e-3\nppo: {gama: 0.9, gamma: 0.8}\n")
-    with pytest.raises(ValueError, match=r"^mine.yaml: 2 unknown names\n  lr: .*\n  ppo.gama: "):
+def test_all_unknown_keys_of_a_file_are_answered_at_once_with_ours_and_its_value(tmp_path):
+    text = "".join(f"{name}: {theirs}\n" for name, (theirs, _, _) in PORTED.items())
+    (tmp_path / "mine.yaml").write_text(text + "ppo: {gama: 0.9, gamma: 0.8}\n")
+    with pytest.raises(ValueError, match=r"^mine.yaml: 5 unknown names\n") as error:
         load_config(tmp_path / "mine.yaml")
+    _, *lines = str(error.value).splitlines()
+    for line, (name, (_, ours, value)) in zip(lines[:-1], PORTED.items(), strict=True):
+        assert line.startswith(f"  {name}: ") and f"{ours} = {value}" in line
+    assert lines[-1] == "  ppo.gama: unknown key; did you mean ppo.gamma?"
 
 
 SAME = [
