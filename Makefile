@@ -18,7 +18,7 @@ TESTED = brax,envpool,export,gymnasium,gymnax,optuna,pettingzoo,playground,ray,r
 LOCKED = $(TESTED),docs
 RUN = $(VENV)/bin/python
 PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-ALL = not slow and not reference and not gpu
+ALL = not slow and not gpu
 GOOD = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHONS = $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 

@@ -3,7 +3,6 @@
 Everything that processes inherit is set here, before JAX is imported.
 """
 
-import contextlib
 import gc
 import os
 from pathlib import Path
@@ -22,7 +21,7 @@ os.environ |= {
     "PUREJAXPPO_KEEP_PROGRAMS": "0",  # tests replace functions, and ask what is traced
     # Two processes may write one entry at once; what cannot be read is compiled again.
     "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
-    # See the marker `optimized`; XLA's newer emitters take three times as long to compile, and
+    # See the fixture `optimized`; XLA's newer emitters take three times as long to compile, and
     # programs cut into parts for many cores a sixth longer.
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     "XLA_FLAGS": "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters "
@@ -35,7 +34,7 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 2)  # before JAX's first use of a back end
 
 from support.memory import LARGEST, drop_large_programs
-from support.optimizations import optimized
+from support.optimizations import optimization
 
 from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
 
@@ -105,12 +104,17 @@ def no_more_memory_than_a_file_needs():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def optimizations(request):
-    """Compiles quickly, and thoroughly where a test is marked `optimized`."""
-    marked = request.node.get_closest_marker("optimized") is not None
-    with optimized() if marked else contextlib.nullcontext():
+@pytest.fixture
+def optimized():
+    """Compile as for users, where a test claims equal bits or learning."""
+    with optimization():
         yield
+
+
+@pytest.fixture(autouse=True)
+def limited_memory():
+    """Drop compiled programs that take too much memory."""
+    yield
     drop_large_programs(LARGEST)
 
 

@@ -103,7 +103,7 @@ def test_with_learning_rate_zero_every_ratio_is_one_and_nothing_moves(vector):
     assert not np.allclose(after.agent.obs_stats.m2[0], 0)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_chunk_of_four_is_two_of_two_is_four_of_one_bit_for_bit(make_config):
     vector = Compiled(make_config(env=VECTOR))
     four, total = vector.after_four
@@ -303,7 +303,7 @@ def test_the_right_constant_critic_leaves_no_advantage_and_no_policy_gradient(ma
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
 def test_cartpole_is_learned(make_config, shuffle):
     pytest.importorskip("gymnax")

@@ -150,7 +150,7 @@ def test_gradient_of_brax_equals_ours_with_translated_settings(gae_lambda):
     )
 
 
-@pytest.mark.reference
+@pytest.mark.slow
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("per_minibatch", [False, True])
 def test_gradient_step_of_rsl_rl_equals_ours_with_translated_settings(clipped, per_minibatch, key):

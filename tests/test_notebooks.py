@@ -8,14 +8,7 @@ nbformat = pytest.importorskip("nbformat")
 
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = [
-    pytest.param(
-        path,
-        id=path.stem,
-        marks=[
-            pytest.mark.xdist_group(f"notebook-{path.stem}"),
-            *[pytest.mark.optimized] * (path.stem == "oscillator"),  # its kernel dies without
-        ],
-    )
+    pytest.param(path, id=path.stem, marks=pytest.mark.xdist_group(f"notebook-{path.stem}"))
     for path in sorted(FOLDER.glob("*.ipynb"))
 ]
 
@@ -31,7 +24,9 @@ SHORTER = {
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # the kernel's own machinery, not ours, runs in this process
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_notebook_runs(path, tmp_path):
+def test_notebook_runs(path, tmp_path, request):
+    if path.stem == "oscillator":
+        request.getfixturevalue("optimized")  # otherwise its kernel dies
     notebook = nbformat.read(path, as_version=4)
     text = "".join(cell.source for cell in notebook.cells)
     assert any(long in text for long in SHORTER)

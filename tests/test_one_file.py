@@ -109,7 +109,7 @@ def test_its_rollout_is_that_of_the_protocol(one):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_it_learns_cartpole(one):
     _, lengths = one.train(one.Config(num_updates=100), seed=0)
     assert lengths[:5].mean() < 50 and lengths[-10:].mean() > 200

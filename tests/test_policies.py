@@ -325,7 +325,7 @@ def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
 
 
 @FULL
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(
     ("memory", "least", "most"),
     [

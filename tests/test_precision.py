@@ -137,7 +137,7 @@ def test_all_state_of_a_bfloat16_run_is_float32(make_config, key):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_cartpole_is_learned_in_bfloat16(make_config):
     config = make_config(
         env={"name": "gymnax/CartPole-v1", "num_envs": 16},

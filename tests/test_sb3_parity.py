@@ -448,7 +448,7 @@ def make_again(script, path):
         return dict(file)
 
 
-@pytest.mark.reference
+@pytest.mark.slow
 def test_the_reference_can_be_made_again(reference, tmp_path):
     again = make_again("make_sb3_reference.py", tmp_path / "sb3.npz")
     assert set(again) == set(reference)
@@ -458,7 +458,7 @@ def test_the_reference_can_be_made_again(reference, tmp_path):
         np.testing.assert_allclose(again[name], expected, atol=atol, err_msg=name)
 
 
-@pytest.mark.reference
+@pytest.mark.slow
 def test_the_training_can_be_recorded_again(training, tmp_path, monkeypatch, key):
     again = make_again("record_sb3_training.py", tmp_path / "sb3_training.npz")
     # Another machine's rounding makes another trajectory, so only the kind of data is the same.

@@ -74,7 +74,7 @@ def number(text, pattern):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("test_own_environment")
 def test_an_environment_of_ones_own_learns_and_is_drawn(reader):
@@ -120,7 +120,7 @@ def test_a_robots_policy_plays_in_onnxruntime(reader):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(900)
 def test_the_python_of_the_readme_runs(reader):
     for language, text in blocks("README.md"):

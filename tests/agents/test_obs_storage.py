@@ -331,7 +331,7 @@ def test_training_on_the_series_is_training_on_the_windows(config, series, shard
     assert_close(one, other, 1e-4)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_an_update_sees_the_same_windows_bit_for_bit(config):
     both = [walk_parts(config, series) for series in (True, False)]
     assert type(both[0].storage) is not type(both[1].storage)

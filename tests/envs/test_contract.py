@@ -204,15 +204,32 @@ ONE_OF_EACH_KIND = {
     "playground/CartpoleBalance": "MJX",
     "xminigrid/MiniGrid-DoorKey-5x5": "hundreds of numbers that are names",
 }
-"""What `make test` records, and why; `make test-all` records all, but for `BODIES`."""
-BODIES = {
-    f"brax/{name}"
-    for name in (
-        *("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum"),
-        *("pusher", "walker2d"),
-    )
+"""What `make test` records, and why; `make test-all` records all, but for `ALIKE`."""
+BODIES = ("ant", "halfcheetah", "humanoid", "humanoidstandup", "inverted_double_pendulum")
+SIZES = {
+    "brax": (*BODIES, "pusher", "walker2d"),
+    "jaxmarl": (
+        *(f"MPE_simple_facmac_{count}a_v1" for count in (3, 6, 9)),
+        *(f"SMAX-{name}" for name in ("8m", "25m", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z")),
+        *(f"SMAX-{name}" for name in ("10m_vs_11m", "27m_vs_30m", "3s5z_vs_3s6z")),
+        *(f"SMAX-smacv2_{count}_units" for count in (10, 20)),
+    ),
+    "jumanji": ("RubiksCube-partly-scrambled-v0", "Sudoku-very-easy-v0"),
+    "pgx": ("go_19x19",),
+    "xminigrid": (
+        *(f"MiniGrid-DoorKey-{size}" for size in ("6x6", "8x8", "16x16")),
+        *(f"MiniGrid-Empty-{size}" for size in ("5x5", "6x6", "8x8")),
+        *(f"MiniGrid-EmptyRandom-{size}" for size in ("5x5", "6x6", "8x8")),
+        *(f"MiniGrid-Memory{size}" for size in ("S8", "S16", "S32", "S64")),
+        *(f"XLand-MiniGrid-R1-{n}x{n}" for n in (11, 13, 15, 17)),
+        *(f"XLand-MiniGrid-R2-{n}x{n}" for n in (9, 11, 13, 15, 17)),
+        *(f"XLand-MiniGrid-R4-{n}x{n}" for n in (9, 11, 13, 15, 17)),
+        *(f"XLand-MiniGrid-R6-{n}x{n}" for n in (13, 17, 19)),
+        *(f"XLand-MiniGrid-R9-{n}x{n}" for n in (16, 19)),
+    ),
 }
-"""Of Brax, stepped as its others are, which take long to compile: `-m slow` records them."""
+ALIKE = {f"{family}/{name}" for family, names in SIZES.items() for name in names}
+"""Other bodies and sizes of environments that are recorded, which `-m slow` records."""
 DEAR = {"craftax"}
 """Families of which `make test` records nothing: a world takes long to compile."""
 GAMES = {"godot", "unity"}
@@ -278,7 +295,7 @@ def parameter(name, backend):
     group = pytest.mark.xdist_group(f"contract-{task}")
     if name in ONE_OF_EACH_KIND and not backend:
         return pytest.param((name, backend), id=task, marks=group)
-    return pytest.param((name, backend), id=task, marks=[group, SLOW if name in BODIES else FULL])
+    return pytest.param((name, backend), id=task, marks=[group, SLOW if name in ALIKE else FULL])
 
 
 def allowed_action(space, key, obs, num_envs):
@@ -605,7 +622,7 @@ def test_the_lists_above_are_complete():
         if importlib.util.find_spec(family):
             assert set(registry.task_names(family)) == {f"{family}/{name}" for name in names}
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
-    assert {(body, "") for body in BODIES} < set(ALL)
+    assert {(name, "") for name in ALIKE} < set(ALL)
     recorded = {name.partition("/")[0] for name, _ in ALL}
     assert recorded == set(registry.FAMILIES) - GAMES
     assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}

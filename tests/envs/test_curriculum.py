@@ -84,7 +84,7 @@ def test_update_k_sees_the_functions_value_at_k_of_all(make_config, randomize):
     assert chunk._cache_size() == 1
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_resumed_run_goes_on_exactly(make_config):
     config = make_config(
         env={**PENDULUM, "curriculum": {"m": "0.5 to 1.0 until 0.8"}, "randomize": {"g": 0.1}},

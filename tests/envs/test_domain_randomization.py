@@ -71,7 +71,7 @@ def test_a_pendulum_of_double_mass_answers_half_as_much(key):
         np.testing.assert_allclose(after.theta_dot, expected, rtol=1e-6)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", [PENDULUM, "gymnax/MemoryChain-bsuite"])
 def test_with_ranges_of_zero_trajectories_are_those_without(key, name):
     parameter = {PENDULUM: "g"}.get(name, "memory_length")
@@ -247,7 +247,7 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(fields, name, message):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_run_of_random_pendulums_resumes_exactly(make_config):
     config = make_config(
         env={"name": PENDULUM, "randomize": {"m": 0.3, "l": 0.2}, "max_episode_steps": 7}

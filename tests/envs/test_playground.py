@@ -84,7 +84,7 @@ def test_an_action_is_repeated_a_whole_number_of_times(make, repeats):
         make(action_repeat=repeats)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.full
 def test_two_repeats_are_two_steps_of_cartpole(key):
     def task(**options):

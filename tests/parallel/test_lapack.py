@@ -131,7 +131,7 @@ def test_a_call_for_one_matrix_is_not_a_batch():
 
 
 @pytest.mark.slow
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(1000)
 def test_mujoco_trains_2048_environments_on_two_devices(tmp_path):
     pytest.importorskip("mujoco_playground")

@@ -127,7 +127,7 @@ def curve(tmp_path_factory):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_two_processes_by_hand_give_the_curve_of_one_and_process_0_alone_talks():
     flags = ("--total_timesteps", "2048", "--eval.interval", "256", "--run_dir")
     (code, out, err), other = ends(both(*flags, "two"))

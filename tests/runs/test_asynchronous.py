@@ -66,7 +66,7 @@ def test_a_run_reports_its_lag(finished):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_run_does_not_depend_on_timing(finished, tmp_path, monkeypatch):
     learn = AsynchronousPrograms.compile_training
 

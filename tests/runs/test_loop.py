@@ -64,7 +64,7 @@ def rows_of(run, *without):
     return {row["update"]: row for row in rows}
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(config_file):
     flags = ("--checkpoint.interval", 512, "--run_dir")
     assert train(config_file, *flags, "whole") == 0
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(confi
     assert rows_of("half") == rows_of("whole")
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
     """Rows after updates 4 and 8, saves after 3 and 6."""
     flags = ["--logging.interval", 512, "--checkpoint.interval", 384, "--eval.num_episodes", 0]
@@ -98,7 +98,7 @@ def test_counts_of_a_row_may_exceed_int32():
     assert wide(np.float32(1)).dtype == np.float32
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(
     "text",
     [
@@ -123,7 +123,7 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_run_with_every_extra_resumes_exactly(config_file):
     """Stopped after half of its updates, as progress decides what its curriculum is at."""
     config_file.write_text(EXTRAS)
@@ -144,7 +144,7 @@ def test_a_run_with_every_extra_resumes_exactly(config_file):
     assert all(row["intrinsic/reward"] > 0 for row in rows)
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize(
     "number",

@@ -1,7 +1,6 @@
 """Agents that train side by side are those that train alone, wherever they live."""
 
 import contextlib
-import functools
 import io
 import shutil
 import subprocess
@@ -277,33 +276,27 @@ def test_curves_have_the_points_that_all_members_have():
     np.testing.assert_array_equal(values, [[1, 3], [11, 13]])
 
 
-@pytest.fixture(scope="module")
-def trained_once(tmp_path_factory):
-    """A function: a folder with `run`, of seeds 5 and 6, which nobody changes; and what it said."""
-
-    @functools.cache
-    def finished(is_optimized):
-        folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
-        (folder / "small.yaml").write_text(CARTPOLE)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            with contextlib.redirect_stdout(out):
-                assert train("small.yaml", *SEEDS) == 0
-            Path("runs/small-s5x2").rename("run")
-        (folder / "out").write_text(out.getvalue())
-        return folder
-
-    return finished
-
-
 SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging.tensorboard")
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    """A folder with `run`, of seeds 5 and 6, which nobody changes; its output is in `out`."""
+    folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
+    (folder / "small.yaml").write_text(CARTPOLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with contextlib.redirect_stdout(out):
+            assert train("small.yaml", *SEEDS) == 0
+        Path("runs/small-s5x2").rename("run")
+    (folder / "out").write_text(out.getvalue())
+    return folder
+
+
 @pytest.fixture
-def run(trained_once, tmp_path, monkeypatch, request):
+def run(trained_once, tmp_path, monkeypatch):
     """A finished run of two seeds: a copy in the current folder, with its config file."""
-    is_optimized = request.node.get_closest_marker("optimized") is not None
-    shutil.copytree(trained_once(is_optimized), tmp_path, dirs_exist_ok=True)
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return Path("run")
 
@@ -343,11 +336,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
         assert returns[int(member)].mean() == pytest.approx(max(history))
 
 
-@pytest.mark.parametrize(
-    "compiled",
-    ["quickly", pytest.param("thoroughly", marks=[pytest.mark.slow, pytest.mark.optimized])],
-)
-def test_a_run_of_seeds_resumes_exactly(compiled, run):
+def test_a_run_of_seeds_resumes_exactly(run):
     shutil.copytree(run, "parts")
     forget_last_save("parts")
     assert train("small.yaml", *SEEDS, "--run_dir", "parts") == 0

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.optimizations import optimized
+from support.optimizations import optimization
 from support.runs import forget_last_save
 from support.trees import assert_same, filled
 
@@ -394,7 +394,7 @@ def evolved(tmp_path_factory):
     (folder / "small.yaml").write_text(CARTPOLE)
     (folder / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
     out = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), optimized():
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), optimization():
         patch.chdir(folder)
         assert sweep("--run_dir", "whole") == 0
     (folder / "out").write_text(out.getvalue())
@@ -444,7 +444,7 @@ def test_a_population_leaves_useless_numbers_behind(folder):
 
 
 @pytest.mark.full
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_a_population_resumes_exactly(folder):
     shutil.copytree("whole", "parts")
     forget_last_save("parts/population")
@@ -453,7 +453,7 @@ def test_a_population_resumes_exactly(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.xdist_group("processes")
 def test_a_population_that_is_terminated_resumes_exactly(folder):
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]

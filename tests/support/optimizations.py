@@ -13,7 +13,7 @@ def anything():
 
 
 @contextlib.contextmanager
-def optimized():
+def optimization():
     """Undoes what conftest.py has set, here and in processes that are started from here."""
     anything()  # or XLA would read its flags below, where there are none
     options = compiler.get_compile_options

@@ -427,7 +427,7 @@ def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tm
     assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
 
 
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(
     "actions",
     [

@@ -137,7 +137,7 @@ def test_runge_kutta_is_of_fourth_order():
 
 
 @FULL
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize(
     ("coupling", "low", "high"),
     [(0.0, 0.0, 0.1), (0.01, 0.0, 0.1), (0.02, 0.15, 0.6), (0.03, 1.0, 1.2)],
@@ -148,7 +148,7 @@ def test_coupling_makes_the_mean_field_beat(coupling, low, high, key):
 
 
 @FULL
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
     stds = []
     for n in (250, 4000):
@@ -161,7 +161,7 @@ def test_the_floor_falls_with_the_root_of_the_number_of_neurons(key):
 
 
 @FULL
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 def test_kuramoto_order_is_that_of_self_consistency(key):
     # r = K r int cos^2(t) g(K r sin t) dt for Gaussian g: Strogatz 2000, eq. 4.6
     spread, coupling = 2 * np.pi * 1.0, 20.0
@@ -445,7 +445,7 @@ def test_what_a_policy_with_a_memory_does_is_no_function_of_the_observation(make
 
 
 @pytest.mark.slow
-@pytest.mark.optimized
+@pytest.mark.usefixtures("optimized")
 @pytest.mark.timeout(600)
 def test_ppo_parts_the_neurons(key):
     config = load_config("oscillator.yaml", {"total_timesteps": 1_000_000})
