@@ -127,7 +127,7 @@ def episode_return(env, seed, act):
 
 
 @pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 24))]
+    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.full) for n in (*range(2, 9), 14, 20))]
 )
 def test_raw_simulator_gives_the_returns_of_an_evaluation(number, make_agent, tmp_path):
     log = tmp_path / "seeds"

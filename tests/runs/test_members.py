@@ -70,11 +70,10 @@ def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
     programs = Programs(config, jax.devices()[:devices], members)
     assert programs.shards.num_devices == devices
     together, returns = trained(programs)
-    for i in (1, 2):
-        params, scores = trained(Programs(members[i], jax.devices()[:1]))
-        # Batched products add in another order, and Adam divides by small numbers.
-        np.testing.assert_allclose(together[i], params[0], rtol=2e-4, atol=2e-5)
-        np.testing.assert_allclose(returns[i], scores[0])
+    params, scores = trained(Programs(members[3], jax.devices()[:1]))
+    # Batched products add in another order, and Adam divides by small numbers.
+    np.testing.assert_allclose(together[3], params[0], rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(returns[3], scores[0])
     assert np.abs(together[0] - together[1]).max() > 0.1
     assert np.abs(together[0] - together[2]).max() > 1e-3
     # Agents alone have nothing to tell each other.
