@@ -58,23 +58,41 @@ def use_cpu_cores(devices: int, *, calls_host: bool = False) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Stores compiled programs in the user's cache folder, or in JAX_COMPILATION_CACHE_DIR.
+    """Store compiled programs in JAX's cache folder, by default ~/.cache/purejaxppo/xla.
 
-    Without a home folder that can be written, each process compiles its programs.
+    Loading a compiled program runs its code. So a folder that is created here is private to the
+    user, and a folder that other users can write to is not used. Without a folder that can be
+    written, each process compiles its programs.
     """
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        try:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-            folder = base / "purejaxppo" / "xla"
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except (OSError, RuntimeError) as error:  # RuntimeError: home folder not found
-            log.debug("compiled programs are not stored: %s", error)
-            return
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+    named = jax.config.values["jax_compilation_cache_dir"]
+    if not named or "://" not in named:
+        folder = _cache_folder(named)
+        jax.config.update("jax_compilation_cache_dir", folder and str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _cache_folder(named: str | None) -> Path | None:
+    """Create the folder of compiled programs; None if it cannot be used."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = Path(named or base / "purejaxppo" / "xla")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not named:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        found = folder.stat()
+    except (OSError, RuntimeError) as error:  # RuntimeError: home folder not found
+        log.debug("compiled programs are not stored: %s", error)
+        return None
+    if os.name == "posix" and (found.st_uid not in (0, os.getuid()) or found.st_mode & 0o022):
+        log.warning(
+            "%s: compiled programs are not cached, because other users can write to this folder. "
+            "Delete it, or set JAX_COMPILATION_CACHE_DIR to another folder.",
+            folder,
+        )
+        return None
+    return folder
 
 
 class Shards:

@@ -2,6 +2,9 @@
 
 import os
 import pwd
+import stat
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -69,23 +72,60 @@ def test_members_compute_together_where_shards_add_up_and_on_accelerators():
         assert loops(jax.vmap(Shards(1, num_members=3).in_turn(total)), x, x) == []
 
 
+@pytest.fixture
+def cache():
+    """A function: uses the compilation cache, and returns its folder; `named` is JAX's setting."""
+    before = jax.config.jax_compilation_cache_dir
+
+    def folder(named=None):
+        jax.config.update("jax_compilation_cache_dir", named and str(named))
+        use_compilation_cache()
+        return jax.config.jax_compilation_cache_dir
+
+    yield folder
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
 @pytest.mark.parametrize("home", [None, "/dev/null"])
-def test_a_user_without_a_home_stores_no_programs(home, monkeypatch):
+def test_a_user_without_a_home_stores_no_programs(home, cache, monkeypatch):
     def unknown(number):
         raise KeyError(f"uid not found: {number}")
 
-    before = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.setattr(os, "environ", {} if home is None else {"HOME": home})
-    use_compilation_cache()
-    assert jax.config.jax_compilation_cache_dir == before
+    assert cache() is None
 
 
-def test_programs_are_stored_in_the_cache_folder(tmp_path, monkeypatch):
-    before = jax.config.jax_compilation_cache_dir
+def test_programs_are_stored_in_a_private_folder(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", {"XDG_CACHE_HOME": str(tmp_path)})
+    before = os.umask(0)
     try:
-        use_compilation_cache()
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "purejaxppo" / "xla")
+        for named in (None, tmp_path / "named"):
+            folder = named or tmp_path / "purejaxppo" / "xla"
+            assert cache(named) == str(folder)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
-        jax.config.update("jax_compilation_cache_dir", before)
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_programs_of_a_folder_that_others_can_write_to_are_not_loaded(
+    cache, mode, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(os, "environ", {"XDG_CACHE_HOME": str(tmp_path)})
+    folder = Path(cache())
+    folder.chmod(mode)
+    assert cache() is None
+    assert cache(folder) is None
+    assert f"{folder}: compiled programs are not cached" in caplog.text
+    folder.chmod(0o755)
+    assert cache() == str(folder)
+
+
+def test_programs_of_a_folder_of_another_user_are_not_loaded(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "stat", lambda path: SimpleNamespace(st_uid=5, st_mode=0o40700))
+    assert cache(tmp_path) is None
+
+
+def test_a_bucket_of_programs_is_left_to_jax(cache):
+    assert cache("gs://bucket/programs") == "gs://bucket/programs"
