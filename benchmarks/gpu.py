@@ -28,8 +28,8 @@ from gpu_items import END, ITEMS, TARGETS, Row, work
 PATH = machine.RESULTS / "gpu.jsonl"
 REHEARSED_SECONDS = 300.0
 """Limit of an item in a rehearsal."""
-REHEARSED = {"JAX_PLATFORMS": "cpu", "PUREJAXPPO_KEEP_PROGRAMS": "1"}
-"""A rehearsal's environment; in it many items are one program, which is traced once."""
+REHEARSED = {"JAX_PLATFORMS": "cpu"}
+"""Environment variables of a rehearsal."""
 
 
 def main() -> int:

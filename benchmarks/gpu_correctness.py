@@ -41,7 +41,7 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
 
     from purejaxppo.runs.programs import Programs, resolve_shards
 
-    programs = Programs(resolve_shards(config, 1, platform), [device], depends_on=platform)
+    programs = Programs(resolve_shards(config, 1, platform), [device])
     programs.shards.platform = platform
     with jax.default_device(device):
         start = programs.init() if state is None else jax.device_put(state, device)

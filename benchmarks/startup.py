@@ -146,8 +146,8 @@ def command(words: list[str]) -> list[str]:
 
 def environment(package: Path, cache: Path) -> dict[str, str]:
     """The environment variables of a version, with a cache of its own."""
-    without = ("JAX_COMPILATION_CACHE_DIR", "PUREJAXPPO_KEEP_PROGRAMS")
-    inherited = {key: value for key, value in os.environ.items() if key not in without}
+    without = "JAX_COMPILATION_CACHE_DIR"
+    inherited = {key: value for key, value in os.environ.items() if key != without}
     own = {"PYTHONPATH": str(package), "XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
     return inherited | own
 

@@ -1,15 +1,14 @@
 """Whole episodes of a trained agent: exactly the requested number, one per environment."""
 
-import functools
 import logging
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import program_keys, streams
+from purejaxppo import streams
 from purejaxppo.agents.diagnostics import is_finite
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Key, Scalar
@@ -211,11 +210,6 @@ class Evaluator:
         count = -(-self.episodes // one.spec.num_agents)
         return Apart(one, -(-count // shards))
 
-    @property
-    def facts(self) -> tuple[int, float | None]:
-        """The number of environments or worlds over all shards, and `EnvSpec.success_above`."""
-        return self.count, self.env.spec.success_above
-
     def close(self) -> None:
         """Closes simulators on the host."""
         self.env.close()
@@ -281,11 +275,6 @@ def evaluation_shards(
     return Shards(left if enough else 1, devices, num_members)
 
 
-def _made(make: Any) -> list[Any]:
-    """Returns what a function under `functools.cache` has made: nothing, or one thing."""
-    return [make()] if make.cache_info().currsize else []
-
-
 def evaluate(
     agent: Agent, episodes: int = 100, *, seed: int = 0, deterministic: bool | None = None
 ) -> Evaluation:
@@ -331,40 +320,31 @@ def _evaluate(
     per_turn = min(episodes, MAX_PARALLEL)
     size = len(agent.members)
     shards = evaluation_shards(agent.config, per_turn, devices, size)
-    depends = "evaluate", per_turn, deterministic, size, shards.num_shards
-    store = program_keys.store(agent.config, shards.devices, *depends)
-    evaluator = functools.cache(
-        lambda: Evaluator(
-            agent.config,
-            agent.policy,
-            per_turn,
-            deterministic=deterministic,
-            shards=shards,
-            seed=seed + OTHER_STARTS,
-        )
+    evaluator = Evaluator(
+        agent.config,
+        agent.policy,
+        per_turn,
+        deterministic=deterministic,
+        shards=shards,
+        seed=seed + OTHER_STARTS,
     )
-    count, success_above = store.fact("facts", lambda: evaluator().facts)
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
     if size:  # the same starts for all
         key = jnp.broadcast_to(key, (size,))
-
-    def lower() -> jax.stages.Lowered:
-        lowered = jax.jit(evaluator().evaluate).lower(state, key, np.int32(0))
-        lapack.check(lowered, shards.devices)
-        return lowered
-
+    count = evaluator.count
+    firsts = range(0, -(-episodes // per_turn) * count, count)
     try:
-        with named_failures(agent.config.env.name, *(made.env for made in _made(evaluator))):
-            run = store.program("evaluate", lower)
-            firsts = range(0, -(-episodes // per_turn) * count, count)
+        with named_failures(agent.config.env.name, evaluator.env):
+            lowered = jax.jit(evaluator.evaluate).lower(state, key, np.int32(0))
+            lapack.check(lowered, shards.devices)
+            run = lowered.compile()
             results = [jax.device_get(run(state, key, np.int32(first))) for first in firsts]
     finally:
-        for made in _made(evaluator):
-            made.close()
+        evaluator.close()
     returns, lengths, cut = (
         np.concatenate(parts, axis=-1)[..., :episodes] for parts in zip(*results, strict=True)
     )
     if warning := warning_of_cut(returns, cut, agent.config.eval.max_steps):
         log.warning("%s", warning)
-    return Evaluation(returns, lengths, success_above, cut)
+    return Evaluation(returns, lengths, evaluator.env.spec.success_above, cut)

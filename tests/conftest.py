@@ -18,7 +18,6 @@ os.environ |= {
     "JAX_COMPILATION_CACHE_DIR": str(CACHE / "xla"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.02",  # below, reading takes as long
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    "PUREJAXPPO_KEEP_PROGRAMS": "0",  # tests replace functions, and ask what is traced
     # Two processes may write one entry at once; what cannot be read is compiled again.
     "PYTHONWARNINGS": "ignore:Error reading persistent compilation cache",
     # See the fixture `optimized`; XLA's newer emitters take three times as long to compile, and

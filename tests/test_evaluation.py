@@ -137,7 +137,7 @@ def test_success_is_that_of_the_task_that_evaluations_play(make_config):
     game = {"name": "pgx/tic_tac_toe"}
     config = make_config(env=game, eval={"num_episodes": 40, "options": {"opponent": "random"}})
     programs = Programs(config, jax.devices()[:1])
-    assert (programs.facts.spec.success_above, programs.facts.success_above) == (None, 0.0)
+    assert (programs.spec.success_above, programs.success_above) == (None, 0.0)
     programs.close()
     agent = Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(0)))
     result = evaluate(agent, 40)

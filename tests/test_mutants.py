@@ -63,17 +63,11 @@ FAULTS = {
         "partial = path",
         "config/test_files.py::test_a_file_is_replaced_whole_or_not_at_all",
     ),
-    "a kept program outlives a change of what it was made from": Fault(
-        "parallel/program_store.py",
-        "changed = next((file for file, was in files.items() if _state(file) != was), None)",
-        "changed = None",
-        "parallel/test_program_store.py::test_a_changed_source_or_data_file_is_never_overlooked",
-    ),
-    "a program of users' own code is kept": Fault(
-        "program_keys.py",
-        "or any(own)",
-        "or False",
-        "test_program_keys.py::test_own_code_hosts_and_files_are_not_kept",
+    "programs that other users can write are loaded": Fault(
+        "parallel/shards.py",
+        "found.st_mode & 0o022",
+        "found.st_mode & 0o002",
+        "parallel/test_shards.py::test_programs_of_a_folder_that_others_can_write_to_are_not_loaded",
     ),
     "a resumed run draws other random numbers": Fault(
         "runs/checkpoint.py",

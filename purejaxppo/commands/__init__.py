@@ -3,7 +3,6 @@
 import atexit
 import gc
 import importlib
-import os
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -37,17 +36,8 @@ def begin_process() -> None:
     """Sets up a process that runs one command and ends."""
     keep_printing()
     print_warnings()
-    keep_programs()
     atexit.register(interrupts.end_children)
     gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays
-
-
-def keep_programs() -> None:
-    """Lets a command, and processes that it starts, keep compiled programs on disk.
-
-    Other processes do not unless asked to: functions could have been replaced in memory there.
-    """
-    os.environ.setdefault("PUREJAXPPO_KEEP_PROGRAMS", "1")
 
 
 def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:

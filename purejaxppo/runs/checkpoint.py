@@ -26,7 +26,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from purejaxppo import program_keys
 from purejaxppo.config.files import load_config
 from purejaxppo.config.plain import whole
 from purejaxppo.config.run_files import load_members
@@ -513,10 +512,9 @@ def restore(
     members = load_members(run_dir / MEMBERS, config) or [config]
     check_platforms(calls_lapack=registry.calls_lapack(config.env))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    store = program_keys.store(config, [], "agents", len(members))
     template = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        store.fact("agents", lambda: abstract_agents(config, len(members))),
+        abstract_agents(config, len(members)),
     )
     state = _placed(arrays, template, saved.folder)
     progress = saved.progress

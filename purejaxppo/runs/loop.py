@@ -74,7 +74,7 @@ class TrainingLoop:
         self.programs = programs
         self.run_dir = run_dir
         self.console = console
-        self.intervals = Intervals(self.config, sparse=programs.facts.spec.absent)
+        self.intervals = Intervals(self.config, sparse=programs.spec.absent)
         self.checkpoints = Checkpoints(run_dir, self.config.checkpoint.keep)
         self.progress = Progress.of(len(self.members))
         self.best: AgentState | None = None
@@ -353,7 +353,7 @@ class TrainingLoop:
         if warning and not self._warned_of_cut:
             self.console.say(warning)
             self._warned_of_cut = True
-        above = self.programs.facts.success_above
+        above = self.programs.success_above
         return [
             eval_row(*each, success_above=above) for each in zip(returns, lengths, cut, strict=True)
         ]
@@ -411,7 +411,7 @@ class TrainingLoop:
     @property
     def restorable(self) -> bool:
         """True if resuming continues the environments, too, and not only the agent."""
-        return self.programs.facts.spec.restorable
+        return self.programs.spec.restorable
 
     def restore(self, template: TrainState) -> TrainState:
         """Continues from the last save; simulators on the host start afresh."""
@@ -431,7 +431,7 @@ class TrainingLoop:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of metrics.csv."""
-        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.facts.columns)
+        return (*MEMBER_COLUMNS, *COLUMNS, *self.programs.columns)
 
     def close(self) -> None:
         """Finishes saves, closes simulators and sinks, even if one of these fails, and draws."""

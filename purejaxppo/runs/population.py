@@ -193,9 +193,7 @@ class PopulationPrograms(Programs):
     ) -> None:
         """Builds the parts; nothing is compiled yet."""
         self.rules = rules
-        super().__init__(
-            config, devices, members, depends_on=(rules, [member.seed for member in members])
-        )
+        super().__init__(config, devices, members)
 
     def init(self) -> PopulationState:
         """The state before the first update."""
@@ -221,7 +219,7 @@ class PopulationPrograms(Programs):
     def _lower_training(self, state: TrainState) -> Any:
         """Lowers chunks of updates with selections between them."""
         out = self.shards.shardings((state_axes(PopulationState), None))
-        donate = (0,) if self.facts.spec.restorable else ()
+        donate = (0,) if self.spec.restorable else ()
         train = jax.jit(self.train_population, donate_argnums=donate, out_shardings=out)
         return train.lower(state, self.hp, np.int32(1))
 
@@ -281,7 +279,7 @@ class PopulationLoop(TrainingLoop):
     def __init__(self, programs: PopulationPrograms, run_dir: Path, console: Console) -> None:
         """Opens the folder's saves; warns if selections will have to wait for episodes."""
         super().__init__(programs, run_dir, console)
-        length, spec = self.config.ppo.rollout_length, programs.facts.spec
+        length, spec = self.config.ppo.rollout_length, programs.spec
         if warning := short_interval(programs.rules, length, spec.max_episode_steps):
             console.say(warning)
 

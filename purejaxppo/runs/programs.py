@@ -3,16 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import program_keys, streams
+from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import Config
@@ -38,30 +37,11 @@ MIN_ROWS_ACCELERATED = 4096
 """The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
 
 
-AFTER = {"evaluate": ("train",)}
-"""Programs that wait for others, which are needed first."""
-
-
-class Facts(NamedTuple):
-    """Facts of a run's parts, besides their compiled functions."""
-
-    spec: EnvSpec
-    figures: tuple[str, ...]
-    success_above: float | None
-    """That of evaluations, whose options may make another task of it."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of metrics.csv that not every run has."""
-        return (*(() if self.success_above is None else (SUCCESS,)), *self.figures)
-
-
 class Programs:
     """The compiled functions of a run: each compiled exactly once, ahead of time.
 
     All states, keys, hyperparameters and metrics have a leading axis of members. Programs are
-    traced one after another and compiled side by side. Where they are kept
-    (`program_keys.store`), parts are not even made.
+    traced in the main thread and compiled in another one, in the order in which they are needed.
 
     Args:
         config: of the run, with `num_shards` resolved.
@@ -69,7 +49,6 @@ class Programs:
         members: each agent's own config; they differ in seeds and tunable numbers alone. None: the
             config's seeds.
         change: the parts that the config names -> those to train with.
-        depends_on: whatever else the compiled functions depend on.
 
     Raises:
         ValueError: there are several members, and the run is one that cannot be vmapped.
@@ -82,9 +61,8 @@ class Programs:
         members: Sequence[Config] | None = None,
         *,
         change: Callable[[Parts], Parts] | None = None,
-        depends_on: Any = (),
     ) -> None:
-        """Builds the parts, unless all that follows from them is kept; nothing is compiled yet."""
+        """Builds the parts; nothing is compiled yet."""
         self.members = list(members or seeds_of(config))
         if len(self.members) > 1:
             check_vmappable(config)
@@ -97,8 +75,7 @@ class Programs:
         self.key: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
         self._ids = np.arange(config.num_shards, dtype=np.int32)
         self.compile_seconds = 0.0
-        self._pool = ThreadPoolExecutor(3, "compile")
-        self._depends = type(self).__name__, len(self.members), depends_on
+        self._pool = ThreadPoolExecutor(1, "compile")
         self.note = ""
         """The reason why fewer devices are used than were given, "" if all are used."""
         self._use(devices)
@@ -128,28 +105,27 @@ class Programs:
         self.devices = devices
         self.shards = Shards(self.config.num_shards, devices, len(self.members))
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
-        self.evaluator: Evaluator | None = None
         self._jobs: dict[str, Future] = {}
-        for name in ("parts", "_init"):
-            self.__dict__.pop(name, None)
-        self.store = program_keys.store(
-            self.config, self.shards.devices, *self._depends, changed=self.change is not None
-        )
-        self.facts: Facts = self.store.fact("facts", self._facts)
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The parts of the training, made when they are first needed."""
-        return make_parts(self.config, self.shards, change=self.change)
-
-    def _facts(self) -> Facts:
-        """Makes the parts; so that what they refuse is refused before there is a folder."""
-        spec = self.parts.env.spec
-        success_above = spec.success_above
+        self.parts = make_parts(self.config, self.shards, change=self.change)
+        out = self.shards.shardings(STATE_AXES)
+        self._init = jax.jit(init_program(self.parts), out_shardings=out)
+        self.evaluator: Evaluator | None = None
+        self.success_above = self.spec.success_above
+        """That of evaluations, whose options may change the task."""
         if self.config.eval.options and self.config.eval.num_episodes:
+            # Made here to reject wrong options before the run has a folder.
             self.evaluator = self._make_evaluator()
-            success_above = self.evaluator.env.spec.success_above
-        return Facts(spec, tuple(self.parts.figures), success_above)
+            self.success_above = self.evaluator.env.spec.success_above
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The metadata of the training environments."""
+        return self.parts.env.spec
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of metrics.csv that not every run has."""
+        return (*(() if self.success_above is None else (SUCCESS,)), *self.parts.figures)
 
     def init(self) -> TrainState:
         """The state before the first update. Others begin to compile."""
@@ -174,25 +150,15 @@ class Programs:
         """The shapes of the state, enough to compile for it."""
         return self._init.eval_shape(self.key, self._ids)
 
-    @cached_property
-    def _init(self) -> Any:
-        return jax.jit(init_program(self.parts), out_shardings=self.shards.shardings(STATE_AXES))
-
     def begin(self) -> None:
-        """Begins to compile what takes the state that `init` returns, and is needed soon."""
+        """Begins to compile training, which takes the state that `init` returns."""
         self._job("train", lambda: self._lower_training(self.abstract_state()))
-        self._begin_ready_evaluation()
-
-    def _begin_ready_evaluation(self) -> None:
-        """Begins with evaluation before the first update where that does not slow it down.
-
-        Tracing it would take a core from the compilation of training; simulators on the host start.
-        """
-        if self.store.has("evaluate") or not self.facts.spec.restorable:
-            self.begin_evaluation()
 
     def begin_evaluation(self) -> None:
-        """Begins to compile evaluation, if a run evaluates and it has not begun yet."""
+        """Begins to compile evaluation, if a run evaluates and it has not begun yet.
+
+        Call it after the first update: tracing would take a core from the compilation of training.
+        """
         if self.config.eval.num_episodes:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
 
@@ -200,14 +166,11 @@ class Programs:
         """Waits until training is compiled for states like this one."""
         started = time.perf_counter()
         self.compile_training(state)
-        self._begin_ready_evaluation()
         self.compile_seconds = time.perf_counter() - started
 
     def compile_training(self, state: TrainState) -> None:
         """Compiles chunks of updates."""
-        self.train_chunk = fitted(
-            self._job("train", lambda: self._lower_training(state)).result(), state
-        )
+        self.train_chunk = self._job("train", lambda: self._lower_training(state)).result()
 
     @property
     def evaluate(self) -> Any:
@@ -216,26 +179,17 @@ class Programs:
         return self._jobs["evaluate"].result() if "evaluate" in self._jobs else None
 
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:
-        """The compiled program of a name, in the making; one that is not kept is traced here."""
+        """The compiled program of a name, which is traced here and compiled in a thread."""
         if name not in self._jobs:
-            before = [self._jobs[first] for first in AFTER.get(name, ()) if first in self._jobs]
-            lowered = None if self.store.has(name) else lower()
-            if lowered is not None:
-                lapack.check(lowered, self.shards.devices)
-
-            def finish() -> Any:
-                wait(before)
-                if lowered is None:
-                    return self.store.program(name, lower)
-                return self.store.compile(name, lowered)
-
-            self._jobs[name] = self._pool.submit(finish)
+            lowered = lower()
+            lapack.check(lowered, self.shards.devices)
+            self._jobs[name] = self._pool.submit(lowered.compile)
         return self._jobs[name]
 
     def _lower_training(self, state: TrainState) -> Any:
         out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
         # A host simulator can fail in the middle of a chunk: then the state before it is saved.
-        donate = (0,) if self.facts.spec.restorable else ()
+        donate = (0,) if self.spec.restorable else ()
         train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
         return train.lower(state, self.hp, np.int32(1))
 
@@ -262,8 +216,7 @@ class Programs:
     @property
     def _envs(self) -> list[Any]:
         """The environments that were made."""
-        envs = [self.parts.env] if "parts" in self.__dict__ else []
-        return [*envs, self.evaluator.env] if self.evaluator else envs
+        return [self.parts.env, *([self.evaluator.env] if self.evaluator else [])]
 
     @property
     def failure(self) -> Exception | None:
@@ -275,7 +228,7 @@ class Programs:
 
         For simulators in JAX, it is searched in another rollout from the state.
         """
-        if not self.facts.spec.restorable:
+        if not self.spec.restorable:
             return next((env.diverged_value for env in self._envs if env.diverged_value), "")
         if processes.is_distributed():  # each process has only a part of the state
             return ""
@@ -290,7 +243,7 @@ class Programs:
 
     def continue_at(self, update: int, progress: float) -> None:
         """Prepares simulators that cannot be restored for a run that goes on."""
-        if not self.facts.spec.restorable:
+        if not self.spec.restorable:
             self.parts.env.continue_at(update, min(progress, 1.0))
 
     def close(self) -> None:
@@ -303,28 +256,6 @@ class Programs:
         """Each member's key of the evaluation after `update` updates, as if it trained alone."""
         key: Key = _evaluation_keys(self.key, np.int32(update))
         return key
-
-
-def fitted(compiled: Any, state: TrainState) -> Any:
-    """A compiled program for a state whose nodes may be of other classes than it was compiled for.
-
-    Where one of a run's programs is kept and another one is not, one has `Placeholder`s.
-    """
-    expected = compiled.in_tree.children()[0].children()[0]
-    return compiled if jax.tree.structure(state) == expected else Fitted(compiled, expected)
-
-
-class Fitted:
-    """A compiled program that puts the leaves of its first argument into the tree that it takes."""
-
-    def __init__(self, compiled: Any, expected: Any) -> None:
-        """Stores both."""
-        self.compiled, self.expected = compiled, expected
-        self.memory_analysis = compiled.memory_analysis
-
-    def __call__(self, state: Any, *rest: Any) -> Any:
-        """Calls the program."""
-        return self.compiled(jax.tree.unflatten(self.expected, jax.tree.leaves(state)), *rest)
 
 
 def evaluation_key(key, update: int):

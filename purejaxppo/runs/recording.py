@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import program_keys
 from purejaxppo.agents.decisions import begins, hold
 from purejaxppo.config.hints import number, short_path
 from purejaxppo.envs import registry
@@ -22,20 +21,6 @@ from purejaxppo.pictures import video
 from purejaxppo.pictures.mujoco_scene import Scene, posing
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
-
-
-class Stage(NamedTuple):
-    """Facts of an environment for films, besides the program that records it."""
-
-    agents: int
-    """Of a world together."""
-    scene: Scene | None
-    """None: the task draws its own states."""
-
-    @classmethod
-    def of(cls, env: VectorEnv | WorldsEnv) -> "Stage":
-        """The stage of an environment."""
-        return cls(env.spec.num_agents, Scene.of(env.task))
 
 
 class Recorded(NamedTuple):
@@ -113,13 +98,10 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
 def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
     """Records one episode."""
     config = agent.config
-    make: Any = functools.partial(
-        registry.make, evaluated(config), 1, seed=seed, evaluation=True, film=True
-    )
     with jax.default_matmul_precision(config.matmul_precision):
+        env: Any = registry.make(evaluated(config), 1, seed=seed, evaluation=True, film=True)
         if not registry.on_host(config.env):
-            return film_in_jax(functools.cache(make), agent, seed, deterministic)
-        env = make()
+            return film_in_jax(env, agent, seed, deterministic)
         try:
             with named_failures(config.env.name, env):
                 states, rewards = film_on_host(env, agent, seed, deterministic)
@@ -129,26 +111,20 @@ def _record(agent: Agent, *, seed: int, deterministic: bool | None) -> Recorded:
 
 
 def film_in_jax(
-    make: Callable[[], VectorEnv | WorldsEnv], agent: Agent, seed: int, deterministic: bool | None
+    env: VectorEnv | WorldsEnv, agent: Agent, seed: int, deterministic: bool | None
 ) -> Recorded:
-    """Records an episode of a JAX simulator, which is made if its program or stage is not kept."""
-    store = program_keys.store(agent.config, [], "film", deterministic)
-    stage: Stage = store.fact("stage", lambda: Stage.of(make()))
-    given = jax.device_get(agent.state), jax.random.key(seed)
-    episode = store.program(
-        "film",
-        lambda: jax.jit(episode_of(make(), agent, deterministic)).lower(*given),
-        foreign=stage.scene is None,
-    )
-    first, (states, rewards, done, diverged) = jax.device_get(episode(*given))
+    """Records an episode of a JAX simulator."""
+    episode = jax.jit(episode_of(env, agent, deterministic))
+    recorded = episode(jax.device_get(agent.state), jax.random.key(seed))
+    first, (states, rewards, done, diverged) = jax.device_get(recorded)
     ends = np.where(done.any(axis=0), np.argmax(done, axis=0) + 1, len(done))
     length = int(ends.max())
     if diverged[length - 1, 0]:  # its state is the first one of another episode
         length -= 1
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    task = make().task if stage.scene is None else stage.scene
-    return Recorded(task, take, rewards[:length].sum(axis=1), stage.agents)
+    task = Scene.of(env.task) or env.task
+    return Recorded(task, take, rewards[:length].sum(axis=1), env.spec.num_agents)
 
 
 def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | None) -> Any:

@@ -9,7 +9,6 @@ from purejaxppo.config import copies, references
 from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.run_files import texts_of, with_copies
 from purejaxppo.config.schema import Config
-from purejaxppo.program_keys import WITHOUT_EFFECT
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
@@ -60,7 +59,7 @@ def eval_settings(config: Config) -> dict[str, Any]:
     return {
         name: value
         for name, value in flatten(config).items()
-        if name.startswith("eval.") and name not in WITHOUT_EFFECT
+        if name.startswith("eval.") and name != "eval.interval"
     }
 
 

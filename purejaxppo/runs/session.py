@@ -192,7 +192,7 @@ def continued(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
 
 def make_console(programs: Programs, *, quiet: bool) -> Console:
     """The terminal output of a run, of the first process alone."""
-    every = Intervals(programs.config, sparse=programs.facts.spec.absent)
+    every = Intervals(programs.config, sparse=programs.spec.absent)
     steps = every.total * every.unit * len(programs.members)
     quiet = quiet or not processes.is_main()
     # mpirun gives its processes terminals, even if its own output goes to a file.

@@ -243,7 +243,7 @@ def a_run(saves, make_config):
     run = object.__new__(TrainingLoop)
     closed = []
     run.programs = SimpleNamespace(
-        facts=SimpleNamespace(spec=SimpleNamespace(restorable=True)),
+        spec=SimpleNamespace(restorable=True),
         failure=None,
         close=lambda: closed.append("simulators"),
     )

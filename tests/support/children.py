@@ -9,7 +9,7 @@ WITHOUT_WARP = Path(__file__).parent / "without_warp"
 
 
 def environment(**more):
-    """Variables of a command as users have it: programs are kept, and there is no warp-lang.
+    """Variables of a command as users have it, without warp-lang.
 
     MJX takes three seconds to import warp-lang, which the extra `brax` does not install.
     """
@@ -17,6 +17,5 @@ def environment(**more):
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "PUREJAXPPO_KEEP_PROGRAMS": "1",
         **more,
     }
