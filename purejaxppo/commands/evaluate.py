@@ -14,7 +14,7 @@ from purejaxppo.pictures import video
 from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
-from purejaxppo.runs.recording import begin
+from purejaxppo.runs.recording import draw
 from purejaxppo.runs.tournament import rate
 from purejaxppo.trained_agent import Agent
 
@@ -67,24 +67,14 @@ def run(command: Evaluate) -> int:
     if command.stochastic or command.deterministic:
         how = dataclasses.replace(how, stochastic=command.stochastic)
     print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
-    film = None
+    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
+    for i, member in enumerate(agent.members):
+        print(f"{i}, seed {member.seed}: {result.member(i)}")
+    print(result)
+    report(agent, run_dir, command.seed, deterministic=not how.stochastic)
     if command.render:
         print(f"drawing an episode of its own into {command.render} ...", flush=True)
-        film = begin(agent, picture, seed=command.seed, stochastic=how.stochastic)
-    try:
-        result = evaluate(
-            agent, command.episodes, seed=command.seed, deterministic=not how.stochastic
-        )
-        for i, member in enumerate(agent.members):
-            print(f"{i}, seed {member.seed}: {result.member(i)}")
-        print(result)
-        report(agent, run_dir, command.seed, deterministic=not how.stochastic)
-    except Exception:
-        if film:  # it has begun
-            print(film())
-        raise
-    if film:
-        print(film())
+        print(draw(agent, picture, seed=command.seed, stochastic=how.stochastic))
     return 0
 
 

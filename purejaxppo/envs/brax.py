@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.pictures.mujoco_scene import by_poses
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -105,21 +104,12 @@ class BraxTask:
         """Control steps per second."""
         return 1.0 / float(self.env.dt)
 
-    @property
-    def mj_model(self) -> Any:
-        """The MuJoCo model that pictures show; None of a task without one."""
-        return getattr(getattr(self.env, "sys", None), "mj_model", None)
-
-    def pose(self, state) -> tuple:
-        """(qpos, no motion-capture bodies) of a state."""
-        return state.pipeline_state.q, None, None
-
-    @by_poses
     def draw(self, states, *, height, width):
         """Frames of the robot, for its MuJoCo model and joint positions."""
         from purejaxppo.pictures import charts, mujoco_scene
 
-        if self.mj_model is None:
+        model = getattr(getattr(self.env, "sys", None), "mj_model", None)
+        if model is None:
             return charts.film([state.obs for state in states], height=height, width=width)
-        model, poses = mujoco_scene.saved(self.mj_model), [self.pose(state) for state in states]
+        poses = [(state.pipeline_state.q, None, None) for state in states]
         return mujoco_scene.draw(model, poses, height=height, width=width)

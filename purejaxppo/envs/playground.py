@@ -23,7 +23,6 @@ from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import ActionRepeat
-from purejaxppo.pictures.mujoco_scene import by_poses
 from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
@@ -258,19 +257,9 @@ class PlaygroundTask:
         """Control steps per second."""
         return 1.0 / float(self.env.dt)
 
-    @property
-    def mj_model(self) -> Any:
-        """The MuJoCo model that pictures show."""
-        return self.env.mj_model
-
-    def pose(self, state) -> tuple:
-        """(qpos, mocap_pos, mocap_quat) of a state."""
-        return state.data.qpos, state.data.mocap_pos, state.data.mocap_quat
-
-    @by_poses
     def draw(self, states, *, height, width):
         """Frames of the scene."""
         from purejaxppo.pictures import mujoco_scene
 
-        model, poses = mujoco_scene.saved(self.mj_model), [self.pose(state) for state in states]
-        return mujoco_scene.draw(model, poses, height=height, width=width)
+        poses = [(s.data.qpos, s.data.mocap_pos, s.data.mocap_quat) for s in states]
+        return mujoco_scene.draw(self.env.mj_model, poses, height=height, width=width)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,59 +18,11 @@ BACKENDS = ("egl", "osmesa", "")
 """Values of MUJOCO_GL to try; the last one is MuJoCo's default, which needs a display."""
 
 
-class Scene(NamedTuple):
-    """Drawing of an episode's poses without its simulator, as a task does (`pictures.video`)."""
-
-    model: bytes
-    """A MuJoCo model, as `mj_saveModel` writes it."""
-    frame_rate: float
-    """Poses per second."""
-
-    @classmethod
-    def of(cls, task: Any) -> "Scene | None":
-        """The scene of a task whose `draw` is `by_poses`; None of others, and without a model."""
-        owner: Any = posing(task)
-        model = None if owner is None else owner.mj_model
-        return None if model is None else cls(saved(model), float(task.frame_rate))
-
-    def draw(self, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
-        """One frame per pose, (qpos, mocap_pos or None, mocap_quat or None).
-
-        Raises:
-            ValueError: no OpenGL, or its driver fails.
-        """
-        return draw(self.model, states, height=height, width=width)
-
-
-def by_poses(draw: Any) -> Any:
-    """Marks a task's `draw`, which shows its `mj_model` in the poses of states, and nothing else.
-
-    The task has `pose(state)` -> (qpos, mocap_pos or None, mocap_quat or None) and `frame_rate`.
-    """
-    draw.by_poses = True
-    return draw
-
-
-def posing(task: Any) -> Any:
-    """The task, innermost under its wrappers, whose marked `draw` this one has; None: another."""
-    method = getattr(task, "draw", None)
-    return getattr(method, "__self__", None) if getattr(method, "by_poses", False) else None
-
-
-def saved(model: Any) -> bytes:
-    """A MuJoCo model in MuJoCo's binary format."""
-    import mujoco
-
-    buffer = np.empty(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, buffer)
-    return buffer.tobytes()
-
-
-def draw(model: bytes, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
+def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterator[np.ndarray]:
     """Yields one frame per pose, uint8 [height, width, 3], by the first back end that draws.
 
     Args:
-        model: as `saved` returns it.
+        model: a MuJoCo model.
         states: poses, (qpos [nq], mocap_pos [nmocap, 3] or None, mocap_quat [nmocap, 4] or None).
         height: of a frame, in pixels.
         width: of a frame, in pixels.
@@ -78,13 +30,15 @@ def draw(model: bytes, states: list[tuple], *, height: int, width: int) -> Itera
     Raises:
         ValueError: no OpenGL, or its driver fails.
     """
+    import mujoco
+
     names = ("qpos", "mocap_pos", "mocap_quat")
     arrays = dict(zip(names, zip(*states, strict=True), strict=True))
     chosen = os.environ.get("MUJOCO_GL")
     drawn = 0
     with tempfile.TemporaryDirectory() as folder:
         model_path, motion_path = Path(folder) / "model.mjb", Path(folder) / "motion.npz"
-        model_path.write_bytes(model)
+        mujoco.mj_saveModel(model, str(model_path))
         motion = {name: np.stack(rows) for name, rows in arrays.items() if rows[0] is not None}
         np.savez(motion_path, allow_pickle=False, **motion)
         for backend in BACKENDS if chosen is None else (chosen,):

@@ -1,8 +1,5 @@
 """Records one episode's states, and draws them."""
 
-import functools
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +15,6 @@ from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.evaluation import evaluated
 from purejaxppo.pictures import video
-from purejaxppo.pictures.mujoco_scene import Scene, posing
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
 
@@ -27,9 +23,8 @@ class Recorded(NamedTuple):
     """One episode, for drawing."""
 
     task: Any
-    """Or the scene that draws in its place."""
     states: list[Any]
-    """From the start to the end; of a scene, their poses."""
+    """From the start to the end."""
     rewards: np.ndarray  # [steps] summed over agents
     agents: int
 
@@ -46,40 +41,10 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     Raises:
         ValueError: as `video.record`.
     """
-    return begin(agent, path, seed=seed, stochastic=stochastic)()
-
-
-def begin(
-    agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | None = None
-) -> Callable[[], str]:
-    """Begins what `draw` does; the function that is returned waits for it.
-
-    A simulator on the host is recorded, and a task that draws its own states drawn, when the film
-    is waited for. What fails is raised then, too.
-    """
-    stochastic = agent.config.eval.stochastic if stochastic is None else stochastic
-    record = functools.partial(_record, agent, seed=seed, deterministic=not stochastic)
-    finish = functools.partial(_draw, path=path, title=agent.config.env.name)
-    if registry.on_host(agent.config.env):
-        return lambda: finish(record())
-    recording: Future = Future()
-    try:
-        recorded = record()
-    except Exception as error:
-        recording.set_exception(error)
-        return recording.result
-    if not isinstance(recorded.task, Scene):
-        return lambda: finish(recorded)
-    pool = ThreadPoolExecutor(1, "film")
-    film = pool.submit(finish, recorded)
-    pool.shutdown(wait=False)
-    return film.result
-
-
-def _draw(recorded: Recorded, *, path: str | Path, title: str) -> str:
-    """Draws an episode into a file; describes it."""
-    task, states, rewards, agents = recorded
-    video.record(task, states, path, title=title, rewards=rewards)
+    config = agent.config
+    stochastic = config.eval.stochastic if stochastic is None else stochastic
+    task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
+    video.record(task, states, path, title=config.env.name, rewards=rewards)
     of_all = f" of all {agents} agents together" if agents > 1 else ""
     place = short_path(Path(path))
     return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {place}"
@@ -89,8 +54,7 @@ def record_states(agent: Agent, *, seed: int = 0, deterministic: bool | None = N
     """Records one episode's states, for drawing; acts as `evaluate` does.
 
     Returns:
-        (task, list of its states from the start to the end, rewards [steps], summed over agents);
-        for tasks drawn by MuJoCo, a scene and poses in place of the task and its states.
+        (task, list of its states from the start to the end, rewards [steps], summed over agents).
     """
     return _record(agent, seed=seed, deterministic=deterministic)[:3]
 
@@ -123,19 +87,12 @@ def film_in_jax(
         length -= 1
     take = [jax.tree.map(lambda x: x[0], first)]
     take += [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length)]
-    task = Scene.of(env.task) or env.task
-    return Recorded(task, take, rewards[:length].sum(axis=1), env.spec.num_agents)
+    return Recorded(env.task, take, rewards[:length].sum(axis=1), env.spec.num_agents)
 
 
 def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | None) -> Any:
-    """(agent's state, key) -> (first state, (states, rewards, done, diverged) of all steps).
-
-    States of a task that a scene draws are poses.
-    """
+    """(agent's state, key) -> (first state, (states, rewards, done, diverged) of all steps)."""
     policy = agent.policy
-    unwrap = getattr(env.task, "unwrap", lambda s: s)
-    drawn = posing(env.task) if Scene.of(env.task) else None
-    shown = jax.vmap(lambda s: drawn.pose(unwrap(s))) if drawn else lambda s: s
     act = how_to_act(agent.config, policy, deterministic)
     rows = env.spec.num_envs  # one, or the agents of one world
 
@@ -151,7 +108,7 @@ def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | N
             carry = hold(absent, carry, choice.carry)
             done = out.terminated | out.truncated | out.diverged
             return (env_state, out.obs, begun, carry, out.absent), (
-                shown(env_state.task),
+                env_state.task,
                 out.reward,
                 done,
                 out.diverged,
@@ -161,7 +118,7 @@ def episode_of(env: VectorEnv | WorldsEnv, agent: Agent, deterministic: bool | N
         carry = policy.network.initial_carry((rows,))
         loop = (env_state, obs, jnp.ones(rows, bool), carry, nobody)
         keys = jax.random.split(key, env.spec.max_episode_steps or agent.config.eval.max_steps)
-        return shown(env_state.task), jax.lax.scan(step, loop, keys)[1]
+        return env_state.task, jax.lax.scan(step, loop, keys)[1]
 
     return episode
 

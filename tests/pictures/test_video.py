@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,6 @@ from support.children import environment
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.registry import make_task
 from purejaxppo.pictures import mujoco_scene, video
-from purejaxppo.pictures.mujoco_scene import Scene, by_poses
-from purejaxppo.runs import recording
 
 pytest.importorskip("PIL")
 
@@ -166,7 +163,7 @@ def test_every_kind_of_task_is_drawn_in_the_asked_size(name):
 
 
 def film(model, states, height=120, width=160):
-    return mujoco_scene.draw(mujoco_scene.saved(model), states, height=height, width=width)
+    return mujoco_scene.draw(model, states, height=height, width=width)
 
 
 @pytest.fixture
@@ -288,24 +285,6 @@ def test_brax_is_drawn_from_its_joint_positions():
     states = [(state.replace(pipeline_state=pose), elapsed) for pose in poses]
     still, moved = video.frames(task, states, height=120, width=160)
     assert (np.abs(still.astype(int) - moved).max(axis=-1) > 30).sum() > 100
-    scene = mujoco_scene.Scene.of(task)
-    poses = [task.pose(task.unwrap(state)) for state in states]
-    by_scene = video.frames(scene, poses, height=120, width=160)
-    np.testing.assert_array_equal(by_scene, [still, moved])
-    assert scene.frame_rate == task.frame_rate
-
-
-def test_a_task_that_draws_in_its_own_way_has_no_scene():
-    from purejaxppo.envs.wrappers import Wrapper
-
-    class Drawn(Wrapper):
-        def draw(self, states, *, height, width):
-            raise AssertionError
-
-    pytest.importorskip("brax")
-    task = make_task(EnvConfig(name="brax/inverted_pendulum"))
-    assert mujoco_scene.Scene.of(Drawn(task)) is None
-    assert mujoco_scene.Scene.of(make_task(EnvConfig(name="dummy/vector"))) is None
 
 
 @pytest.mark.toy
@@ -327,65 +306,3 @@ def test_missing_packages_name_the_extra(monkeypatch, tmp_path):
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'purejaxppo\[render\]'"):
         video.check_target(tmp_path / "film.gif")
-
-
-class Posed:
-    """A task that MuJoCo draws by poses."""
-
-    frame_rate = 20.0
-
-    def __init__(self):
-        mujoco = pytest.importorskip("mujoco")
-        self.mj_model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
-
-    def pose(self, state):
-        return state, None, None
-
-    @by_poses
-    def draw(self, states, *, height, width):
-        raise AssertionError
-
-
-@pytest.mark.toy
-def test_only_a_marked_drawing_is_replaced_by_a_scene():
-    class OwnDrawing(Posed):
-        def draw(self, states, *, height, width):
-            return iter(())
-
-    class NoModel(Posed):
-        def __init__(self):
-            self.mj_model = None
-
-    class Unrelated:
-        mj_model, frame_rate = "a.xml", 5.0
-
-        def pose(self, state):
-            return 1
-
-        def draw(self, states, *, height, width):
-            return iter(())
-
-    assert Scene.of(Posed()).frame_rate == 20.0
-    for task in (OwnDrawing(), NoModel(), Unrelated(), object()):
-        assert Scene.of(task) is None
-
-
-@pytest.mark.toy
-@pytest.mark.parametrize("fails", ["recording", "drawing"])
-def test_what_fails_beside_an_evaluation_is_raised_when_the_film_is_waited_for(
-    fails, monkeypatch, tmp_path
-):
-    def fail(*args, **kwargs):
-        raise ValueError(f"{fails} failed")
-
-    recorded = recording.Recorded(Scene(b"", 20.0), [(np.zeros(0), None, None)] * 3, np.zeros(2), 1)
-    monkeypatch.setattr(
-        recording, "_record", fail if fails == "recording" else lambda *args, **kwargs: recorded
-    )
-    monkeypatch.setattr(Scene, "draw", fail)
-    env = SimpleNamespace(name="brax/hopper")
-    agent = SimpleNamespace(config=SimpleNamespace(env=env, eval=SimpleNamespace(stochastic=True)))
-    monkeypatch.setattr(recording.registry, "on_host", lambda env: False)
-    film = recording.begin(agent, tmp_path / "film.gif")
-    with pytest.raises(ValueError, match=f"{fails} failed"):
-        film()
