@@ -8,22 +8,14 @@ benchmarks/results/ablations.jsonl, and a picture per study to docs/pictures/abl
 `docs/make_results.py` writes the table of docs/policies.md from the rows.
 """
 
-import argparse
-import datetime
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import machine
+import harness
 import numpy as np
-
-ROOT = Path(__file__).resolve().parent.parent
-PATH = machine.RESULTS / "ablations.jsonl"
-PICTURES = ROOT / "docs" / "pictures" / "ablations"
-GROWING = Path(__file__).with_name("growing.py")
 
 
 class Study(NamedTuple):
@@ -74,7 +66,7 @@ STUDIES = {
         "memory_chain.yaml",
         600_000,
         f"{CHAIN} --network.rnn gru --network.rnn_timescale 10",
-        {"length 40": "", "5 to 40": f"--env.curriculum memory_length {GROWING}:memory_length"},
+        {"length 40": "", "5 to 40": f"--env.curriculum memory_length {__file__}:memory_length"},
     ),
     "curiosity": Study(
         "mountain_car_curious.yaml",
@@ -220,43 +212,53 @@ STUDIES = {
 }
 
 
+def memory_length(progress):
+    """MemoryChain's length: 5 to 40 steps in the first 60 % of a run, whole numbers."""
+    import jax.numpy as jnp
+
+    return jnp.round(5 + 35 * jnp.minimum(progress / 0.6, 1.0))
+
+
 def main() -> None:
-    """Runs the studies that the command line names, or all."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run the studies that the command line names, or all."""
+    parser = harness.options(__doc__, "ablations")
     parser.add_argument("studies", nargs="*", choices=[[], *STUDIES], help="which; all if none")
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args()
-    for name in args.studies or STUDIES:
+    for name in args.studies or (["rollouts"] if args.toy else STUDIES):
         with tempfile.TemporaryDirectory() as folder:
-            rows = run_study(name, args.seeds, Path(folder))
-        kept = [row for row in machine.read_rows(PATH) if row["study"] != name]
-        machine.write_rows(PATH, [*kept, *rows])
+            rows = run_study(name, args.seeds, Path(folder), toy=args.toy)
+        if args.toy:
+            harness.keep(args, rows)
+            continue
+        others = [row for row in harness.read_rows(args.results) if row["study"] != name]
+        harness.write_rows(args.results, [*others, *harness.complete(rows)])
         draw(name, rows)
 
 
-def run_study(name: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """A row per variant."""
+def run_study(name: str, seeds: int, folder: Path, *, toy: bool = False) -> list[dict[str, Any]]:
+    """Train all variants; return a row of each."""
     study, rows = STUDIES[name], []
+    size = f"--num_seeds {seeds} --total_timesteps {study.steps}"
+    if toy:
+        size = "--num_seeds 2 --total_timesteps 256 --env.num_envs 4 --ppo.rollout_length 8"
     if study.teacher:
         train(study.config, study.teacher.split(), folder / "teacher")
     for label, flags in study.variants.items():
         words = f"{study.flags} {flags}".replace("TEACHER", str(folder / "teacher")).split()
-        size = ["--num_seeds", str(seeds), "--total_timesteps", str(study.steps)]
         run_dir = folder / str(len(rows))
-        train(study.config, [*words, *size], run_dir)
+        train(study.config, [*words, *size.split()], run_dir)
         steps, returns = curves(run_dir)
         row = {
             "study": name,
             "variant": label,
             "config": study.config,
-            "flags": f"{study.flags} {flags}".replace(f"{GROWING}", f"benchmarks/{GROWING.name}"),
+            "flags": f"{study.flags} {flags}".replace(__file__, "benchmarks/ablations.py"),
             "teacher": study.teacher,
             "seeds": seeds,
             "steps": steps,
             "returns": returns,
             "last": [float(np.mean(curve[-len(curve) // 4 :])) for curve in returns],
-            "date": datetime.date.today().isoformat(),
-            **machine.describe(),
         }
         rows.append(row)
         last = row["last"]
@@ -265,16 +267,13 @@ def run_study(name: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
 
 
 def train(config: str, flags: list[str], run_dir: Path) -> None:
-    """One run of the README's own command."""
+    """Run the README's own command once."""
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, *flags]
-    quiet = ["--logging.no_tensorboard", "--run_dir", str(run_dir)]
-    done = subprocess.run([*command, *quiet], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+    harness.call([*command, "--logging.no_tensorboard", "--run_dir", str(run_dir)])
 
 
 def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
-    """(steps [P], deterministic returns [S][P])."""
+    """Read (steps [P], deterministic returns [S][P])."""
     from purejaxppo.runs.rows import read_csv
 
     by_member: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -288,7 +287,7 @@ def curves(run_dir: Path) -> tuple[list[float], list[list[float]]]:
 
 
 def draw(name: str, rows: list[dict[str, Any]]) -> None:
-    """Mean returns over environment steps, with 95 % bands."""
+    """Draw mean returns over environment steps, with 95 % bands."""
     from purejaxppo.runs.curves import confidence, new_figure, save_figure
 
     figure = new_figure(6, 3.6)
@@ -303,13 +302,10 @@ def draw(name: str, rows: list[dict[str, Any]]) -> None:
     axes.set_ylabel(f"return, mean of {rows[0]['seeds']} seeds")
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
     axes.grid(alpha=0.3)
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    save_figure(figure, PICTURES / f"{file_name(name)}.png")
-
-
-def file_name(study: str) -> str:
-    """A study's name as that of a file."""
-    return "".join(c if c.isalnum() else "_" for c in study)
+    path = (
+        harness.PICTURES / "ablations" / f"{''.join(c if c.isalnum() else '_' for c in name)}.png"
+    )
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,24 @@
 """Where an environment step's time goes: an iteration with its pieces switched off, one by one.
 
-    python benchmarks/anatomy.py [--tasks pixels envpool gymnasium] [--repeats 7] [--seconds 1]
+    python benchmarks/anatomy.py [--tasks pixels envpool gymnasium] [--rounds 7] [--seconds 1]
 
 Every stage is a program of its own that does less than the one before it: the whole iteration, no
 update, no values and advantages either, no statistics, no policy, and at last the simulator under
 its own Python API. All run as one shard. A piece's time is the difference between two stages, so
 that pieces add up to the whole; medians over interleaved rounds are compared. A difference far
-below zero says that the machine was busy. Rows go to benchmarks/results/anatomy.jsonl, the chart of
-them all to docs/pictures/anatomy.png, and `python docs/make_results.py` makes the table.
+below zero says that the machine was busy. Rows go to benchmarks/results/anatomy.jsonl.
 """
 
-import argparse
-import datetime
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import machine
+import harness
 import ours
-import turns
 
-PICTURE = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "anatomy.png"
 COMMON = {"normalize_obs": True, "normalize_reward": True, "learning_rate": 0.0}
 """Of all tasks: with every statistic, and a policy that stays the same for all stages."""
 HOPPER = {
@@ -51,6 +45,15 @@ TASKS = {
     },
     "envpool": HOPPER,
     "gymnasium": HOPPER | {"env": "gymnasium/Hopper-v5"},
+    "toy": {
+        "env": "gymnasium/CartPole-v1",
+        "num_envs": 2,
+        "rollout_length": 4,
+        "num_minibatches": 1,
+        "num_epochs": 1,
+        "hidden": (4,),
+        **COMMON,
+    },
 }
 PIECES = ("update", "values, advantages", "statistics", "inference, sampling", "loop, transfer")
 """What each stage has and the next one has not; all of the last one is the simulator."""
@@ -59,47 +62,34 @@ Stage = Callable[[int], int]
 
 
 def main() -> None:
-    """Measures the tasks one after another in this process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of a stage in a round")
-    parser.add_argument("--results", type=Path, default=machine.RESULTS / "anatomy.jsonl")
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    args = parser.parse_args()
+    """Measure the tasks one after another in this process."""
+    parser = harness.options(__doc__, "anatomy", rounds=7, seconds=1.0)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS))
+    args = harness.parse(parser)
     ours.start()
     rows = []
-    for task in args.tasks:
-        rows.append(row(task, measure(TASKS[task], args.repeats, args.seconds)))
+    for task in args.tasks or [name for name in TASKS if (name == "toy") == args.toy]:
+        results = measure(TASKS[task], args)
+        rows.append(row(task, [[1e6 / x for x in result.speeds] for result in results.values()]))
         show(rows[-1])
-    machine.replace_rows(args.results, rows, "task", "device")
-    draw(machine.read_rows(args.results), args.picture)
+    harness.keep(args, rows, "task", "device")
 
 
-def measure(sizes: dict[str, Any], repeats: int, seconds: float) -> list[list[float]]:
-    """Microseconds per environment step of each stage in each round."""
+def measure(sizes: dict[str, Any], args: Any) -> dict[str, harness.Result]:
+    """Return the speeds of each stage in each round."""
     from purejaxppo.envs import registry
     from purejaxppo.parts import make_parts
 
     parts = make_parts(replace(ours.config_of(sizes), num_shards=1))
     stages, actions = compiled_stages(parts)
-    envs: list[Any] = [parts.env]
+    envs: list[Any] = []
     if registry.on_host(parts.config.env):
-        envs.append(registry.make(parts.config.env, parts.env.spec.num_envs))
+        envs = [parts.env, registry.make(parts.config.env, parts.env.spec.num_envs)]
         stages.append(pool_stage(envs[-1], actions))
-    counts = []
-    for stage in stages:
-        stage(1)
-        counts.append(max(1, round(seconds / turns.timed(stage, 1)[1])))
-    rounds: list[list[float]] = [[] for _ in stages]
-    for _ in range(repeats):
-        for times, stage, count in zip(rounds, stages, counts, strict=True):
-            steps, elapsed = turns.timed(stage, count)
-            times.append(1e6 * elapsed / steps)
+    results = harness.in_turns({str(i): stage for i, stage in enumerate(stages)}, args)
     for env in envs:
-        if registry.on_host(parts.config.env):
-            env.close()
-    return rounds
+        env.close()
+    return results
 
 
 def compiled_stages(parts: Any) -> tuple[list[Stage], Any]:
@@ -224,18 +214,7 @@ def pool_stage(env: Any, actions: Any) -> Stage:
             _, _, terminated, truncated, _ = pool.env.step(action)
             return terminated | truncated
 
-    done = np.zeros(env.spec.num_envs, bool)
-
-    def run(count: int) -> int:
-        nonlocal done
-        steps = 0
-        for _ in range(count):
-            for action in actions:
-                steps += len(done) - int(done.sum())  # after an end, a step is a reset
-                done = step(action)
-        return steps
-
-    return run
+    return ours.stepping(step, actions, env.spec.num_envs)
 
 
 def row(task: str, rounds: list[list[float]]) -> dict[str, Any]:
@@ -249,8 +228,6 @@ def row(task: str, rounds: list[list[float]]) -> dict[str, Any]:
         "microseconds": stages[0],
         "pieces": [[name, round(value, 3)] for name, value in reversed(pieces.items())],
         "rounds": [[round(t, 3) for t in times] for times in rounds],
-        "date": datetime.date.today().isoformat(),
-        **machine.describe(),
     }
 
 
@@ -260,32 +237,6 @@ def show(row: dict[str, Any]) -> None:
     print(f"\n{row['sizes']['env']}: {total:.2f} microseconds per environment step")
     for name, value in row["pieces"]:
         print(f"{name:22} {value:10.2f} {value / total:7.1%}", flush=True)
-
-
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """One panel of bars per task."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.2 + 2.1 * len(rows)), layout="constrained")
-    panels = figure.subplots(len(rows), squeeze=False)[:, 0]
-    for panel, row in zip(panels, rows, strict=True):
-        names, values = zip(*row["pieces"], strict=True)
-        bars = panel.barh(names, values, color="#3b6ea5")
-        labels = [f"{v:.2f}  ({v / row['microseconds']:.0%})" for v in values]
-        panel.bar_label(bars, labels, padding=4)
-        panel.invert_yaxis()
-        panel.margins(x=0.2)
-        panel.spines[["top", "right"]].set_visible(False)
-        sizes, machine = row["sizes"], f"{row['cores']} x {row['device']}"
-        panel.set_title(
-            f"{sizes['env']}, {sizes['num_envs']} environments x {sizes['rollout_length']} steps, "
-            f"{machine}: {row['microseconds']:.1f} in all",
-            loc="left",
-            fontsize=11,
-        )
-    panels[-1].set_xlabel("microseconds per environment step")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

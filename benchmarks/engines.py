@@ -1,22 +1,24 @@
-"""Steps per second of Godot games: what the compiled loop leaves of the engine's own speed.
+"""Steps per second of game engines: how much of the engine's own speed the compiled loop keeps.
 
     GODOT=.godot-engine/bin/godot python benchmarks/engines.py [--rounds 9] [--peer FOLDER]
+    python benchmarks/engines.py --unity [--peer FOLDER]
 
-The game is tests/games/chase with random actions, 8 ticks to a step. Contenders take turns, while
-the others' games are stopped, and each round's ratio compares neighbours in time:
+Godot: the game is tests/games/chase with random actions, 8 ticks to a step. Unity: a scripted game
+(tests/engines/unity_engine.py) that repeats one message of all its agents, so that the trainer's
+side is measured. Contenders take turns while the others' games are stopped, and each round's ratio
+compares neighbours in time:
 
-* engine: our client in a plain Python loop, which sends ready-made actions;
+* engine, rows: our client in a plain Python loop, which sends prepared actions;
 * loop: the same games stepped in a compiled `scan`, which draws its actions, with XLA set up as
   the train command sets it up;
-* godot_rl: the Python client of Godot RL Agents, if --peer names a folder with the package, with
-  one game, which it starts itself.
+* godot_rl, mlagents_envs: the Python client of Godot RL Agents or ML-Agents, if --peer names a
+  folder with the package, with one game.
 
-Rows go to benchmarks/results/engines.jsonl.
+Rows go to benchmarks/results/engines.jsonl, Unity's to unity_engine_speed.jsonl.
 """
 
 import argparse
 import contextlib
-import datetime
 import os
 import shlex
 import shutil
@@ -24,169 +26,209 @@ import signal
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import machine
+import harness
 import numpy as np
+import ours
 
-CHASE = Path(__file__).resolve().parents[1] / "tests/games/chase"
+TESTS = harness.ROOT / "tests"
 SPEEDUP = 8.0
 SIZES = ((8, 1), (1, 1), (8, 2), (1, 4))
-"""(agents of a game, games)."""
+"""(agents of a game, games) of Godot."""
+AGENTS = (1, 8)
+"""Agents of Unity's game."""
+Run = Callable[[int], int]
+"""Steps to make -> steps made."""
 
 
-class Contender:
-    """One of those who take turns: `run(steps)`, and the process groups of its games."""
+class Contender(NamedTuple):
+    """One contender, and the process groups of its games, which stop between its turns."""
 
-    def __init__(self, steps: int, run: Callable[[int], None], groups: list[int]) -> None:
-        """Runs once, to compile and to warm up, and stops the games."""
-        self._run, self._groups, self._steps = run, groups, steps
-        run(steps)
-        self._signal(signal.SIGSTOP)
+    run: Run
+    groups: list[int]
 
-    def speed(self) -> float:
-        """Steps per second, of all games at once."""
-        self._signal(signal.SIGCONT)
-        began = time.perf_counter()
-        self._run(self._steps)
-        seconds = time.perf_counter() - began
-        self._signal(signal.SIGSTOP)
-        return self._steps / seconds
+    def speed(self, steps: int) -> float:
+        """Return steps per second of all games at once."""
+        self.signal(signal.SIGCONT)
+        steps, seconds = harness.timed(self.run, steps)
+        self.signal(signal.SIGSTOP)
+        return steps / seconds
 
-    def end(self) -> None:
-        """Lets the games go on, so that they can quit."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for group in self._groups:
+    def signal(self, number: signal.Signals) -> None:
+        """Stop or continue the games."""
+        for group in self.groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, number)
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=600, help="of each round")
-    parser.add_argument("--peer", help="a folder with the package godot_rl")
+    """Compare the contenders of Godot or Unity in turns."""
+    parser = harness.options(__doc__, "engines", rounds=9)
+    parser.add_argument("--unity", action="store_true", help="Unity's games, not Godot's")
+    parser.add_argument("--steps", type=int, default=1000, help="of each round")
+    parser.add_argument("--peer", help="a folder with the package godot_rl or mlagents_envs")
     args = parser.parse_args()
-    if args.peer:
-        sys.path.insert(0, args.peer)
-    from purejaxppo.parallel.shards import use_cpu_cores
-
-    use_cpu_cores(0, calls_host=True)
+    if args.toy:
+        args.rounds, args.steps = 1, 10
+    sys.path[:0] = [str(TESTS), *([args.peer] if args.peer else [])]
+    ours.start(calls_host=True)
+    cases = [(agents, 1) for agents in AGENTS] if args.unity else list(SIZES)
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        project = shutil.copytree(CHASE, Path(folder) / "chase")
-        for agents, games in SIZES:
-            with contenders(project, agents, games, args) as found:
-                speeds = {name: [] for name in found}
-                for _ in range(args.rounds):
-                    for name, contender in found.items():
-                        speeds[name].append(contender.speed())
-            for name in found:
-                row = summary(speeds[name], speeds["engine"])
-                rows.append({"agents": agents, "games": games, "contender": name, **row})
-                print(rows[-1], flush=True)
-    about = {"date": datetime.date.today().isoformat(), **machine.describe()}
-    rows = [{**row, **about} for row in rows]
-    machine.replace_rows(machine.RESULTS / "engines.jsonl", rows, "agents", "games", "contender")
+    for agents, games in cases[:1] if args.toy else cases:
+        for name, speeds in measure(args, agents, games).items():
+            print(f"{agents} agents, {games} games, {name}: {speeds}", flush=True)
+            row = unity_row(speeds) if args.unity else {"games": games, **speeds}
+            rows.append({"agents": agents, "contender": name, **row})
+    if args.unity:
+        args.results = args.results.with_name("unity_engine_speed.jsonl")
+    harness.keep(args, rows, *([] if args.unity else ["games"]), "agents", "contender")
+
+
+def measure(args: argparse.Namespace, agents: int, games: int) -> dict[str, dict[str, Any]]:
+    """Return the speeds of each contender, and ratios to the first one."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        found = {}
+        for name, contender in (unity if args.unity else godot)(args, stack, folder, agents, games):
+            contender.run(args.steps)
+            contender.signal(signal.SIGSTOP)
+            # So that games can quit.
+            stack.callback(contender.signal, signal.SIGCONT)
+            found[name] = contender
+        speeds: dict[str, list[float]] = {name: [] for name in found}
+        for _ in range(args.rounds):
+            for name, contender in found.items():
+                speeds[name].append(contender.speed(args.steps))
+    first = next(iter(speeds.values()))
+    return {name: summary(own, first) for name, own in speeds.items()}
 
 
 def summary(speeds: list[float], engine: list[float]) -> dict[str, Any]:
-    """Median steps per second, and the ratio to the engine's: its median and range over rounds."""
+    """Return median steps per second, and the ratio to the engine's: median and range."""
     ratios = [mine / its for mine, its in zip(speeds, engine, strict=True)]
     return {
         "steps_per_second": round(statistics.median(speeds)),
+        "range": [round(min(speeds)), round(max(speeds))],
         "of_engine": round(statistics.median(ratios), 3),
         "of_engine_range": [round(min(ratios), 3), round(max(ratios), 3)],
     }
 
 
-@contextlib.contextmanager
-def contenders(
-    project: Path, agents: int, games: int, args: argparse.Namespace
-) -> Iterator[dict[str, Contender]]:
-    """Those who take part, each with games of its own."""
+def unity_row(speeds: dict[str, Any]) -> dict[str, Any]:
+    """Return what rows of Unity keep: ratios are to its own client, which may be missing."""
+    return {name: speeds[name] for name in ("steps_per_second", "range")}
+
+
+Found = Iterator[tuple[str, Contender]]
+
+
+def godot(
+    args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
+) -> Found:
+    """Yield Godot's contenders, each with games of its own."""
+    project = shutil.copytree(TESTS / "games/chase", folder / "chase")
+    options = {"arguments": f"--arenas={agents}", "speedup": SPEEDUP}
+    name = f"godot/{project}"
+    yield "engine", plain(make(stack, name, agents * games, options))
+    yield "loop", compiled(make(stack, name, agents * games, options))
+    if args.peer and games == 1:
+        yield "godot_rl", godot_rl(stack, project, agents)
+
+
+def unity(
+    args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
+) -> Found:
+    """Yield Unity's contenders, each with a game of its own."""
+    from support.unity import make_player
+
+    arguments = f"--replay --agents {agents}"
+    player = make_player(folder, "Game.x86_64")
+    name, options = f"unity/{player}", {"arguments": arguments}
+    yield "rows", plain(make(stack, name, agents * games, options))
+    yield "loop", compiled(make(stack, name, agents * games, options))
+    if args.peer:
+        yield "mlagents_envs", mlagents(stack, player, arguments, agents)
+
+
+def make(stack: contextlib.ExitStack, name: str, num_envs: int, options: dict[str, Any]) -> Any:
+    """Return the environment of our adapter."""
     from purejaxppo.config.schema import EnvConfig
     from purejaxppo.envs import registry
 
-    options = {"arguments": f"--arenas={agents}", "speedup": SPEEDUP}
-    config = EnvConfig(name=f"godot/{project}", num_envs=agents * games, options=options)
-    with contextlib.ExitStack() as stack:
-        found = {}
-        for name, make in (("engine", plain), ("loop", compiled)):
-            env = registry.make(config, config.num_envs, seed=1)
-            stack.callback(env.close)
-            found[name] = Contender(args.steps, *make(env))
-            stack.callback(found[name].end)
-        if args.peer and games == 1:
-            run, client = official(project, agents)
-            stack.callback(client.close)
-            found["godot_rl"] = Contender(args.steps, run, [client.proc.pid])
-            stack.callback(found["godot_rl"].end)
-        yield found
+    config = EnvConfig(name=name, num_envs=num_envs, options=options)
+    env = registry.make(config, num_envs, seed=1)
+    stack.callback(env.close)
+    return env
 
 
-def actions(num_agents: int) -> list[dict[str, np.ndarray]]:
-    """Ready-made random actions of the chase."""
-    draw = np.random.default_rng(0)
-    return [
-        {
-            "steer": draw.uniform(-1, 1, (num_agents, 2)).astype(np.float32),
-            "dash": draw.integers(0, 2, num_agents, np.int32),
-        }
-        for _ in range(100)
-    ]
+def prepared(space: Any, n: int) -> list[Any]:
+    """Return prepared random actions of n agents."""
+    import jax
+
+    keys = jax.random.split(jax.random.key(0), 100)
+    return [jax.device_get(draw(space, n, key)) for key in keys]
 
 
-def plain(env: Any) -> tuple[Callable[[int], None], list[int]]:
-    """The games under our own client."""
+def draw(space: Any, n: int, key: Any) -> Any:
+    """Draw uniform actions of n agents from a Box in [-1, 1], a Discrete or a Dict of these."""
+    import jax
+
+    from purejaxppo.spaces import Box, Dict
+
+    if isinstance(space, Dict):
+        keys = jax.random.split(key, len(space.spaces))
+        parts = zip(space.spaces, keys, strict=True)
+        return {name: draw(part, n, key) for (name, part), key in parts}
+    if isinstance(space, Box):
+        return jax.random.uniform(key, (n, *space.shape), minval=-1.0, maxval=1.0)
+    return jax.random.randint(key, (n,), 0, space.n)
+
+
+def plain(env: Any) -> Contender:
+    """Return the games under our own client, without a compiled program."""
     pool = env.pool(env.spec.num_envs).envs
     pool.reset(0)
-    ready = actions(env.spec.num_envs)
+    actions = prepared(env.spec.action, env.spec.num_envs)
 
-    def run(steps: int) -> None:
+    def run(steps: int) -> int:
         for step in range(steps):
-            pool.step(ready[step % len(ready)])
+            pool.step(actions[step % len(actions)])
+        return steps
 
-    return run, pool.groups
+    return Contender(run, getattr(pool, "groups", []))
 
 
-def compiled(env: Any) -> tuple[Callable[[int], None], list[int]]:
-    """The games in the compiled loop."""
+def compiled(env: Any) -> Contender:
+    """Return the games in the compiled loop."""
     import jax
     import jax.numpy as jnp
 
     n = env.spec.num_envs
-    state = [jax.jit(env.reset)(jax.random.key(0))[0]]
+    state = jax.jit(env.reset)(jax.random.key(0))[0]
 
     def step(carried, key):
         state, total = carried
-        one, other = jax.random.split(key)
-        steer = jax.random.uniform(one, (n, 2), minval=-1.0)
-        state, out = env.step(
-            state, {"steer": steer, "dash": jax.random.randint(other, (n,), 0, 2)}
-        )
+        state, out = env.step(state, draw(env.spec.action, n, key))
         return (state, total + out.reward.sum()), None
 
     @jax.jit
     def scan(state, keys):
         return jax.lax.scan(step, (state, jnp.zeros(())), keys)[0]
 
-    def run(steps: int) -> None:
+    def run(steps: int) -> int:
+        nonlocal state
         keys = jax.random.split(jax.random.key(1), steps)
-        state[0], total = scan(state[0], keys)
-        jax.block_until_ready(total)
+        state, _ = jax.block_until_ready(scan(state, keys))
+        return steps
 
-    return run, env.pool(n).envs.groups
+    return Contender(run, getattr(env.pool(n).envs, "groups", []))
 
 
-def official(project: Path, num_agents: int) -> tuple[Callable[[int], None], Any]:
-    """One game under the Python client of Godot RL Agents, which starts it as it does any."""
+def godot_rl(stack: contextlib.ExitStack, project: Path, num_agents: int) -> Contender:
+    """Return one game under the Python client of Godot RL Agents, which starts it."""
     from godot_rl.core.godot_env import GodotEnv
 
     from purejaxppo.envs.host.engine import free_port
@@ -198,14 +240,48 @@ def official(project: Path, num_agents: int) -> tuple[Callable[[int], None], Any
     game.chmod(0o755)
     with contextlib.redirect_stdout(None):
         env = GodotEnv(env_path=str(game), port=free_port())
+    stack.callback(env.close)
     env.reset()
-    ready = [(own["steer"], own["dash"]) for own in actions(num_agents)]
+    draws = np.random.default_rng(0)
+    actions = [
+        (draws.uniform(-1, 1, (num_agents, 2)), draws.integers(0, 2, num_agents))
+        for _ in range(100)
+    ]
 
-    def run(steps: int) -> None:
+    def run(steps: int) -> int:
         for step in range(steps):
-            env.step(ready[step % len(ready)])
+            env.step(actions[step % len(actions)])
+        return steps
 
-    return run, env
+    return Contender(run, [env.proc.pid])
+
+
+def mlagents(
+    stack: contextlib.ExitStack, player: str, arguments: str, num_agents: int
+) -> Contender:
+    """Return the game under the environment of ML-Agents' own package."""
+    from mlagents_envs.base_env import ActionTuple
+    from mlagents_envs.environment import UnityEnvironment
+    from mlagents_envs.logging_util import ERROR, set_log_level
+    from support.ports import free_port
+
+    set_log_level(ERROR)
+    words, port = arguments.split(), free_port()
+    env = UnityEnvironment(player, no_graphics=True, base_port=port, additional_args=words)
+    stack.callback(env.close)
+    env.reset()
+    (name,) = env.behavior_specs
+    draws = np.random.default_rng(0)
+    actions = [draws.uniform(-1, 1, (num_agents, 2)).astype(np.float32) for _ in range(100)]
+
+    def run(steps: int) -> int:
+        for step in range(steps):
+            env.get_steps(name)
+            env.set_actions(name, ActionTuple(continuous=actions[step % len(actions)]))
+            env.step()
+        return steps
+
+    return Contender(run, [])
 
 
 if __name__ == "__main__":

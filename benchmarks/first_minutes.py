@@ -1,6 +1,4 @@
-"""Returns over the first seconds of training, beside Brax's own PPO, and a film of them.
-
-    python benchmarks/first_minutes.py [--config ant] [--seeds 3] [--seconds 120]
+"""`learning.py --first_minutes`: returns over the first seconds of training, beside Brax's PPO.
 
 Trainings take turns, one at a time, seed by seed: this library with the config, Brax's PPO with the
 config's sizes, and Brax's PPO with the sizes of its own notebook. Seconds are of training, without
@@ -11,97 +9,78 @@ first_minutes.gif, with this library's first seed after 0, 20 and `--seconds` se
 
 import argparse
 import contextlib
-import datetime
 import itertools
 import json
 import pickle
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import machine
+import harness
 import ours
+import peers
 
-PATH = machine.RESULTS / "first_minutes.jsonl"
-PICTURES = machine.RESULTS.parent.parent / "docs" / "pictures"
 CONTENDERS = {
     "ours": "purejaxppo",
     "brax": "Brax's PPO, the same sizes",
     "brax-notebook": "Brax's PPO, the sizes of its notebook",
 }
-NOTEBOOK = {
-    "num_envs": 4096,
-    "unroll_length": 5,
-    "batch_size": 2048,
-    "num_minibatches": 32,
-    "num_updates_per_batch": 4,
-}
-"""Of ant in brax/notebooks/training.ipynb; its networks are Brax's default ones."""
+NOTEBOOK = {"num_envs": 4096, "rollout_length": 5, "num_minibatches": 32, "num_epochs": 4}
+"""Of ant in brax/notebooks/training.ipynb, with `batch_size` 2048 and Brax's default networks."""
 LEARNING = {"learning_rate": 3e-4, "entropy_cost": 1e-2, "discounting": 0.97, "reward_scaling": 10}
 """The other settings of ant there, for both of Brax's contenders."""
 EPISODES = 64
+EVALUATIONS = 40
 FRAMES, HEIGHT, WIDTH = 60, 176, 240
 
 
-def main() -> None:
-    """Trains what the command line asks for, and draws."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", default="ant")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=120.0)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this comparison."""
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    parser.add_argument("--work", nargs=3, metavar=("CONTENDER", "SEED", "FILE"))
-    args = parser.parse_args()
-    if args.work:
-        work(args.config, args.work[0], int(args.work[1]), args.seconds, Path(args.work[2]))
-        return
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+
+
+def compare(args: argparse.Namespace, script: str) -> None:
+    """Train all contenders seed by seed, keep their rows and draw them."""
+    (config,) = args.configs
+    path = args.results.with_name("first_minutes.jsonl")
+    args.results = path
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(args.seeds):
-            for contender in args.contenders:
-                run(args, contender, seed, Path(folder) / "agents.pkl")
-        draw_curves([row for row in machine.read_rows(PATH) if row["config"] == args.config])
-        if (Path(folder) / "agents.pkl").is_file():
-            draw_film(args.config, Path(folder) / "agents.pkl")
+        agents = Path(folder) / "agents.pkl"
+        for seed, contender in itertools.product(range(args.seeds), args.contenders):
+            words = [sys.executable, script, "--seconds", str(args.seconds)]
+            words += ["--worker", config, contender, str(seed), str(agents)]
+            curve = json.loads(harness.call(words).splitlines()[-1])
+            steps, seconds, mean = curve[-1]
+            row = {"config": config, "contender": contender, "seed": seed, "curve": curve}
+            harness.keep(args, [row], "config", "contender", "seed")
+            print(f"{contender} seed {seed}: {mean:,.0f} after {seconds:.0f} s, {steps:,.0f} steps")
+        if not args.toy:
+            draw_curves([row for row in harness.read_rows(path) if row["config"] == config])
+        if agents.is_file() and not args.toy:
+            draw_film(agents)
 
 
-def run(args: argparse.Namespace, contender: str, seed: int, agents: Path) -> None:
-    """Trains one seed in a process of its own, and keeps its row."""
-    words = ["--config", args.config, "--seconds", str(args.seconds)]
-    words += ["--work", contender, str(seed), str(agents)]
-    done = subprocess.run(
-        [sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE, text=True
-    )
-    row = {"config": args.config, "contender": contender, "seed": seed}
-    rows = [r for r in machine.read_rows(PATH) if any(r[key] != row[key] for key in row)]
-    row |= json.loads(done.stdout.splitlines()[-1])
-    row |= {"date": datetime.date.today().isoformat(), **machine.describe()}
-    machine.write_rows(PATH, [*rows, row])
-    steps, seconds, mean = row["curve"][-1]
-    print(f"{contender} seed {seed}: {mean:,.0f} after {seconds:.0f} s, {steps:,.0f} steps")
-
-
-def work(config: str, contender: str, seed: int, seconds: float, agents: Path) -> None:
-    """One training; prints its curve, [environment steps, seconds, return] each."""
+def work(config: str, contender: str, seed: str, agents: str, args: argparse.Namespace) -> None:
+    """Train once; print the curve, [environment steps, seconds, return] each."""
     ours.start(0 if contender == "ours" else 1)
     if contender == "ours":
-        curve = train(config, seed, seconds, agents if seed == 0 else None)
+        curve = train(config, int(seed), args.seconds, Path(agents))
     else:
-        curve = train_brax(config, seed, seconds, notebook=contender == "brax-notebook")
-    print(json.dumps({"curve": curve}), flush=True)
+        curve = train_brax(config, int(seed), args.seconds, notebook=contender == "brax-notebook")
+    print(json.dumps(curve), flush=True)
 
 
-def train(config: str, seed: int, seconds: float, agents: Path | None) -> list[list[float]]:
-    """This library's training; agents after 0, 20 and all seconds are pickled for the film."""
+def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[float]]:
+    """Train with this library; pickle seed 0's agents after 0, 20 and all seconds for the film."""
     import jax
 
     import purejaxppo as ppo
 
     made = ppo.load_config(config)
-    evaluated = {"eval.num_episodes": EPISODES, "eval.interval": made.total_timesteps // 40}
+    marks = [20.0, seconds]
     kept: dict[float, Any] = {}
 
     class Keep(ppo.Callback):
@@ -112,120 +91,102 @@ def train(config: str, seed: int, seconds: float, agents: Path | None) -> list[l
 
         def on_log(self, moment: ppo.Moment) -> None:
             now = moment.rows[0]["seconds"]
-            for mark in (20.0, seconds):
-                if now >= mark and mark not in kept:
-                    kept[mark] = jax.device_get(moment.agent.state)
+            while marks and now >= marks[0]:
+                kept[marks.pop(0)] = jax.device_get(moment.agent.state)
             if now >= seconds:
                 moment.stop(f"{seconds:.0f} seconds of training")
 
     with tempfile.TemporaryDirectory() as folder:
-        run = ppo.train(
-            made.replace(**evaluated),
+        curves = ppo.train(
+            made,
             seed=seed,
             total_timesteps=2 * made.total_timesteps,  # its schedules are as long
             run_dir=f"{folder}/run",
             callbacks=Keep(),
             quiet=True,
-            **{"logging.interval": made.total_timesteps // 100},
-        )
-        curves = run.metrics
-    if agents:
-        agents.write_bytes(pickle.dumps((kept, made.replace(seed=seed))))
+            **{
+                "eval.num_episodes": EPISODES,
+                "eval.interval": made.total_timesteps // EVALUATIONS,
+                "logging.interval": made.total_timesteps // 100,
+            },
+        ).metrics
+    if seed == 0:
+        agents.write_bytes(pickle.dumps((made.replace(seed=seed), kept)))
     names = "global_step", "seconds", "eval/return_mean"
     points = zip(*(curves[name] for name in names), strict=True)
     return [list(map(float, point)) for point in points if point[2] == point[2]]
 
 
 def train_brax(config: str, seed: int, seconds: float, *, notebook: bool) -> list[list[float]]:
-    """Brax's training; the compile time in its first interval is that beyond the later ones."""
-    import functools
-
-    from brax import envs
-    from brax.training.agents.ppo import networks
-    from brax.training.agents.ppo import train as brax_ppo
-    from throughput import repair_brax
-
+    """Train with Brax; the compile time in its first interval is that beyond the later ones."""
     from purejaxppo import load_config
 
-    repair_brax()
     made = load_config(config)
-    hidden = made.network.hidden
     sizes = {
+        "env": made.env.name,
         "num_envs": made.env.num_envs,
-        "unroll_length": made.ppo.rollout_length,
-        "batch_size": made.env.num_envs // made.ppo.num_minibatches,
+        "rollout_length": made.ppo.rollout_length,
         "num_minibatches": made.ppo.num_minibatches,
-        "num_updates_per_batch": made.ppo.num_epochs,
+        "num_epochs": made.ppo.num_epochs,
+        "normalize_obs": True,
     }
-    factory = functools.partial(
-        networks.make_ppo_networks,
-        policy_hidden_layer_sizes=hidden,
-        value_hidden_layer_sizes=hidden,
-    )
-    evals, steps = 40, made.total_timesteps
+    sizes |= NOTEBOOK if notebook else {"hidden": made.network.hidden}
     walls: list[tuple[int, float, float]] = []
 
     class Enough(Exception):
-        """Ends Brax's training, which cannot be asked to stop."""
+        """Ends Brax's training, which has no other way to stop."""
+
+    def later_intervals() -> list[float]:
+        return [b[1] - a[1] for a, b in itertools.pairwise(walls[1:])]
 
     def progress(count: int, metrics: dict[str, Any]) -> None:
-        walls.append(
-            (count, metrics.get("training/walltime", 0.0), float(metrics["eval/episode_reward"]))
-        )
-        later = [b[1] - a[1] for a, b in itertools.pairwise(walls[1:])]
-        if sum(later) >= seconds:
+        wall = metrics.get("training/walltime", 0.0)
+        walls.append((count, wall, float(metrics["eval/episode_reward"])))
+        if sum(later_intervals()) >= seconds:
             raise Enough
 
     with contextlib.suppress(Enough):
-        brax_ppo.train(
-            environment=envs.get_environment(made.env.name.partition("/")[2], backend="spring"),
-            num_timesteps=8 * steps,
-            episode_length=1000,
-            normalize_observations=True,
-            deterministic_eval=True,
-            num_evals=8 * evals + 1,
+        peers.brax_ppo(
+            sizes,
+            progress,
+            num_timesteps=8 * made.total_timesteps,
+            num_evals=8 * EVALUATIONS + 1,
             num_eval_envs=EPISODES,
-            network_factory=networks.make_ppo_networks if notebook else factory,
-            progress_fn=progress,
+            deterministic_eval=True,
             seed=seed,
-            **(NOTEBOOK if notebook else sizes),
+            **({"batch_size": 2048} if notebook else {}),
             **LEARNING,
         )
-    interval = statistics.median(b[1] - a[1] for a, b in itertools.pairwise(walls[1:]))
-    compiling = max(0.0, walls[1][1] - interval)
+    compiling = max(0.0, walls[1][1] - statistics.median(later_intervals()))
     return [[float(n), max(0.0, wall - compiling), mean] for n, wall, mean in walls]
 
 
 def draw_curves(rows: list[dict[str, Any]]) -> None:
-    """Returns over seconds: every seed thin, means thick."""
-    import matplotlib
+    """Draw returns over seconds: every seed thin, means thick."""
     import numpy as np
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    picture, axis = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
-    colours = dict(zip(CONTENDERS, ("tab:blue", "tab:orange", "tab:green"), strict=True))
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
     for contender, about in CONTENDERS.items():
         curves = [np.array(row["curve"]) for row in rows if row["contender"] == contender]
         if not curves:
             continue
-        for curve in curves:
-            axis.plot(curve[:, 1], curve[:, 2], color=colours[contender], alpha=0.3, linewidth=0.9)
-        ends = max(curve[0, 1] for curve in curves), min(curve[-1, 1] for curve in curves)
-        grid = np.linspace(*ends, 200)
+        grid = np.linspace(max(c[0, 1] for c in curves), min(c[-1, 1] for c in curves), 200)
         mean = np.mean([np.interp(grid, curve[:, 1], curve[:, 2]) for curve in curves], 0)
-        label = f"{about}, {len(curves)} seed{'s' * (len(curves) > 1)}"
-        axis.plot(grid, mean, color=colours[contender], linewidth=2, label=label)
-    axis.set_xlabel("seconds of training, two CPU cores")
-    axis.set_ylabel("return")
-    axis.grid(alpha=0.25)
-    axis.legend(fontsize=8)
-    picture.savefig(PICTURES / "first_minutes.png", dpi=100)
+        label = f"{about}, {len(curves)} seed{'s' if len(curves) > 1 else ''}"
+        (line,) = axes.plot(grid, mean, linewidth=2, label=label)
+        for curve in curves:
+            axes.plot(curve[:, 1], curve[:, 2], color=line.get_color(), alpha=0.3, linewidth=0.9)
+    axes.set_xlabel("seconds of training, two CPU cores")
+    axes.set_ylabel("return")
+    axes.legend(fontsize=8)
+    harness.axes_style(axes)
+    figure.savefig(harness.PICTURES / "first_minutes.png", dpi=100)
 
 
-def draw_film(config: str, agents: Path) -> None:
-    """The agents side by side."""
+def draw_film(agents: Path) -> None:
+    """Draw the agents side by side."""
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 
@@ -233,37 +194,23 @@ def draw_film(config: str, agents: Path) -> None:
     from purejaxppo.pictures import video
     from purejaxppo.runs.recording import record_states
 
-    kept, made = pickle.loads(agents.read_bytes())
+    config, kept = pickle.loads(agents.read_bytes())
     films = []
     for seconds, state in sorted(kept.items()):
-        task, states, rewards = record_states(Agent(made, state))
+        task, states, rewards = record_states(Agent(config, state))
         shown = [states[min(i, len(states) - 1)] for i in range(0, 2 * FRAMES, 2)]
         frames = [Image.fromarray(x) for x in video.frames(task, shown, HEIGHT, WIDTH)]
+        words = f"{seconds:.0f} s of training, return {rewards.sum():,.0f}"
         for frame in frames:
-            ImageDraw.Draw(frame).text(
-                (8, 5),
-                f"{seconds:.0f} s of training, return {rewards.sum():,.0f}",
-                fill=(40, 44, 52),
-                font=ImageFont.load_default(11),
-            )
+            font = ImageFont.load_default(11)
+            ImageDraw.Draw(frame).text((8, 5), words, fill=(40, 44, 52), font=font)
         films.append(frames)
-    whole = [
-        Image.fromarray(np.concatenate([np.asarray(x) for x in three], axis=1))
-        for three in zip(*films, strict=True)
+    rows = [
+        np.concatenate([np.asarray(x) for x in frames], 1) for frames in zip(*films, strict=True)
     ]
-    palette = whole[0].quantize(48)
-    joined = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in whole]
-    joined[0].save(
-        PICTURES / "first_minutes.gif",
-        save_all=True,
-        append_images=joined[1:],
-        duration=100,
-        loop=0,
-        optimize=True,
+    palette = Image.fromarray(rows[0]).quantize(48)
+    first, *rest = (
+        Image.fromarray(x).quantize(palette=palette, dither=Image.Dither.NONE) for x in rows
     )
-
-
-if __name__ == "__main__":
-    started = time.perf_counter()
-    main()
-    print(f"{time.perf_counter() - started:.0f} s in all", file=sys.stderr)
+    path = harness.PICTURES / "first_minutes.gif"
+    first.save(path, save_all=True, append_images=rest, duration=100, loop=0, optimize=True)

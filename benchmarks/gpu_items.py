@@ -1,114 +1,72 @@
 """The items of gpu.py: what is measured on a GPU, each in a process of its own.
 
-An item is a function of (done, rehearse) that yields rows, each with a `name` that the item gives
-to no other and `ok`; rows whose names are in `done` it leaves out. A rehearsal has the same rows.
+An item is a function of `toy` that yields (name, measurement), the names unique within the item. A
+toy run has the same rows with tiny sizes.
 """
 
-import importlib.util
 import json
-import statistics
-import time
+import os
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_correctness
+import harness
+import launches
+import ours
+import peers
+
 Row = dict[str, Any]
-Rows = Iterator[Row]
-LAUNCH_SECONDS = (1.5e-6, 3e-6)
+Measurements = Iterator[tuple[str, Callable[[], Row]]]
 ROUNDS = 5
-END = "end of item\n"
-"""The line that follows an item's rows."""
-TARGETS = {
-    "cartpole, 4096": 10e6,
-    "ant, 4096": 1e6,
-    "cartpole_balance, 2048": 0.7e6,
-}
+TARGETS = {"cartpole, 4096": 10e6, "ant, 4096": 1e6, "cartpole_balance, 2048": 0.7e6}
 """Steps/s of one H200 that these rows are to reach."""
 
 
 class Item(NamedTuple):
     """A group of measurements."""
 
-    function: Callable[["Work"], Rows]
+    function: Callable[[bool], Measurements]
     seconds: float  # limit
     about: str
-    env: dict[str, str] = {}  # noqa: RUF012
 
 
-class Work(NamedTuple):
-    """What an item is asked for."""
-
-    done: set[str]  # names of rows that are there
-    rehearse: bool
-
-    def size(self, real: Any, small: Any) -> Any:
-        """A size, or in a rehearsal a small one."""
-        return small if self.rehearse else real
-
-
-def work(names: list[str], done: dict[str, list[str]], *, rehearse: bool) -> None:
-    """Runs items; prints their rows, and where each ends."""
-    import ours
-
-    ours.start(1 if rehearse else 0)
-    for name in names:
-        for row in ITEMS[name].function(Work(set(done.get(name, [])), rehearse)):
-            print("row", json.dumps(row | {"rehearsed": rehearse}), flush=True)
-        print(END, end="", flush=True)
+def work(item: str, path: Path, *, toy: bool) -> None:
+    """Measure the rows of an item that are not in the file; a failure is a row with its reason."""
+    ours.start(1 if toy else 0)
+    done = {row["name"] for row in harness.read_rows(path) if row["item"] == item}
+    for name, measure in ITEMS[item].function(toy):
+        if name in done:
+            continue
+        try:
+            row = {"ok": True, **measure()}
+        except Exception as error:  # the other rows are wanted
+            why = (str(error).splitlines() or [""])[0]
+            row = {"ok": False, "why": f"{type(error).__name__}: {why}"[:300]}
+        append(path, *harness.complete([{"item": item, "name": name, **row}]))
 
 
-def tried(work: Work, name: str, measure: Callable[[], Row]) -> Rows:
-    """The row of a measurement, unless it is there; a failure is a row with its reason."""
-    if name in work.done:
-        return
-    try:
-        row = measure()
-    except Exception as error:  # whatever it is, the other rows are wanted
-        why = (str(error).splitlines() or [""])[0]
-        row = {"ok": False, "why": f"{type(error).__name__}: {why}"[:300]}
-    yield {"name": name, "ok": True, **row}
+def append(path: Path, row: Row) -> None:
+    """Add a row to a file, on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, sort_keys=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def best_of(function: Callable[[], Any], times: int = 5) -> float:
-    """Seconds of the fastest of some calls, after one that warms up."""
-    import jax
-
-    jax.block_until_ready(function())
-    seconds = []
-    for _ in range(times):
-        started = time.perf_counter()
-        jax.block_until_ready(function())
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
-
-
-def the_machine(work: Work) -> Rows:
-    """Versions, bandwidth, matrix products in fp32 and TF32, and a launch in a loop."""
+def machine(toy: bool) -> Measurements:
+    """The card, and the time of a launch in a loop on it."""
     import jax
     import jax.numpy as jnp
-    import machine
 
-    def versions() -> Row:
+    def card() -> Row:
         device = jax.devices()[0]
-        return {
-            "facts": {"kind": device.device_kind, "cards": len(jax.devices()), **machine.software()}
-        }
-
-    def bandwidth() -> Row:
-        x = jnp.zeros(work.size(2**30, 2**18), jnp.float32)
-        add = jax.jit(lambda x: x + 1)
-        seconds = best_of(lambda: add(x))
-        return {"facts": {"GB/s": round(2 * x.nbytes / seconds / 1e9, 2)}}
-
-    def product(precision: str) -> Row:
-        n = work.size(8192, 256)
-        x = jnp.ones((n, n), jnp.float32)
-        multiply = jax.jit(lambda x: jnp.matmul(x, x, precision=precision))
-        return {"facts": {"TFLOP/s": round(2 * n**3 / best_of(lambda: multiply(x)) / 1e12, 3)}}
+        return {"facts": {"kind": device.device_kind, "cards": len(jax.devices())}}
 
     def launch() -> Row:
-        import launches
-
-        turns = work.size(10_000, 100)
+        turns = 100 if toy else 10_000
 
         def body(_: Any, x: Any) -> Any:
             return jnp.sort(x * 1.5)  # two kernels that cannot be one
@@ -117,14 +75,14 @@ def the_machine(work: Work) -> Rows:
         x = jnp.arange(1024.0)
         text = program.lower(x).compile().as_text()
         kernels = max(launches.Program(text).total.kernels, turns)
-        seconds = best_of(lambda: program(x))
+        jax.block_until_ready(program(x))
+        seconds = min(
+            harness.timed(lambda _: jax.block_until_ready(program(x)), 1)[1] for _ in range(5)
+        )
         return {"launches": kernels, "launch_us": 1e6 * seconds / kernels}
 
-    yield from tried(work, "versions", versions)
-    yield from tried(work, "bandwidth", bandwidth)
-    for precision in ("highest", "high"):
-        yield from tried(work, f"products, {precision}", lambda p=precision: product(p))
-    yield from tried(work, "launch", launch)
+    yield "card", card
+    yield "launch", launch
 
 
 SMALL = {
@@ -136,230 +94,141 @@ SMALL = {
     "ppo.num_epochs": 2,
 }
 LIGHT = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Breakout-MinAtar")
-"""Tasks that compile in no time; a rehearsal has a toy in the place of others."""
+"""Tasks that compile quickly; a toy run has a dummy in place of others."""
 
 
-def config_of(work: Work, name: str, changes: dict[str, Any] | None = None) -> Any:
-    """A config, with its sizes for a GPU where `changes` has `gpu`; small in a rehearsal."""
-    from purejaxppo.config.files import for_platform, load_config
+def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Any:
+    """Return a config, with its sizes for a GPU where `changes` has `gpu`; tiny in a toy run."""
+    from purejaxppo.config.files import for_platform, load_config, replaced
     from purejaxppo.config.schema import Config
 
     changes = dict(changes or {})
     sized = changes.pop("gpu", False)
     config = for_platform(load_config(name, changes), "gpu" if sized else "cpu")
-    if work.rehearse and not config.env.name.endswith(LIGHT):
-        config = Config().replace(**{"env.name": "dummy/vector"})
-    if work.rehearse:
-        config = config.replace(**SMALL, num_seeds=min(config.num_seeds, 3))
-    return config.replace(**{"eval.num_episodes": 0})
+    if toy and not config.env.name.endswith(LIGHT):
+        config = replaced(Config(), {"env.name": "dummy/vector"})
+    if toy:
+        config = replaced(config, {**SMALL, "num_seeds": min(config.num_seeds, 3)})
+    return replaced(config, {"eval.num_episodes": 0})
 
 
-def speed_of(work: Work, config: Any) -> Row:
-    """Training: compile seconds, launches, peak memory, and steps/s of five rounds."""
+def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row:
+    """Train on one card: compile seconds, launches, peak memory, and steps/s of five rounds."""
     import jax
-    import launches
-    import numpy as np
 
-    from purejaxppo.runs.programs import Programs, resolve_shards
+    from purejaxppo.runs.programs import resolve_shards
 
-    devices = jax.devices()[:1]
-    config = resolve_shards(config, 1, devices[0].platform)
-    programs = Programs(config, devices)
-    state = programs.init()
-    programs.compile(state)
+    device = jax.devices()[0]
+    config = resolve_shards(config_of(toy, name, changes), 1, device.platform)
+    run, programs = ours.updates_of(config)
+    count = harness.calibrate(run, 0.02 if toy else 1.0)
+    rounds = [steps / s for steps, s in (harness.timed(run, count) for _ in range(ROUNDS))]
+    result = harness.Result(rounds, {})
     counted = launches.Program(programs.train_chunk.as_text()).turn(0)
-
-    def updates(count: int) -> float:
-        nonlocal state
-        started = time.perf_counter()
-        state, metrics = programs.train_chunk(state, programs.hp, np.int32(count))
-        jax.block_until_ready(metrics)
-        return time.perf_counter() - started
-
-    updates(1)
-    count, wanted = 1, work.size(1.0, 0.02)
-    while (seconds := updates(count)) < wanted / 4:
-        count *= 2
-    count = max(1, round(count * wanted / seconds))
-    rounds = [count * programs.steps_per_update / updates(count) for _ in range(ROUNDS)]
+    update_us = 1e6 * programs.steps_per_update / result.median()
     programs.close()
-    speed = statistics.median(rounds)
-    update_us = 1e6 * programs.steps_per_update / speed
-    memory = devices[0].memory_stats() or {}
-    peak = memory.get("peak_bytes_in_use")
-    return {
-        "sizes": f"{config.env.num_envs} x {config.ppo.rollout_length}, "
+    return result.row(
+        sizes=f"{config.env.num_envs} x {config.ppo.rollout_length}, "
         f"{config.ppo.num_epochs} x {config.ppo.num_minibatches}",
-        "compile_seconds": programs.compile_seconds,
-        "update_us": update_us,
-        "launches": counted,
-        "launch_us": update_us / counted if counted else None,
-        "peak_gib": None if peak is None else peak / 2**30,
-        "steps_per_second": speed,
-        "rounds": [round(x) for x in rounds],
-        "predicted": [programs.steps_per_update / (counted * s) for s in LAUNCH_SECONDS[::-1]],
-    }
+        compile_seconds=programs.compile_seconds,
+        launches=counted,
+        launch_us=update_us / counted if counted else 0.0,
+        **harness.peak(),
+    )
 
 
-def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[Work], Rows]:
-    """An item of trainings: (row's name, config, changes)."""
+def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurements]:
+    """Return an item of trainings: (row's name, config, changes)."""
 
-    def rows(work: Work) -> Rows:
+    def rows(toy: bool) -> Measurements:
         for name, config, changes in cases:
-            yield from tried(
-                work, name, lambda c=config, x=changes: speed_of(work, config_of(work, c, x))
-            )
+            yield name, partial(speed_of, toy, config, changes)
 
     return rows
 
 
-def sized(work: Work) -> Rows:
+def sized(toy: bool) -> Measurements:
     """Every config that has sizes for a GPU, with them."""
-    from purejaxppo.config.files import library_configs, load_config
+    from purejaxppo.config.files import list_configs, load_config
 
-    for name in sorted(library_configs()):
+    for name in sorted(list_configs()):
         if load_config(name).gpu:
-            yield from speeds((f"{name}, its sizes for a GPU", name, {"gpu": True}))(work)
+            yield f"{name}, its sizes for a GPU", partial(speed_of, toy, name, {"gpu": True})
 
 
-def ant(work: Work) -> Rows:
+def ant(toy: bool) -> Measurements:
     """Ant with 4,096 environments, ours and Brax's PPO at equal sizes."""
-    ours: Row = {}
-
-    def own() -> Row:
-        ours.update(speed_of(work, config_of(work, "ant.yaml", {"gpu": True})))
-        return ours
-
-    yield from tried(work, "ant, 4096", own)
-
-    def brax() -> Row:
-        speed = brax_speed(work)
-        known = ours.get("steps_per_second")
-        return {
-            "steps_per_second": speed,
-            "rounds": [round(speed)],
-            "ratio": known / speed if known else None,
-            "rival": "Brax's PPO",
-        }
-
-    yield from tried(work, "ant, 4096, Brax's PPO", brax)
+    yield "ant, 4096", partial(speed_of, toy, "ant.yaml", {"gpu": True})
+    yield "ant, 4096, Brax's PPO", partial(brax_speed, toy)
 
 
-def brax_speed(work: Work) -> float:
-    """Steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own figure of its last part."""
-    import jax
-    import jax.numpy as jnp
-    from brax import envs
-    from brax.training.agents.ppo import networks as brax_networks
-    from brax.training.agents.ppo import train as ppo
-
-    def replicated(tree: Any, devices: list[Any]) -> Any:
-        return jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
-
-    jax.device_put_replicated = replicated  # which Brax calls, and newer versions of JAX lack
-    n = work.size(4096, 8)
-    seen: list[dict[str, Any]] = []
-    ppo.train(
-        environment=envs.get_environment(
-            *work.size(("ant",), ("fast",)), **work.size({"backend": "spring"}, {})
-        ),
-        num_timesteps=work.size(30_000_000, 512),
-        num_envs=n,
-        unroll_length=work.size(16, 4),
-        num_minibatches=work.size(16, 2),
-        batch_size=work.size(4096 // 16, 4),
-        num_updates_per_batch=4,
+def brax_speed(toy: bool) -> Row:
+    """Return steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own last figure."""
+    small = {"num_envs": 8, "rollout_length": 4, "num_minibatches": 2, "num_epochs": 2}
+    real = {"num_envs": 4096, "rollout_length": 16, "num_minibatches": 16, "num_epochs": 4}
+    sizes = {"env": "brax/fast", **small} if toy else {"env": "brax/ant", **real}
+    seen: list[Row] = []
+    peers.brax_ppo(
+        sizes | {"hidden": (128, 128), "normalize_obs": True},
+        lambda _, metrics: seen.append(metrics),
+        num_timesteps=512 if toy else 30_000_000,
         num_evals=4,  # the first part's figure counts its compile, the last one's does not
-        num_eval_envs=work.size(128, 2),
-        episode_length=work.size(1000, 8),
-        normalize_observations=True,
+        num_eval_envs=2 if toy else 128,
         learning_rate=3e-4,
-        network_factory=lambda *args, **kwargs: brax_networks.make_ppo_networks(
-            *args,
-            policy_hidden_layer_sizes=(128, 128),
-            value_hidden_layer_sizes=(128, 128),
-            **kwargs,
-        ),
-        progress_fn=lambda _, metrics: seen.append(metrics),
     )
-    return float(seen[-1]["training/sps"])
+    return harness.Result([float(seen[-1]["training/sps"])], {}).row()
 
 
-def seeds(work: Work) -> Rows:
+def seeds(toy: bool) -> Measurements:
     """Seeds of CartPole in one program, ours and PureJaxRL's plan as plain.py writes it."""
     for count in (1, 64, 2048):
-        own: Row = {}
-
-        def ours(count: int = count, own: Row = own) -> Row:
-            own.update(speed_of(work, config_of(work, "cartpole.yaml", {"num_seeds": count})))
-            return own
-
-        def plain(count: int = count, own: Row = own) -> Row:
-            speed = plain_speed(work, min(count, work.size(count, 3)))
-            known = own.get("steps_per_second")
-            ratio = known / speed if known else None
-            return {
-                "steps_per_second": speed,
-                "rounds": [round(speed)],
-                "ratio": ratio,
-                "rival": "the plain plan",
-            }
-
-        yield from tried(work, f"{count} seeds", ours)
-        yield from tried(work, f"{count} seeds, plain", plain)
+        name, changes = f"{count} seeds", {"num_seeds": count}
+        yield name, partial(speed_of, toy, "cartpole.yaml", changes)
+        yield f"{name}, plain", partial(plain_speed, toy, min(count, 3) if toy else count)
 
 
-def plain_speed(work: Work, count: int) -> float:
-    """Steps/s of plain.py's seeds at the sizes of cartpole.yaml."""
+def plain_speed(toy: bool, count: int) -> Row:
+    """Return steps/s of plain.py's seeds at the sizes of cartpole.yaml."""
     import jax
     from plain import make_train
 
-    sizes = {
-        "env": "gymnax/CartPole-v1",
-        "num_envs": work.size(64, 8),
-        "rollout_length": work.size(32, 8),
-        "num_minibatches": work.size(4, 2),
-        "num_epochs": work.size(4, 2),
-        "hidden": (64, 64),
-        "learning_rate": 1e-3,
-    }
-    updates = work.size(50, 3)
+    small = {"num_envs": 8, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 2}
+    real = {"num_envs": 64, "rollout_length": 32, "num_minibatches": 4, "num_epochs": 4}
+    sizes = {"env": "gymnax/CartPole-v1", "hidden": (64, 64), "learning_rate": 1e-3}
+    sizes |= small if toy else real
+    updates = 3 if toy else 50
     init, train = make_train(sizes, updates)
     keys = jax.random.split(jax.random.key(0), count)
     params = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
     train = jax.jit(jax.vmap(train))
-    seconds = best_of(lambda: train(params, keys), times=2)
-    return count * updates * sizes["num_envs"] * sizes["rollout_length"] / seconds
+
+    def run(_: int) -> int:
+        jax.block_until_ready(train(params, keys))
+        return count * updates * sizes["num_envs"] * sizes["rollout_length"]
+
+    run(1)
+    steps, seconds = harness.timed(run, 1)
+    return harness.Result([steps / seconds], {}).row()
 
 
-def later(name: str) -> Callable[[Work], Rows]:
-    """An item of gpu_correctness.py."""
-
-    def rows(work: Work) -> Rows:
-        import gpu_correctness
-
-        yield from getattr(gpu_correctness, name)(work)
-
-    return rows
-
-
-def is_there(package: str) -> bool:
-    """True if a package is installed."""
-    return importlib.util.find_spec(package) is not None
+def widths() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Return precision x width, and bfloat16."""
+    for width in (64, 256, 1024):
+        for precision in ("highest", "high"):
+            changes = {"network.hidden": [width, width], "network.matmul_precision": precision}
+            yield f"width {width}, {precision}", "cartpole.yaml", {"gpu": True, **changes}
+    changes = {"network.hidden": [256, 256], "network.compute_dtype": "bfloat16"}
+    yield "width 256, bfloat16", "cartpole.yaml", {"gpu": True, **changes}
 
 
 HIDDEN = "cartpole_hidden.yaml"
-PLAIN_LAUNCHES = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
 ITEMS = {
-    "machine": Item(the_machine, 60, "versions, bandwidth, products, a launch"),
-    "one update": Item(later("one_update"), 120, "beside the CPU's from the same state"),
-    "one run": Item(later("one_run"), 60, "the same twice; killed and resumed; a host's simulator"),
-    "gpu tests": Item(later("gpu_tests"), 60, "pytest -m gpu"),
+    "machine": Item(machine, 60, "the card, a launch"),
+    "one update": Item(gpu_correctness.one_update, 120, "beside the CPU's from the same state"),
+    "one run": Item(gpu_correctness.one_run, 60, "twice; killed and resumed; a host simulator"),
     "cartpole": Item(
         speeds(
-            ("cartpole, 4096", "cartpole.yaml", {"env.num_envs": 4096}),
-            ("cartpole, 64", "cartpole.yaml", {}),
-            ("cartpole, 16384", "cartpole.yaml", {"env.num_envs": 16384}),
+            *((f"cartpole, {n}", "cartpole.yaml", {"env.num_envs": n}) for n in (4096, 64, 16384))
         ),
         60,
         "64, 4,096 and 16,384 environments",
@@ -374,46 +243,12 @@ ITEMS = {
     "sizes": Item(sized, 240, "every config that has sizes for a GPU"),
     "cells": Item(
         speeds(
-            ("gru", HIDDEN, {"gpu": True}),
-            ("mingru", HIDDEN, {"gpu": True, "network.rnn": "mingru"}),
-            ("lstm", HIDDEN, {"gpu": True, "network.rnn": "lstm"}),
+            *((rnn, HIDDEN, {"gpu": True, "network.rnn": rnn}) for rnn in ("gru", "mingru", "lstm"))
         ),
         120,
         "gru beside mingru and lstm",
     ),
-    "widths": Item(
-        speeds(
-            *(
-                (
-                    f"width {width}, {precision}",
-                    "cartpole.yaml",
-                    {
-                        "gpu": True,
-                        "network.hidden": [width, width],
-                        "network.matmul_precision": precision,
-                    },
-                )
-                for width in (64, 256, 1024)
-                for precision in ("highest", "high")
-            ),
-            (
-                "width 256, bfloat16",
-                "cartpole.yaml",
-                {"gpu": True, "network.hidden": [256, 256], "network.compute_dtype": "bfloat16"},
-            ),
-        ),
-        120,
-        "precision x width, and bfloat16",
-    ),
-    "no command buffers": Item(
-        speeds(("cartpole, 4096, launch by launch", "cartpole.yaml", {"env.num_envs": 4096})),
-        45,
-        "launches one by one",
-        PLAIN_LAUNCHES,
-    ),
-    "recurrences": Item(later("recurrences"), 45, "advantages in stages and step by step"),
-    "oscillator": Item(speeds(("oscillator", "oscillator.yaml", {})), 90, "4,096 neurons"),
+    "widths": Item(speeds(*widths()), 120, "precision x width, and bfloat16"),
+    "oscillator": Item(speeds(("oscillator", "oscillator.yaml", {})), 90, "1,000 neurons"),
     "mjx": Item(speeds(("hopper_mjx", "hopper_mjx.yaml", {})), 400, "Brax's hopper on MJX"),
-    "whole runs": Item(later("whole_runs"), 500, "CartPole, hopper and ant to a return"),
-    "envpool": Item(later("envpool"), 120, "a simulator on the host that registers for GPUs"),
 }

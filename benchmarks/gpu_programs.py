@@ -1,20 +1,14 @@
-"""Programs compiled for a GPU that is not there: kernels launched, memory, and what bounds speed.
+"""`gpu.py --programs`: programs compiled for a GPU that is not there, and what bounds their speed.
 
-    make gpu-compiler
-    python benchmarks/gpu_programs.py [--cases cartpole gru] [--list] [--cpu]
-
-JAX's plugin for CUDA compiles for the description of an H200 (`H200`) without the card: real sm_90
-kernels and their schedule, but no autotuning and no run. Each case's init, training and evaluation
-are compiled as `purejaxppo train` compiles them, in a process of its own. Kernels are counted in
-the optimised programs (`launches.py`); one update's bound, and with it steps/s, is predicted from
-`LAUNCH_SECONDS` and not measured. The CPU time of compiling is that of the process and of ptxas,
-and where it goes is read from XLA's log; `--cpu` compiles each training for a CPU, too. Rows go to
-benchmarks/results/gpu_programs.jsonl, and from there `docs/make_results.py` writes the tables of
-docs/gpu.md.
+JAX's plugin for CUDA (`make gpu-compiler`) compiles for the description of an H200 without the
+card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's init, training
+and evaluation are compiled as `purejaxppo train` compiles them, in a process of its own. Kernels
+are counted in the optimised programs (launches.py); the bound of one update, and of steps/s, is
+predicted from `LAUNCH_SECONDS` and not measured. `--cpu` compiles each training for a CPU, too.
+Rows go to benchmarks/results/gpu_programs.jsonl.
 """
 
 import argparse
-import datetime
 import json
 import os
 import re
@@ -22,28 +16,16 @@ import resource
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import harness
 import launches
-import machine
 
-ROOT = Path(__file__).resolve().parent.parent
-COMPILER = Path(os.environ.get("GPU_COMPILER", ROOT / ".gpu-compiler"))
-PATH = machine.RESULTS / "gpu_programs.jsonl"
-LOGGED = {
-    "TF_CPP_MIN_LOG_LEVEL": "0",
-    "TF_CPP_VMODULE": "hlo_pass_pipeline=1,gpu_compiler=1,nvptx_compiler=1",
-}
-"""Makes XLA log the seconds of its stages."""
-RUNNING = re.compile(r"Running HLO pass pipeline on module (\S+):")
-FUSION = re.compile(r"HLO pass: priority-fusion time: .*?\((\d+) us\)")
-STAGES = {"RunHloPasses": "passes", "CompileToPtx": "llvm", "PtxToCubin": "ptxas"}
-STAGE = re.compile(rf"({'|'.join(STAGES)}) for (\S+) time: .*?\((\d+) us\)")
+COMPILER = Path(os.environ.get("GPU_COMPILER", harness.ROOT / ".gpu-compiler"))
 LAUNCH_SECONDS = (1.5e-6, 3e-6)
-"""Assumed of a launch inside a loop on the device: the low and the high end."""
+"""Assumed time of a launch inside a loop on the device: the low and the high end."""
 H200 = """
 device_description_str: "NVIDIA H200"
 platform_name: "CUDA"
@@ -110,84 +92,58 @@ CASES = {
 }
 
 
-def main() -> int:
-    """Compiles the cases."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--list", action="store_true", help="print the cases, and end")
-    parser.add_argument("--results", type=Path, default=PATH)
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of compiling."""
+    parser.add_argument("--programs", nargs="*", metavar="CASE", help="compile cases; all if none")
     parser.add_argument("--only", nargs="*", default=PROGRAMS, choices=PROGRAMS)
-    parser.add_argument("--seconds", type=float, default=600, help="of one case at most")
+    parser.add_argument("--limit", type=float, default=600, help="seconds of one case at most")
     parser.add_argument("--cpu", action="store_true", help="compile training for a CPU, too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+
+
+def main(args: argparse.Namespace, script: str) -> int:
+    """Compile the cases; return the exit code."""
     if args.one:
         print("row", json.dumps(count(CASES[args.one], args.only, cpu=args.cpu)), flush=True)
         return 0
-    if args.list:
-        print(*CASES, sep="\n")
-        return 0
-    if not (COMPILER / "jax_plugins").is_dir():
-        sys.stderr.write(f"{COMPILER} has no compiler for GPUs: make gpu-compiler\n")
+    if unknown := set(args.programs) - set(CASES):
+        sys.stderr.write(f"--programs {min(unknown)}: unknown case. Cases: {', '.join(CASES)}.\n")
         return 2
+    if not (COMPILER / "jax_plugins").is_dir():
+        sys.stderr.write(f"{COMPILER} has no compiler for GPUs. Run: make gpu-compiler\n")
+        return 2
+    if args.results.name == "gpu.jsonl":
+        args.results = args.results.with_name("gpu_programs.jsonl")
     failed = 0
-    for name in args.cases:
-        row = {"case": name, **in_process(name, args.only, args.seconds, cpu=args.cpu)}
+    for name in args.programs or CASES:
+        row = {"case": name, **in_process(name, args, script)}
         failed += "failed" in row
         print(line(row), flush=True)
         if "failed" not in row:
-            machine.replace_rows(args.results, [row], "case")
+            harness.keep(args, [row], "case")
     return 1 if failed else 0
 
 
-def in_process(name: str, only: list[str], seconds: float, *, cpu: bool) -> dict[str, Any]:
-    """The figures of a case, from a process of its own, or why there are none."""
-    command = [sys.executable, __file__, "--one", name, *["--cpu"] * cpu, "--only", *only]
-    kept = {key: x for key, x in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    kept.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, Any]:
+    """Compile a case in a process of its own; return its figures, or the reason of a failure."""
+    command = [sys.executable, script, "--one", name, *["--cpu"] * args.cpu, "--only", *args.only]
+    changed = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
+    env = {key: x for key, x in os.environ.items() if key not in changed}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, check=False, env=kept | LOGGED
+            command, capture_output=True, text=True, timeout=args.limit, check=False, env=env
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"not compiled after {seconds:.0f} s"}
+        return {"failed": f"not compiled after {args.limit:.0f} s"}
     rows = [x for x in done.stdout.splitlines() if x.startswith("row ")]
-    log = done.stderr.strip().splitlines()
-    if not rows:
-        said = [x for x in log if not re.match(r"I\d{4} ", x)]
-        return {"failed": (said or ["no output"])[-1]}
-    row = json.loads(rows[-1].removeprefix("row "))
-    spent = stages(log)
-    for program, module in MODULES.items():
-        if program in row:
-            found = spent[module]
-            row[program]["modules"] = int(found.pop("modules", 0))
-            row[program]["stages"] = {key: round(x, 1) for key, x in found.items()}
-    return row | {"date": datetime.date.today().isoformat()}
-
-
-def stages(log: list[str]) -> dict[str, Counter[str]]:
-    """Seconds of the stages of XLA's compiler by module, as its log has them.
-
-    `passes` over the program, of which `fusion` chooses what is one kernel; `llvm` makes PTX of
-    each kernel, and `ptxas` the card's code of that, which both may run on several cores at once.
-    `modules` is the number of kernels that these make.
-    """
-    spent: dict[str, Counter[str]] = defaultdict(Counter)
-    module = ""
-    for text in log:
-        if match := RUNNING.search(text):
-            module = match[1]
-        elif match := STAGE.search(text):
-            spent[match[2]][STAGES[match[1]]] += float(match[3]) / 1e6
-            spent[match[2]]["modules"] += match[1] == "PtxToCubin"
-        elif match := FUSION.search(text):
-            spent[module]["fusion"] += float(match[1]) / 1e6
-    return spent
+    if rows:
+        return json.loads(rows[-1].removeprefix("row "))
+    log = [x for x in done.stderr.strip().splitlines() if not re.match(r"[IW]\d{4} ", x)]
+    return {"failed": (log or ["no output"])[-1]}
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row in words."""
+    """Describe a row in words."""
     if "failed" in row:
         return f"{row['case']}: {row['failed']}"
     train = row.get("train")
@@ -203,7 +159,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def count(case: Case, only: list[str], *, cpu: bool) -> dict[str, Any]:
-    """Compiles a case's programs for the card, and counts."""
+    """Compile a case's programs for the card, and count."""
     sys.path.append(str(COMPILER))  # behind what is installed
     import jax
 
@@ -262,13 +218,13 @@ def count(case: Case, only: list[str], *, cpu: bool) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process so far, and of those that it ran."""
+    """Return the CPU time of this process so far, and of those that it ran."""
     used = [resource.getrusage(x) for x in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(x.ru_utime + x.ru_stime for x in used)
 
 
 def on_cards(programs: Any) -> Any:
-    """The shapes of a state, on the cards."""
+    """Return the shapes of a state on the cards."""
     import jax
 
     from purejaxppo.parts import STATE_AXES
@@ -287,18 +243,18 @@ def on_cards(programs: Any) -> Any:
 
 
 def shaped(x: Any, where: Any) -> Any:
-    """The shape of an array that lies there."""
+    """Return the shape of an array with this sharding."""
     import jax
 
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
 
 
 Compiled = tuple[Any, Callable[[launches.Program], int]]
-"""A compiled program, and its kernels to be told: of all of it, or of one turn of its loop."""
+"""A compiled program, and a function that counts the kernels of all of it or of one turn."""
 
 
 def compiled_init(programs: Any) -> Compiled:
-    """The state before the first update."""
+    """Compile the state before the first update."""
     import jax
 
     from purejaxppo.parts import shard_ids
@@ -309,13 +265,13 @@ def compiled_init(programs: Any) -> Compiled:
 
 
 def compiled_training(programs: Any) -> Compiled:
-    """Updates; kernels of one."""
+    """Compile updates; kernels of one."""
     programs.compile_training(on_cards(programs))
     return programs.train_chunk, lambda program: program.turn(0)
 
 
 def compiled_evaluation(programs: Any) -> Compiled:
-    """Episodes; kernels of one turn of their loop."""
+    """Compile episodes; kernels of one turn of their loop."""
     import jax
 
     evaluator = programs._make_evaluator()
@@ -326,8 +282,3 @@ def compiled_evaluation(programs: Any) -> Compiled:
 
 COMPILE = {"init": compiled_init, "train": compiled_training, "evaluate": compiled_evaluation}
 PROGRAMS = list(COMPILE)
-MODULES = {"init": "jit_init_state", "train": "jit_train_chunk", "evaluate": "jit_evaluate"}
-"""The names that XLA knows them by."""
-
-if __name__ == "__main__":
-    sys.exit(main())

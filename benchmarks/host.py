@@ -1,28 +1,25 @@
-"""Steps per second where the simulator runs on the host, beside others' PPO, in one run.
+"""Steps per second where the simulator runs on the host, beside others' PPO.
 
-    python benchmarks/host.py [--tasks hopper pong pong_small] [--peer-python PATH] [--repeats 7]
+    python benchmarks/host.py [--tasks hopper pong pong_small slow] [--peer-python PATH]
 
-Every contender is a process of its own; see `turns`. Peers run under `--peer-python` and are left
-out where that Python has not got them. Rows go to benchmarks/results/host.jsonl, and
-`python docs/make_results.py` makes the table.
-
-All see observations as they are: Stable-Baselines3 does not normalise them by default, and doing so
-in a wrapper, step by step, would slow it down. Steps are those of the environment that an episode
-consists of: where a simulator needs a call to reset itself, that call is not counted.
+Peers run under `--peer-python` and are left out where that Python lacks them. All see observations
+as they are: Stable-Baselines3 does not normalise them by default, and doing so in a wrapper, step by
+step, would slow it down. Steps are those of the environment that an episode consists of: where a
+simulator needs a call to reset itself, that call is not counted. In `slow` every step sleeps for a
+millisecond, on 8 pretended cores. Rows go to benchmarks/results/host.jsonl.
 """
 
 import argparse
-import statistics
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import machine
+import harness
 import ours
 import peers
-import turns
 
 HOPPER = {
     "env": "envpool/Hopper-v5",
@@ -67,10 +64,22 @@ PONG_SMALL = PONG | {
     "learning_rate": 1e-3,
 }
 """As configs/pong_small.yaml."""
+SLOW = {
+    "env": f"gymnasium/{__file__}:slow",
+    "options": {"milliseconds": 1.0, "workers": "thread", "num_workers": 8},
+    "max_episode_steps": 1000,
+    "num_envs": 16,
+    "rollout_length": 32,
+    "num_minibatches": 4,
+    "num_epochs": 4,
+    "normalize_obs": False,
+}
+TOY = {"num_envs": 4, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 1, "hidden": (4,)}
+POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
 
 
 class Contender(NamedTuple):
-    """One of those who take turns."""
+    """One contender of a task."""
 
     about: str
     kind: Literal["training", "rollouts", "simulator"]
@@ -80,44 +89,57 @@ class Contender(NamedTuple):
     peer: bool = False  # runs under --peer-python
 
 
-POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
+def training(about: str, sizes: dict[str, Any], needs: tuple[str, ...] = POOL) -> Contender:
+    """Return our training."""
+    return Contender(f"purejaxppo on {about}", "training", ours.train, sizes, needs)
+
+
+def alone(sizes: dict[str, Any], suffix: str = "") -> dict[str, Contender]:
+    """Return EnvPool alone, under its own Python API and in the compiled loop."""
+    about = f"random actions{suffix.replace('-', ', ')}"
+    return {
+        f"{name}{suffix}": Contender(f"{where}, {about}", "simulator", work, sizes, POOL)
+        for name, where, work in (
+            ("pool", "EnvPool alone", ours.pool_alone),
+            ("pool-jit", "EnvPool in the compiled loop", ours.random_actions),
+        )
+    }
 
 
 def on_envpool(sizes: dict[str, Any]) -> dict[str, Contender]:
-    """Training and its parts on EnvPool: rollouts, and the simulator alone in two ways."""
+    """Return training and its parts on EnvPool."""
+    rollouts = "purejaxppo's rollouts, no update"
     return {
-        name: Contender(about, kind, work, sizes, POOL)
-        for name, about, kind, work in (
-            ("ours", "purejaxppo on EnvPool", "training", ours.train),
-            ("ours-rollouts", "purejaxppo's rollouts, no update", "rollouts", ours.rollouts),
-            ("pool", "EnvPool alone, random actions", "simulator", ours.pool_alone),
-            (
-                "pool-jit",
-                "EnvPool in the compiled loop, random actions",
-                "simulator",
-                ours.random_actions,
-            ),
+        "ours": training("EnvPool", sizes),
+        "ours-rollouts": Contender(rollouts, "rollouts", ours.rollouts, sizes, POOL),
+        **alone(sizes),
+    }
+
+
+def on_slow(width: int) -> dict[str, Contender]:
+    """Return training in turns with a slow simulator, and beside it."""
+    kinds = {"ours": "in turns with", "asynchronous": "`asynchronous`,"}
+    return {
+        f"{name}-{width}": Contender(
+            f"purejaxppo {how} a simulator of 1 ms, layers of {width}",
+            "training",
+            ours.train_in_a_run,
+            SLOW | {"hidden": (width, width), "asynchronous": name == "asynchronous"},
+            ("gymnasium",),
         )
+        for name, how in kinds.items()
     }
 
 
 CONTENDERS = {
     "hopper": {
-        "ours": Contender("purejaxppo on EnvPool", "training", ours.train, HOPPER, POOL),
-        "ours-wide": Contender("purejaxppo on EnvPool, wide", "training", ours.train, WIDE, POOL),
-        "ours-processes": Contender(
-            "purejaxppo on Gymnasium, worker processes",
-            "training",
-            ours.train,
-            WORKERS | {"options": {"workers": "process"}},
-            GYM,
+        "ours": training("EnvPool", HOPPER),
+        "ours-wide": training("EnvPool, wide", WIDE),
+        "ours-processes": training(
+            "Gymnasium, worker processes", WORKERS | {"options": {"workers": "process"}}, GYM
         ),
-        "ours-threads": Contender(
-            "purejaxppo on Gymnasium, worker threads",
-            "training",
-            ours.train,
-            WORKERS | {"options": {"workers": "thread"}},
-            GYM,
+        "ours-threads": training(
+            "Gymnasium, worker threads", WORKERS | {"options": {"workers": "thread"}}, GYM
         ),
         "sb3": Contender(
             "Stable-Baselines3's PPO on Gymnasium, DummyVecEnv, one thread",
@@ -135,109 +157,95 @@ CONTENDERS = {
             ("sbx", *GYM),
             peer=True,
         ),
-        "pool": Contender(
-            "EnvPool alone, random actions", "simulator", ours.pool_alone, HOPPER, POOL
-        ),
-        "pool-wide": Contender(
-            "EnvPool alone, random actions, wide", "simulator", ours.pool_alone, WIDE, POOL
-        ),
-        "pool-jit": Contender(
-            "EnvPool in the compiled loop, random actions",
-            "simulator",
-            ours.random_actions,
-            HOPPER,
-            POOL,
-        ),
-        "pool-jit-wide": Contender(
-            "EnvPool in the compiled loop, random actions, wide",
-            "simulator",
-            ours.random_actions,
-            WIDE,
-            POOL,
-        ),
+        **alone(HOPPER),
+        **alone(WIDE, "-wide"),
     },
-    "pong": {
-        **on_envpool(PONG),
-        "torch": Contender(
-            "PPO in PyTorch on EnvPool",
-            "training",
-            peers.torch_ppo,
-            PONG,
-            ("torch", *POOL),
-            peer=True,
-        ),
-    },
+    "pong": on_envpool(PONG),
     "pong_small": on_envpool(PONG_SMALL),
+    "slow": on_slow(64) | on_slow(512),
 }
 
 
 def main() -> None:
-    """Parent: starts the contenders of each task, and lets them run in turns."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one timed round")
+    """Compare the contenders of each task in turns."""
+    parser = harness.options(__doc__, "host", rounds=7, seconds=4.0)
     parser.add_argument("--tasks", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--contenders", nargs="+", help="some of a task's; all by default")
     parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers")
-    parser.add_argument("--results", type=Path, default=machine.RESULTS / "host.jsonl")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = harness.parse(parser)
     if args.worker:
-        work(*args.worker, args.seconds)
+        work(*args.worker, args)
         return
-    results = {}
+    worker = [__file__, "--seconds", str(args.seconds), *["--toy"] * args.toy, "--worker"]
+    rows = []
     for task in args.tasks:
-        commands = {}
-        for name, contender in CONTENDERS[task].items():
-            python = args.peer_python if contender.peer else sys.executable
-            if args.contenders and name not in args.contenders:
-                continue
-            if missing := missing_modules(python, contender.needs):
-                print(f"{task}, {name}: left out, {python} has no {', '.join(missing)}.")
-                continue
-            worker = [__file__, "--worker", task, name, "--seconds", str(args.seconds)]
-            commands[name] = [python, *worker]
-        results[task] = turns.measure(commands, args.repeats)
-        show(task, results[task])
-    rows = [
-        result.row(
-            task=task,
-            contender=name,
-            about=CONTENDERS[task][name].about,
-            kind=CONTENDERS[task][name].kind,
-            sizes=CONTENDERS[task][name].sizes,
-        )
-        for task, contenders in results.items()
-        for name, result in contenders.items()
-    ]
-    machine.replace_rows(args.results, rows, "task", "contender", "device")
+        contenders = CONTENDERS[task]
+        commands = {
+            name: [python_of(contender, args), *worker, task, name]
+            for name, contender in contenders.items()
+            if (not args.contenders or name in args.contenders)
+            and is_there(f"{task}, {name}", python_of(contender, args), contender.needs)
+        }
+        results = harness.measure(commands, args.rounds)
+        harness.show(task, results, "sb3", "sbx")
+        for name, result in results.items():
+            about, kind, _, sizes, *_ = contenders[name]
+            row = {"task": task, "contender": name, "about": about, "kind": kind, "sizes": sizes}
+            rows.append(result.row(**row))
+    harness.keep(args, rows, "task", "contender", "device")
 
 
-def missing_modules(python: str, names: tuple[str, ...]) -> list[str]:
-    """Those of some modules that an interpreter does not find."""
+def python_of(contender: Contender, args: argparse.Namespace) -> str:
+    """Return the interpreter that a contender runs under."""
+    return args.peer_python if contender.peer else sys.executable
+
+
+def is_there(contender: str, python: str, names: tuple[str, ...]) -> bool:
+    """True if an interpreter finds the modules; else prints which are missing."""
     code = (
         "import importlib.util, sys\n"
         "print(*(m for m in sys.argv[1:] if not importlib.util.find_spec(m)))"
     )
-    found = subprocess.run([python, "-c", code, *names], check=True, capture_output=True, text=True)
-    return found.stdout.split()
+    missing = subprocess.run([python, "-c", code, *names], check=True, stdout=subprocess.PIPE)
+    if names := missing.stdout.decode().split():
+        print(f"{contender}: left out, {python} does not find {', '.join(names)}.")
+    return not names
 
 
-def show(task: str, results: dict[str, turns.Result]) -> None:
-    """A table of medians and ranges."""
-    print(f"\n{task:16} {'steps/s':>9} {'min':>9} {'max':>9}")
-    for name, (speeds, _) in results.items():
-        median = statistics.median(speeds)
-        print(f"{name:16} {median:9,.0f} {min(speeds):9,.0f} {max(speeds):9,.0f}")
-    sys.stdout.flush()
-
-
-def work(task: str, name: str, seconds: float) -> None:
-    """Worker: compile, warm up, then one timed round per line of stdin."""
+def work(task: str, name: str, args: argparse.Namespace) -> None:
+    """Compile, warm up, then time one round per line of stdin."""
     contender = CONTENDERS[task][name]
     if not contender.peer:
         ours.start()
-    contender.work(contender.sizes, seconds)
+    contender.work({**contender.sizes, **(TOY if args.toy else {})}, args.seconds)
+
+
+CORES = threading.Semaphore(8)
+"""A slow simulator holds one while it sleeps: only 8 step at a time, on any machine."""
+
+
+def slow(milliseconds: float = 1.0) -> Any:
+    """Make a Gymnasium environment that sleeps in every step; for workers that are threads."""
+    import gymnasium
+    import numpy as np
+
+    class Slow(gymnasium.Env):
+        """Always the same answer, late."""
+
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (17,), np.float32)
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (6,), np.float32)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(17, np.float32), {}
+
+        def step(self, action):
+            with CORES:
+                time.sleep(milliseconds / 1000)
+            return np.zeros(17, np.float32), 1.0, False, False, {}
+
+    return Slow()
 
 
 if __name__ == "__main__":

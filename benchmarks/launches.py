@@ -39,7 +39,7 @@ class Count(NamedTuple):
 
 
 def computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """(the instructions of each computation by name, the name of the entry)."""
+    """Return (the instructions of each computation by name, the name of the entry)."""
     found: dict[str, list[str]] = {}
     entry = current = ""
     for line in text.splitlines():
@@ -53,7 +53,7 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def opcode(instruction: str) -> str:
-    """Name of the operation in `shape name(operands), attributes`."""
+    """Return the operation in `shape name(operands), attributes`."""
     rest = instruction
     if rest.startswith("("):
         depth = 0
@@ -68,7 +68,7 @@ def opcode(instruction: str) -> str:
 
 
 def called(instruction: str, attribute: str) -> str:
-    """The computation that an attribute names, "" if there is none."""
+    """Return the computation that an attribute names, "" if there is none."""
     match = re.search(rf"\b{attribute}=%?([\w.$-]+)", instruction)
     return match[1] if match else ""
 
@@ -87,14 +87,14 @@ class Program:
         self.total = self.count(entry, ())
 
     def count(self, name: str, path: tuple[int, ...]) -> Count:
-        """Launches of one turn of a computation inside loops of `path`."""
+        """Count one turn of a computation inside loops of `path`."""
         total = Count(0, 0, 0, 0)
         for instruction in self.found[name]:
             total = _add(total, self.of(instruction, path))
         return total
 
     def of(self, instruction: str, path: tuple[int, ...]) -> Count:
-        """Launches of one instruction."""
+        """Count one instruction."""
         kind = opcode(instruction)
         plain = kind.removesuffix("-start")
         if kind == "while":
@@ -115,7 +115,7 @@ class Program:
         return Count(1, self.is_product(kind, instruction), 0, 0)
 
     def of_loop(self, instruction: str, path: tuple[int, ...]) -> Count:
-        """Launches of all turns of a loop."""
+        """Count all turns of a loop."""
         match = TRIPS.search(instruction)
         trips = int(match[1]) if match else 0
         inside = len(self.loops)
@@ -129,14 +129,14 @@ class Program:
         return _add(_add(turn, condition), Count(0, 0, 0, 1))
 
     def is_product(self, kind: str, instruction: str) -> bool:
-        """True for a kernel that is a matrix product or a convolution."""
+        """Return whether a kernel is a matrix product or a convolution."""
         if kind == "custom-call":
             return "gemm" in instruction or "conv" in instruction or "cublas" in instruction
         inner = self.found.get(called(instruction, "calls"), [])
         return any(opcode(x) in ("dot", "convolution") for x in inner)
 
     def turn(self, *path: int) -> int:
-        """Kernels of one turn of the largest loop whose path ends so; 0 if there is none."""
+        """Return the kernels of one turn of the largest loop whose path ends so, or 0."""
         ends = [x.kernels for x in self.loops if x.path[-len(path) :] == path]
         return max(ends, default=0)
 

@@ -1,22 +1,23 @@
 """Trains configs over several seeds with the README's own commands, and keeps what they reached.
 
     python benchmarks/learning.py cartpole acrobot --seeds 5
+    python benchmarks/learning.py hopper_v5 --random_returns
+    python benchmarks/learning.py ant --first_minutes --seeds 2
 
 For every config and seed: `python -m purejaxppo.train`, then what `python -m purejaxppo.evaluate
 --episodes 100` does, for the best and for the last checkpoint. `--side_by_side 2` trains two seeds
-at a time, each on a core of its own; their rows say one core. Rows go to
-benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config
-and flags with other settings or on other cores; `docs/make_results.py` writes docs/results.md.
+at a time, each on a core of its own; their rows say one core. Rows go to benchmarks/results/
+learning.jsonl, replacing those of the same seed, and those of the same config and flags with other
+settings or on other cores. `--random_returns` keeps returns of uniformly random actions instead, in
+random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py).
 """
 
 import argparse
 import csv
-import datetime
 import hashlib
 import json
 import os
 import queue
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,25 +25,57 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import machine
+import first_minutes
+import harness
 
-PATH = machine.RESULTS / "learning.jsonl"
+SCORE = """
+import sys, json, numpy as np
+from purejaxppo import restore, evaluate
+from purejaxppo.parallel.shards import use_cpu_cores, use_compilation_cache
+use_cpu_cores(0); use_compilation_cache()
+out = {}
+for which in ("best", "last"):
+    result = evaluate(restore(sys.argv[1], which), int(sys.argv[2]))
+    out[which] = [result.score, float(np.nanstd(result.returns)),
+                  float(result.lengths.mean()), result.success_rate]
+print(json.dumps(out))
+"""
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("configs", nargs="+", help="bare names or paths of configs")
+    """Run what the command line asks for."""
+    parser = harness.options(__doc__, "learning", seconds=120.0)
+    parser.add_argument("configs", nargs="*", help="bare names or paths of configs")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
     parser.add_argument("--first", type=int, default=0, help="the first seed; others stay as kept")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--flags", default="", help="further flags of the train command")
     parser.add_argument("--side_by_side", type=int, default=0, help="seeds at a time, a core each")
-    args = parser.parse_args()
+    parser.add_argument("--random_returns", action="store_true", help="of random actions")
+    parser.add_argument("--first_minutes", action="store_true", help="beside Brax's PPO")
+    first_minutes.add_flags(parser)
+    args = harness.parse(parser)
+    if args.toy:
+        args.configs, args.seeds, args.episodes = args.configs or ["cartpole"], 1, 2
+        args.flags = "--total_timesteps 256 --env.num_envs 4 --ppo.rollout_length 8"
+    if args.worker:
+        first_minutes.work(*args.worker, args)
+    elif args.first_minutes:
+        first_minutes.compare(args, __file__)
+    elif args.random_returns:
+        rows = [random_returns(config, args.episodes) for config in args.configs]
+        args.results = args.results.with_name("random_returns.jsonl")
+        harness.keep(args, rows, "config")
+    else:
+        train_all(args)
+
+
+def train_all(args: argparse.Namespace) -> None:
+    """Train all seeds of all configs; keep each row as soon as it is there."""
     flags, cores = args.flags.split(), shares(args.side_by_side)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(cores.qsize()) as pool:
 
-        def one(config: str, seed: int) -> dict[str, Any]:
+        def train(config: str, seed: int) -> dict[str, Any]:
             own = cores.get()
             try:
                 return run(config, seed, args.episodes, flags, Path(folder), own)
@@ -50,27 +83,17 @@ def main() -> None:
                 cores.put(own)
 
         seeds = range(args.first, args.seeds)
-        runs = [pool.submit(one, config, seed) for config in args.configs for seed in seeds]
+        runs = [pool.submit(train, config, seed) for config in args.configs for seed in seeds]
         try:
             for done in as_completed(runs):
-                keep(done.result())
-                report(done.result())
+                keep(args, done.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
 
 
-def report(row: dict[str, Any]) -> None:
-    """Prints what a seed reached."""
-    print(
-        f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
-        f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, {row['seconds']:.0f} s in all",
-        flush=True,
-    )
-
-
 def shares(count: int) -> "queue.Queue[list[int]]":
-    """The cores of each of so many runs at a time; of one (0), no choice of cores."""
+    """Return the cores of each of so many runs at a time; of one run (0), no choice of cores."""
     found: queue.Queue[list[int]] = queue.Queue()
     for core in sorted(os.sched_getaffinity(0))[:count] if count else ():
         found.put([core])
@@ -80,47 +103,24 @@ def shares(count: int) -> "queue.Queue[list[int]]":
 
 
 def on(cores: list[int], command: list[str]) -> list[str]:
-    """A command that runs on these cores alone; without any, on all."""
+    """Return a command that runs on these cores alone; without any, on all."""
     return ["taskset", "-c", ",".join(map(str, cores)), *command] if cores else command
 
 
 def run(
     config: str, seed: int, episodes: int, flags: list[str], folder: Path, cores: list[int]
 ) -> dict[str, Any]:
-    """One seed of one config: its curve, times and final score."""
+    """Train one seed of one config; return its curve, times and final score."""
     run_dir = folder / f"{Path(config).stem}-s{seed}"
     command = [sys.executable, "-m", "purejaxppo.train", "--config", config, "--seed", str(seed)]
     started = time.perf_counter()
-    command += [*flags, "--run_dir", str(run_dir)]
-    subprocess.run(on(cores, command), check=True, capture_output=True)
+    harness.call(on(cores, [*command, *flags, "--run_dir", str(run_dir)]))
     seconds = time.perf_counter() - started
-    code = (
-        "import sys, json, numpy as np; from purejaxppo import restore, evaluate\n"
-        "run, n = sys.argv[1], int(sys.argv[2])\n"
-        "from purejaxppo.parallel.shards import use_cpu_cores, use_compilation_cache\n"
-        "use_cpu_cores(0); use_compilation_cache()\n"
-        "out = {}\n"
-        "for which in ('best', 'last'):\n"
-        "    result = evaluate(restore(run, which), n)\n"
-        "    out[which] = [result.score, float(np.nanstd(result.returns)),\n"
-        "                  float(result.lengths.mean()), result.success_rate]\n"
-        "print(json.dumps(out))\n"
-    )
-    scored = subprocess.run(
-        on(cores, [sys.executable, "-c", code, str(run_dir), str(episodes)]),
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    scores = json.loads(scored.stdout.splitlines()[-1])
+    score = [sys.executable, "-c", SCORE, str(run_dir), str(episodes)]
+    scores = json.loads(harness.call(on(cores, score)).splitlines()[-1])
     with (run_dir / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    curve = [
-        [float(r["global_step"]), float(r["seconds"]), float(r["eval/return_mean"])]
-        for r in rows
-        if r["eval/return_mean"]
-    ]
-    train_seconds = float(rows[-1]["seconds"])
+    names = "global_step", "seconds", "eval/return_mean"
     return {
         "config": f"{Path(config).stem}.yaml",
         "flags": " ".join(flags),
@@ -133,33 +133,69 @@ def run(
         "last_return_mean": scores["last"][0],
         "last_success_rate": scores["last"][3],
         "env_steps": int(float(rows[-1]["global_step"])),
-        "train_seconds": train_seconds,
+        "train_seconds": float(rows[-1]["seconds"]),
         "seconds": seconds,
-        "curve": curve,
-        "date": datetime.date.today().isoformat(),
-        **machine.describe(),
+        "curve": [[float(r[x]) for x in names] for r in rows if r["eval/return_mean"]],
         **({"cores": len(cores)} if cores else {}),
         "settings": settings(config),
     }
 
 
 def settings(config: str) -> str:
-    """A name of a config's settings, whatever its comments say."""
+    """Return a hash of a config's values, regardless of its comments."""
     from purejaxppo import load_config
 
     return hashlib.sha1(repr(load_config(config)).encode()).hexdigest()[:12]
 
 
-def keep(row: dict[str, Any]) -> None:
-    """Adds a row to the results, in place of an earlier one of the same seed or other settings."""
+def keep(args: argparse.Namespace, row: dict[str, Any]) -> None:
+    """Keep a row in place of one of the same seed, and of those with other settings."""
+    if not args.toy:
+        (full,) = harness.complete([row])
+        same = ("settings", "device", "cores")
+        rows = [
+            other
+            for other in harness.read_rows(args.results)
+            if any(other[key] != row[key] for key in ("config", "flags"))
+            or all(other.get(key) == full[key] for key in same)
+        ]
+        harness.write_rows(args.results, rows)
+    harness.keep(args, [row], "config", "flags", "seed")
+    print(
+        f"{row['config']} seed {row['seed']}: last {row['last_return_mean']:.1f}, best "
+        f"{row['return_mean']:.1f}, {row['env_steps']:,} steps, {row['seconds']:.0f} s in all",
+        flush=True,
+    )
 
-    def stays(other: dict[str, Any]) -> bool:
-        if any(other[key] != row[key] for key in ("config", "flags")):
-            return True
-        alike = all(other.get(key) == row[key] for key in ("settings", "device", "cores"))
-        return alike and other["seed"] != row["seed"]
 
-    machine.write_rows(PATH, [*filter(stays, machine.read_rows(PATH)), row])
+def random_returns(name: str, episodes: int) -> dict[str, Any]:
+    """Return the row of uniformly random actions on one config's task, over whole episodes."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo import load_config
+    from purejaxppo.envs import registry
+    from purejaxppo.episodes import run_episodes
+    from purejaxppo.spaces import Discrete
+    from purejaxppo.types import PolicyStep
+
+    env = registry.make(load_config(name).env, episodes, evaluation=True)
+    space = env.spec.action
+
+    def act(keys, carry, obs, start):
+        del obs, start
+        if isinstance(space, Discrete):
+            action = jax.random.randint(keys[0], (episodes,), 0, space.n)
+        else:  # bounded actions are given in [-1, 1]
+            action = jax.random.uniform(keys[0], (episodes, *space.shape), minval=-1.0)
+        return PolicyStep(carry, action, jnp.zeros(episodes), action)
+
+    start, key = jax.jit(env.reset)(jax.random.key(0)), jax.random.split(jax.random.key(1), 1)
+    play = jax.jit(lambda start, keys: run_episodes(env, start, act, lambda shape: (), keys))
+    returns = jax.device_get(play(start, key)).returns
+    row = {"return_mean": float(returns.mean()), "return_std": float(returns.std())}
+    print(f"{name}: {row['return_mean']:.1f} ± {row['return_std']:.1f}", flush=True)
+    return {"config": f"{name}.yaml", "episodes": episodes, **row}
 
 
 if __name__ == "__main__":

@@ -1,27 +1,22 @@
 """Peak memory of whole runs of different lengths: it must not grow with total_timesteps.
 
-    python benchmarks/memory.py [--tasks cartpole seeds pixels]
+    python benchmarks/memory.py [--tasks cartpole seeds pixels windows]
 
 Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
 four vmapped seeds; then the command with 16 seeds, and on images, by the number of environments.
 Rows go to benchmarks/results/memory.jsonl.
 
---windows: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
+`windows`: one update of 1,024 oscillator ensembles of 100 neurons, whose observations are windows
 of 250 values, over rollouts of different lengths: with the series kept, as a learner does, and with
 every window kept. Minibatches have the same size in all. Rows go to
 benchmarks/results/memory_windows.jsonl.
 """
 
-import argparse
-import datetime
 import os
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
-from typing import Any
 
-import machine
+import harness
 
 SEEDS = """
 import sys, jax, resource
@@ -48,104 +43,81 @@ train = jax.jit(train_program(parts), donate_argnums=0)
 jax.block_until_ready(train(state, make_hyperparams(config), 1))
 """
 LENGTHS = (64, 256, 1024)
-SEEDS_OF_FOUR = ["--env.num_envs", "4", "--ppo.rollout_length", "128"]
-PIXELS = [
-    "--env.name",
-    "dummy/pixels",
-    "--env.backend",
-    "",
-    "--network.torso",
-    "shared",
-    "--eval.num_episodes",
-    "0",
-]
-PIXELS += ["--ppo.num_epochs", "1"]
+SEEDS_OF_FOUR = "--env.num_envs 4 --ppo.rollout_length 128 --config cartpole --num_seeds 16"
+PIXELS = (
+    "--env.name dummy/pixels --network.torso shared --eval.num_episodes 0 --ppo.num_epochs 1 "
+    "--env.num_envs {n} --ppo.num_minibatches {minibatches}"
+)
+TASKS = ("cartpole", "seeds", "pixels", "windows")
 
 
 def main() -> None:
-    """Measures 1x, 4x and 20x, or windows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure 1x, 4x and 20x the steps, numbers of environments, or lengths of rollouts."""
+    parser = harness.options(__doc__, "memory")
     parser.add_argument("--steps", type=int, default=200_000, help="environment steps at 1x")
-    parser.add_argument("--tasks", nargs="+", default=["cartpole", "seeds", "pixels"])
-    parser.add_argument("--windows", action="store_true", help="lengths of rollouts of windows")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     args = parser.parse_args()
-    if args.windows:
-        kinds = [windows(length, kept) for length in LENGTHS for kept in ("windows", "series")]
-        machine.write_rows(machine.RESULTS / "memory_windows.jsonl", kinds)
-        return
-    rows: list[dict[str, Any]] = []
-
-    def measure(what: str, steps: int, arguments: list[str]) -> None:
-        megabytes = peak(arguments)
-        print(f"{what:16} {steps:>10,} steps  {megabytes:7.0f} MB", flush=True)
-        rows.append(
-            {
-                "what": what,
-                "steps": steps,
-                "peak_mb": round(megabytes),
-                "date": datetime.date.today().isoformat(),
-                **machine.describe(),
-            }
-        )
-
-    with tempfile.TemporaryDirectory() as folder:
-        for times in (1, 4, 20) if "cartpole" in args.tasks else ():
-            steps = times * args.steps
-            measure("train", steps, train(folder, steps, "--config", "cartpole"))
-            measure("vmap of 4", steps, ["-c", SEEDS, str(steps)])
-        for times in (1, 20) if "seeds" in args.tasks else ():
-            steps = times * args.steps
-            flags = [*SEEDS_OF_FOUR, "--config", "cartpole", "--num_seeds", "16"]
-            measure("train, 16 seeds", steps, train(folder, steps, *flags))
-        for num_envs in (8, 64) if "pixels" in args.tasks else ():
-            # Two rollouts of num_envs x 128 images of 84 x 84 x 4 bytes.
-            steps = 2 * 128 * num_envs
-            flags = [*PIXELS, "--env.num_envs", str(num_envs)]
-            flags += ["--ppo.num_minibatches", str(num_envs // 2)]
-            measure(f"pixels, {num_envs} envs", steps, train(folder, steps, *flags))
-    path = machine.RESULTS / "memory.jsonl"
-    done = {(row["what"], row["steps"]) for row in rows}
-    kept = [row for row in machine.read_rows(path) if (row["what"], row["steps"]) not in done]
-    machine.write_rows(path, [*kept, *rows])
+    if args.toy:
+        args.steps = 2048
+    rows = []
+    for what, steps, words in runs(args.tasks, args.steps, toy=args.toy):
+        with tempfile.TemporaryDirectory() as folder:
+            run = ["--run_dir", f"{folder}/run"] if words[0] == "-m" else []
+            megabytes = round(peak([*words, *run]))
+        print(f"{what:16} {steps:>10,} steps {megabytes:7,} MB", flush=True)
+        rows.append({"what": what, "steps": steps, "peak_mb": megabytes})
+    if rows:
+        harness.keep(args, rows, "what", "steps")
+    if "windows" in args.tasks:
+        args.results = args.results.with_name("memory_windows.jsonl")
+        harness.keep(args, windows(LENGTHS[:1] if args.toy else LENGTHS), "kept", "length")
 
 
-def train(folder: str, steps: int, *flags: str) -> list[str]:
-    """Python's arguments for a training in a run folder of its own."""
-    run = str(Path(folder) / f"{len(list(Path(folder).iterdir()))}")
-    command = ["-m", "purejaxppo.train", *flags, "--total_timesteps", str(steps)]
-    return [*command, "--run_dir", run]
+def runs(tasks: list[str], steps: int, *, toy: bool) -> list[tuple[str, int, list[str]]]:
+    """Return (label, environment steps, Python's arguments) of each run."""
+    found = []
+    for times in (1, 4, 20) if "cartpole" in tasks else ():
+        n = times * steps
+        found.append(("train", n, train("--config cartpole", n)))
+        found.append(("vmap of 4", n, ["-c", SEEDS, str(n)]))
+    for times in (1, 20) if "seeds" in tasks else ():
+        n = times * steps
+        found.append(("train, 16 seeds", n, train(SEEDS_OF_FOUR, n)))
+    for num_envs in (8, 64) if "pixels" in tasks else ():
+        # Two rollouts of num_envs x 128 images of 84 x 84 x 4 bytes.
+        n, flags = 2 * 128 * num_envs, PIXELS.format(n=num_envs, minibatches=num_envs // 2)
+        found.append((f"pixels, {num_envs} envs", n, train(flags, n)))
+    return found[:1] if toy else found
 
 
-def windows(length: int, kept: str) -> dict[str, Any]:
-    """One update with rollouts of `length` that keep windows or the series behind them."""
-    megabytes = peak(["-c", WINDOWS, str(length), kept])
-    print(f"{kept:8} {length:5} steps  {megabytes:7.0f} MB", flush=True)
-    return {
-        "kept": kept,
-        "length": length,
-        "peak_mb": round(megabytes),
-        "date": datetime.date.today().isoformat(),
-        **machine.describe(),
-    }
+def train(flags: str, steps: int) -> list[str]:
+    """Return Python's arguments for a training."""
+    return ["-m", "purejaxppo.train", *flags.split(), "--total_timesteps", str(steps)]
+
+
+def windows(lengths: tuple[int, ...]) -> list[harness.Row]:
+    """Measure one update with rollouts that keep windows or the series behind them."""
+    rows = []
+    for length in lengths:
+        for kept in ("windows", "series"):
+            megabytes = round(peak(["-c", WINDOWS, str(length), kept]))
+            print(f"{kept:8} {length:5} steps  {megabytes:7,} MB", flush=True)
+            rows.append({"kept": kept, "length": length, "peak_mb": megabytes})
+    return rows
 
 
 def peak(arguments: list[str]) -> float:
-    """Largest resident size of a Python process with these arguments, in MB."""
+    """Return the largest resident size of a Python process with these arguments, in MB."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, "
         "stdout=subprocess.DEVNULL); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, sys.executable, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        # Compiling takes memory: then all runs shall compile, and not only the first.
-        env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"},
-    )
+    # Compiling takes memory: all runs compile, and not only the first.
+    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    out = harness.call([sys.executable, "-c", code, sys.executable, *arguments], env=env)
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return int(out.stdout.split()[-1]) / unit
+    return int(out.split()[-1]) / unit
 
 
 if __name__ == "__main__":

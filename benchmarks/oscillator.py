@@ -9,79 +9,85 @@ on one device, per neuron-step of the rollouts that they serve. Compile time is 
 to benchmarks/results/oscillator.jsonl.
 
 --learn trains oscillator.yaml with the README's command for so many seeds, and keeps how far each
-agent parts 16 ensembles that it has never seen, in benchmarks/results/oscillator_learning.jsonl.
+agent separates 16 ensembles that it has never seen: rows of
+benchmarks/results/oscillator_learning.jsonl.
 """
 
 import argparse
 import csv
-import datetime
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import machine
+import harness
+import ours
 
 GRID = [(64, 100), (64, 1_000), (64, 10_000), (512, 1_000), (4_096, 100), (4_096, 1_000)]
 """(ensembles, neurons of each)."""
+Run = Callable[[int], int]
+"""Calls to make -> neuron-steps."""
+MEASURE = """
+import json, sys
+from purejaxppo import restore
+from purejaxppo.envs import registry
+from purejaxppo.envs.oscillator import report
+agent = restore(sys.argv[1])
+f = report.measure(registry.make_task(agent.config.env), agent.controller(), seed=1000)
+print(json.dumps({k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}))
+"""
 
 
 def main() -> None:
-    """Measures the grid, then training."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one timed round")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds")
+    """Measure the grid, then training and its parts."""
+    parser = harness.options(__doc__, "oscillator", rounds=5, seconds=3.0)
     parser.add_argument("--learn", type=int, default=0, help="seeds to train instead")
-    args = parser.parse_args()
+    args = harness.parse(parser)
     if args.learn:
-        learned = [learn(seed) for seed in range(args.learn)]
-        machine.write_rows(machine.RESULTS / "oscillator_learning.jsonl", learned)
+        args.results = args.results.with_name("oscillator_learning.jsonl")
+        harness.keep(args, [learn(seed) for seed in range(args.learn)], "seed")
         return
-    from purejaxppo.parallel.shards import use_cpu_cores
-
-    use_cpu_cores(0)
+    ours.start()
     rows = []
-    for ensembles, neurons in GRID:
-        speed = env_only(ensembles, neurons, args.seconds, args.repeats)
-        rows.append(row("env only", ensembles, neurons, speed))
-    rows.append(row("training", 64, 1_000, training(args.seconds, args.repeats)))
-    for what, speed in parts(args.seconds, args.repeats).items():
-        rows.append(row(what, 64, 1_000, speed))
-    machine.write_rows(machine.RESULTS / "oscillator.jsonl", rows)
+    for ensembles, neurons in [(8, 10)] if args.toy else GRID:
+        rows += measure({"env only": env_only(ensembles, neurons)}, ensembles, neurons, args)
+    neurons = 10 if args.toy else 1_000
+    changes = {"env.num_envs": 8, "ppo.rollout_length": 8, "ppo.num_minibatches": 2}
+    changes = {"env.options": {"num_neurons": neurons}, **(changes if args.toy else {})}
+    rows += measure({"training": training(changes, neurons)}, 64, neurons, args)
+    rows += measure(parts(changes, neurons), 64, neurons, args)
+    harness.keep(args, rows, "what", "ensembles", "neurons", "device")
 
 
-def learn(seed: int) -> dict[str, Any]:
-    """One seed: the training command, then the figures of its best agent."""
-    code = (
-        "import json, sys\n"
-        "from purejaxppo import restore\n"
-        "from purejaxppo.envs import registry\n"
-        "from purejaxppo.envs.oscillator import report\n"
-        "agent = restore(sys.argv[1])\n"
-        "f = report.measure(\n"
-        "    registry.make_task(agent.config.env), agent.controller(), seed=1000)\n"
-        "f = {k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}\n"
-        "print(json.dumps(f))\n"
-    )
+def measure(
+    runs: dict[str, Run], ensembles: int, neurons: int, args: argparse.Namespace
+) -> list[harness.Row]:
+    """Time functions in turns; return and print their rows."""
+    rows = []
+    for what, result in harness.in_turns(runs, args).items():
+        speed = result.median()
+        print(f"{what:16} {ensembles:5} x {neurons:6,} neurons: {speed:.3g} neuron-steps/s")
+        sizes = {"ensembles": ensembles, "neurons": neurons}
+        rows.append({"what": what, **sizes, "neuron_steps_per_second": speed})
+    return rows
+
+
+def learn(seed: int) -> harness.Row:
+    """Train one seed with the command; return the figures of its best agent."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = str(Path(folder) / "run")
         command = [sys.executable, "-m", "purejaxppo.train", "--config", "oscillator"]
         started = time.perf_counter()
-        subprocess.run(
-            [*command, "--seed", str(seed), "--run_dir", run_dir], check=True, capture_output=True
-        )
+        harness.call([*command, "--seed", str(seed), "--run_dir", run_dir])
         seconds = time.perf_counter() - started
-        out = subprocess.run(
-            [sys.executable, "-c", code, run_dir], check=True, capture_output=True, text=True
-        )
+        out = harness.call([sys.executable, "-c", MEASURE, run_dir])
         with (Path(run_dir) / "metrics.csv").open(newline="") as file:
             last = list(csv.DictReader(file))[-1]
-    figures = json.loads(out.stdout.splitlines()[-1])
+    figures = json.loads(out.splitlines()[-1])
     print(
         f"seed {seed}: suppression {figures['suppression'][0]:.1f} (worst ensemble "
         f"{figures['suppression'][1]:.1f}), neuron std {figures['neuron_std'][0]:.2f}, "
@@ -94,40 +100,11 @@ def learn(seed: int) -> dict[str, Any]:
         "train_seconds": float(last["seconds"]),
         "seconds": seconds,
         "figures": figures,
-        "date": datetime.date.today().isoformat(),
-        **machine.describe(),
     }
 
 
-def row(what: str, ensembles: int, neurons: int, speed: float) -> dict[str, Any]:
-    """What is kept, and printed, of one setting."""
-    print(f"{what:16} {ensembles:5} x {neurons:6,} neurons: {speed:.3g} neuron-steps/s", flush=True)
-    return {
-        "what": what,
-        "ensembles": ensembles,
-        "neurons": neurons,
-        "neuron_steps_per_second": speed,
-        "date": datetime.date.today().isoformat(),
-        **machine.describe(),
-    }
-
-
-def timed(step: Any, seconds: float, repeats: int) -> float:
-    """Median over rounds of what `step()` returns per second."""
-    step()
-    started = time.perf_counter()
-    step()
-    calls = max(1, round(seconds / (time.perf_counter() - started)))
-    speeds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        done = sum(step() for _ in range(calls))
-        speeds.append(done / (time.perf_counter() - started))
-    return statistics.median(speeds)
-
-
-def env_only(ensembles: int, neurons: int, seconds: float, repeats: int) -> float:
-    """Neuron-steps per second of the simulator alone."""
+def env_only(ensembles: int, neurons: int) -> Run:
+    """Return the simulator alone."""
     import jax
     import jax.numpy as jnp
 
@@ -153,37 +130,29 @@ def env_only(ensembles: int, neurons: int, seconds: float, repeats: int) -> floa
     )
     state = init(jax.random.key(0), jnp.arange(shards.num_shards))
 
-    def step() -> int:
+    def run(calls: int) -> int:
         nonlocal state
-        state = jax.block_until_ready(program(state))
-        return ensembles * neurons * length
+        for _ in range(calls):
+            state = jax.block_until_ready(program(state))
+        return calls * ensembles * neurons * length
 
-    return timed(step, seconds, repeats)
+    return run
 
 
-def training(seconds: float, repeats: int) -> float:
-    """Neuron-steps per second while PPO learns."""
+def training(changes: dict[str, Any], neurons: int) -> Run:
+    """Return the training of oscillator.yaml."""
     import jax
-    import numpy as np
 
     from purejaxppo import load_config
-    from purejaxppo.runs.programs import Programs, resolve_shards
+    from purejaxppo.runs.programs import resolve_shards
 
-    config = resolve_shards(load_config("oscillator.yaml"), len(jax.devices()))
-    programs = Programs(config, jax.devices())
-    state = programs.init()
-    programs.compile(state)
-
-    def step() -> int:
-        nonlocal state
-        state, metrics = programs.train_chunk(state, programs.hp, np.int32(4))
-        return int(metrics.env_steps[0]) * 1_000
-
-    return timed(step, seconds, repeats)
+    config = resolve_shards(load_config("oscillator.yaml", changes), len(jax.devices()))
+    run, _ = ours.updates_of(config)
+    return lambda calls: run(4 * calls) * neurons
 
 
-def parts(seconds: float, repeats: int) -> dict[str, float]:
-    """Brain, inference, collector and trainer alone, on one device."""
+def parts(changes: dict[str, Any], neurons: int) -> dict[str, Run]:
+    """Return brain, inference, collector and trainer, each alone on one device."""
     import jax
     import jax.numpy as jnp
 
@@ -191,7 +160,7 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
     from purejaxppo.agents.schedules import make_hyperparams
     from purejaxppo.parts import make_parts
 
-    parts = make_parts(load_config("oscillator.yaml"))
+    parts = make_parts(load_config("oscillator.yaml", changes))
     hp, key = make_hyperparams(parts.config), jax.random.key(0)
     state = jax.jit(partial(learner.init_state, parts))(key, 0)
     length, n = parts.config.ppo.rollout_length, parts.env.spec.num_envs
@@ -222,10 +191,12 @@ def parts(seconds: float, repeats: int) -> dict[str, float]:
         "trainer": lambda: trainer(rollout),
     }
 
-    def counted(call: Any) -> Any:
-        return lambda: (jax.block_until_ready(call()), length * n * 1_000)[1]
+    def counted(call: Any) -> Run:
+        return lambda calls: sum(
+            (jax.block_until_ready(call()), length * n * neurons)[1] for _ in range(calls)
+        )
 
-    return {name: timed(counted(call), seconds, repeats) for name, call in calls.items()}
+    return {name: counted(call) for name, call in calls.items()}
 
 
 if __name__ == "__main__":

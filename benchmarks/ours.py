@@ -1,22 +1,25 @@
-"""Contenders of purejaxppo itself: training, rollouts alone, the simulator in the same loop.
+"""Contenders of purejaxppo: training, rollouts alone, and the simulator in the same loop.
 
 Their sizes are one flat dict: `env` is the environment's name, the other keys are fields of the
-config's parts, and `num_seeds` and `total_timesteps` of the config.
+config's sections, `num_seeds` and `total_timesteps`.
 """
 
+import sys
+import tempfile
+import time
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
-import turns
+import harness
 
 Sizes = dict[str, Any]
 
 
-def start(devices: int = 0, *, cache: bool = True) -> None:
-    """As `python -m purejaxppo.train` starts: a compilation cache, and cores as devices.
+def start(devices: int = 0, *, cache: bool = True, calls_host: bool = False) -> None:
+    """Start JAX as `python -m purejaxppo.train` does: compilation cache, cores as devices.
 
-    Without the cache every program is compiled: where its seconds and its memory are measured.
+    Without the cache every program is compiled, which matters where its seconds or memory count.
     """
     import jax
 
@@ -24,25 +27,25 @@ def start(devices: int = 0, *, cache: bool = True) -> None:
 
     use_compilation_cache()
     jax.config.update("jax_enable_compilation_cache", cache)
-    use_cpu_cores(devices)
+    use_cpu_cores(devices, calls_host=calls_host)
 
 
 def config_of(sizes: Sizes) -> Any:
-    """The Config of a run that has these sizes, on this machine's devices."""
+    """Return the Config of a run with these sizes on this machine's devices."""
     import jax
 
     from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
     from purejaxppo.runs.programs import resolve_shards
 
-    def part(kind: Any) -> Any:
+    def section(kind: Any) -> Any:
         given = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes}
         # Sizes that a worker gets as JSON have lists.
         return kind(**{k: tuple(x) if isinstance(x, list) else x for k, x in given.items()})
 
     config = Config(
-        env=replace(part(EnvConfig), name=sizes["env"]),
-        network=part(NetworkConfig),
-        ppo=part(PPOConfig),
+        env=replace(section(EnvConfig), name=sizes["env"]),
+        network=section(NetworkConfig),
+        ppo=section(PPOConfig),
         eval=EvalConfig(num_episodes=0),
         total_timesteps=sizes.get("total_timesteps", 100_000_000),
         num_seeds=sizes.get("num_seeds", 1),
@@ -51,7 +54,7 @@ def config_of(sizes: Sizes) -> Any:
 
 
 def programs_of(config: Any) -> Any:
-    """What `python -m purejaxppo.train` compiles for a config, seeds or one."""
+    """Return what `python -m purejaxppo.train` compiles for a config, one seed or many."""
     import jax
 
     from purejaxppo.runs import session
@@ -59,12 +62,11 @@ def programs_of(config: Any) -> Any:
     return session.programs_of(config, jax.devices())[0]
 
 
-def train(sizes: Sizes, seconds: float, *, memory: bool = False) -> None:
-    """The same compiled programs as `python -m purejaxppo.train`; and what memory they take."""
-    import machine
+def updates_of(config: Any) -> tuple[Any, Any]:
+    """Compile a training; return (number of updates -> environment steps, its programs)."""
     import numpy as np
 
-    programs = programs_of(config_of(sizes))
+    programs = programs_of(config)
     state = programs.init()
     programs.compile(state)
 
@@ -73,17 +75,52 @@ def train(sizes: Sizes, seconds: float, *, memory: bool = False) -> None:
         state, metrics = programs.train_chunk(state, programs.hp, np.int32(updates))
         return int(np.sum(metrics.env_steps))
 
-    def peaks() -> dict[str, Any]:
-        own = programs.train_chunk.memory_analysis()  # of one device
-        total = own.argument_size_in_bytes + own.temp_size_in_bytes
-        return {"program_mb": total * programs.shards.num_devices / 2**20, **machine.peak()}
+    return run, programs
 
-    turns.rounds(run, seconds, peaks if memory else dict)
+
+def train(sizes: Sizes, seconds: float) -> None:
+    """The same compiled programs as `python -m purejaxppo.train`."""
+    run, programs = updates_of(config_of(sizes))
+    harness.rounds(run, seconds)
     programs.close()
 
 
+def train_in_a_run(sizes: Sizes, seconds: float) -> None:
+    """The loop of `python -m purejaxppo.train`, with a row of metrics per update."""
+    from purejaxppo import Callback, Moment, train
+
+    class Pacer(Callback):
+        """Waits for a line of stdin before each round, whose first update is not timed."""
+
+        calls = 0
+        begun: tuple[float, int] | None = None
+
+        def on_log(self, moment: Moment) -> None:
+            self.calls += 1
+            now = time.perf_counter(), moment.env_steps
+            if self.calls == 2:
+                harness.ready()
+                self.wait(moment)
+            elif self.calls > 2 and self.begun is None:
+                self.begun = now
+            elif self.begun and now[0] - self.begun[0] >= seconds:
+                speed = (now[1] - self.begun[1]) / (now[0] - self.begun[0])
+                print("speed", speed, flush=True)
+                self.begun = None
+                self.wait(moment)
+
+        def wait(self, moment: Moment) -> None:
+            if not sys.stdin.readline():
+                moment.stop("the benchmark is over")
+
+    config = config_of(sizes).replace(asynchronous=sizes.get("asynchronous", False))
+    quiet = {"logging.interval": 1, "logging.tensorboard": False}
+    with tempfile.TemporaryDirectory() as folder:
+        train(config, run_dir=f"{folder}/run", callbacks=Pacer(), quiet=True, **quiet)
+
+
 def rollouts(sizes: Sizes, seconds: float) -> None:
-    """Rollouts with the network's actions, stored as for an update that never comes."""
+    """Rollouts with the network's actions, stored as for an update, without updates."""
     import jax
     import jax.numpy as jnp
 
@@ -110,7 +147,7 @@ def rollouts(sizes: Sizes, seconds: float) -> None:
             total += int(steps)
         return total
 
-    turns.rounds(run, seconds)
+    harness.rounds(run, seconds)
     parts.env.close()
 
 
@@ -134,7 +171,7 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
             return jax.random.randint(key, (n,), 0, env.spec.action.n)
         return jax.random.uniform(key, (n, *env.spec.action.shape), minval=-1.0, maxval=1.0)
 
-    def one(state, key):
+    def step(state, key):
         state, out = env.step(state, action(key))
         return state, jnp.sum(out.valid)
 
@@ -142,7 +179,7 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
         def rollout(_, carried):
             state, key, steps = carried
             key, now = jax.random.split(key)
-            state, valid = jax.lax.scan(one, env.refresh(state), jax.random.split(now, length))
+            state, valid = jax.lax.scan(step, env.refresh(state), jax.random.split(now, length))
             return state, key, steps + jnp.sum(valid)
 
         key = jax.random.fold_in(key, shard)
@@ -168,36 +205,48 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
         state, steps = program(state, now, ids, np.int32(count))
         return int(steps)
 
-    turns.rounds(run, seconds)
+    harness.rounds(run, seconds)
 
 
 def pool_alone(sizes: Sizes, seconds: float) -> None:
-    """EnvPool without JAX: its own synchronous step under actions drawn beforehand."""
+    """EnvPool without JAX: its synchronous step with actions drawn beforehand."""
     import envpool
     import numpy as np
 
-    env = envpool.make(
-        sizes["env"].partition("/")[2],
-        env_type="gymnasium",
-        num_envs=sizes["num_envs"],
-        seed=0,
-        **sizes.get("options", {}),
-    )
+    n, length = sizes["num_envs"], sizes["rollout_length"]
+    name, options = sizes["env"].partition("/")[2], sizes.get("options", {})
+    env = envpool.make(name, env_type="gymnasium", num_envs=n, seed=0, **options)
     env.action_space.seed(0)
-    length, n = sizes["rollout_length"], sizes["num_envs"]
     actions = np.stack([env.action_space.sample() for _ in range(length * n)])
     actions = actions.reshape(length, n, *actions.shape[1:])
-    done = np.zeros(n, bool)
     env.reset()
+
+    def step(action: Any) -> Any:
+        _, _, terminated, truncated, _ = env.step(action)
+        return terminated | truncated
+
+    harness.rounds(stepping(step, actions, n), seconds)
+
+
+def stepping(step: Any, actions: Any, n: int) -> Any:
+    """Return a function that steps a pool of n environments with all actions, count times.
+
+    Args:
+        step: actions [N, ...] -> done [N].
+        actions: [T, N, ...]
+        n: environments; the step after an end is a reset and not counted.
+    """
+    import numpy as np
+
+    done = np.zeros(n, bool)
 
     def run(count: int) -> int:
         nonlocal done
         steps = 0
         for _ in range(count):
             for action in actions:
-                steps += n - int(done.sum())  # after an end, a step is a reset
-                _, _, terminated, truncated, _ = env.step(action)
-                done = terminated | truncated
+                steps += n - int(done.sum())
+                done = step(action)
         return steps
 
-    turns.rounds(run, seconds)
+    return run

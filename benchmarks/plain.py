@@ -1,7 +1,7 @@
 """PPO after PureJaxRL's plan, written plainly: one function of a key, vmapped over seeds.
 
 What many seeds of purejaxppo are compared with: gymnax's own auto-reset, then a scan over rollout,
-advantages, epochs and minibatches dealt by `jax.random.permutation`, with optax over a tree of
+advantages, epochs and minibatches drawn with `jax.random.permutation`, with optax over a tree of
 parameters. From the paper (Schulman et al. 2017, https://arxiv.org/abs/1707.06347) and the details
 on which implementations agree; a time limit counts as an end, as there.
 """
@@ -16,7 +16,7 @@ import optax
 
 
 class Rows(NamedTuple):
-    """A rollout [T, N], or rows of it [B]."""
+    """A rollout [T, N], or a minibatch of it [B]."""
 
     obs: Any
     action: Any
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
 
 def mlp(layers: list[Any], x):
-    """Layers with tanh between them."""
+    """Apply layers with tanh between them."""
     for weight, bias in layers[:-1]:
         x = jnp.tanh(x @ weight + bias)
     weight, bias = layers[-1]
@@ -35,7 +35,7 @@ def mlp(layers: list[Any], x):
 
 
 def init_params(key, num_obs: int, num_actions: int, hidden: tuple[int, ...]) -> dict[str, Any]:
-    """Orthogonal weights; one key at a time, since JAX's batched QR can hang on a CPU."""
+    """Draw orthogonal weights; one key at a time, since JAX's batched QR can hang on a CPU."""
 
     def tower(key, outputs: int, gain: float) -> list[Any]:
         widths = (num_obs, *hidden, outputs)
@@ -51,12 +51,12 @@ def init_params(key, num_obs: int, num_actions: int, hidden: tuple[int, ...]) ->
 
 
 def log_prob(logits, action):
-    """Of one of n actions."""
+    """Return the log-probability of one of n actions."""
     return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], -1)[..., 0]
 
 
 def gae(rows: Rows, last_value, gamma: float = 0.99, gae_lambda: float = 0.95):
-    """Advantages [T, N]."""
+    """Compute generalised advantage estimates [T, N]."""
 
     def step(carried, row: Rows):
         advantage, next_value = carried
@@ -70,7 +70,7 @@ def gae(rows: Rows, last_value, gamma: float = 0.99, gae_lambda: float = 0.95):
 
 
 def loss(params, rows: Rows, advantage, clip_eps: float = 0.2):
-    """The clipped surrogate with half the squared error of the value."""
+    """Compute the clipped surrogate with half the squared error of the value."""
     logits = mlp(params["actor"], rows.obs)
     value = mlp(params["critic"], rows.obs)[..., 0]
     target = advantage + rows.value
@@ -81,37 +81,9 @@ def loss(params, rows: Rows, advantage, clip_eps: float = 0.2):
     return policy + 0.5 * 0.5 * jnp.square(value - target).mean()
 
 
-class World(NamedTuple):
-    """N environments that start their next episode within the step that ends one."""
-
-    reset: Callable[[Any], Any]  # key -> (obs, state)
-    step: Callable[[Any, Any, Any], Any]  # (key, state, action) -> (obs, state, reward, done)
-    num_obs: int
-    num_actions: int
-
-
-def gymnax_world(name: str, n: int) -> World:
-    """One of gymnax's, with its own auto-reset."""
-    env, params = gymnax.make(name)
-
-    def reset(key):
-        return jax.vmap(env.reset, (0, None))(jax.random.split(key, n), params)
-
-    def step(key, state, action):
-        obs, state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
-            jax.random.split(key, n), state, action, params
-        )
-        return obs, state, reward, terminated | truncated
-
-    num_obs = env.observation_space(params).shape[0]
-    return World(reset, step, num_obs, env.action_space(params).n)
-
-
-def make_train(
-    sizes: dict[str, Any], updates: int, world: World | None = None
-) -> tuple[Callable, Callable]:
-    """(key -> parameters, (parameters, key) -> (parameters, share of steps that end [updates]))."""
-    world = world or gymnax_world(sizes["env"].partition("/")[2], sizes["num_envs"])
+def make_train(sizes: dict[str, Any], updates: int) -> tuple[Callable, Callable]:
+    """Return (key -> parameters, (parameters, key) -> (parameters, share of ends [updates]))."""
+    env, env_params = gymnax.make(sizes["env"].partition("/")[2])
     n, length, parts = sizes["num_envs"], sizes["rollout_length"], sizes["num_minibatches"]
     adam = optax.chain(
         optax.clip_by_global_norm(0.5),
@@ -129,7 +101,10 @@ def make_train(
         logits = mlp(params["actor"], obs)
         action = jax.random.categorical(action_key, logits)
         value = mlp(params["critic"], obs)[..., 0]
-        after, env_state, reward, done = world.step(env_key, env_state, action)
+        after, env_state, reward, terminated, truncated, _ = jax.vmap(env.step, (0, 0, 0, None))(
+            jax.random.split(env_key, n), env_state, action, env_params
+        )
+        done = terminated | truncated
         rows = Rows(obs, action, log_prob(logits, action), value, reward, done)
         return (params, env_state, after, key), rows
 
@@ -158,11 +133,13 @@ def make_train(
         return (params, opt_state, env_state, obs, key), rows.done.mean()
 
     def init(key):
-        return init_params(key, world.num_obs, world.num_actions, sizes["hidden"])
+        num_obs = env.observation_space(env_params).shape[0]
+        num_actions = env.action_space(env_params).n
+        return init_params(key, num_obs, num_actions, sizes["hidden"])
 
     def train(params, key):
         env_key, key = jax.random.split(key)
-        obs, env_state = world.reset(env_key)
+        obs, env_state = jax.vmap(env.reset, (0, None))(jax.random.split(env_key, n), env_params)
         start = (params, adam.init(params), env_state, obs, key)
         (params, *_), ends = jax.lax.scan(update, start, None, updates)
         return params, ends

@@ -1,24 +1,23 @@
 """Steps per second of one run in one process and in two, on the cores of one machine.
 
-    python benchmarks/processes.py [--repeats 7] [--seconds 4]
+    python benchmarks/processes.py [--rounds 7] [--updates 60]
 
-Brax's hopper at the sizes of hopper.yaml. Every contender compiles, warms up and then waits; the
-parent lets one run at a time, round after round. Medians over rounds are compared. The second
-process is a child of the first, which tells it how many updates come next. Results go to
+Brax's hopper at the sizes of hopper.yaml, by whole commands `python -m purejaxppo.train` in turns.
+Each command's speed is that of its second half, so that compiling is not counted. Rows go to
 benchmarks/results/processes.jsonl.
 """
 
-import argparse
+import contextlib
+import csv
+import itertools
 import socket
-import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import machine
-import ours
-import turns
+import harness
 
 SIZES: dict[str, Any] = {
     "env": "brax/hopper",
@@ -30,6 +29,8 @@ SIZES: dict[str, Any] = {
     "activation": "swish",
     "normalize_reward": True,
 }
+"""Of hopper.yaml."""
+TOY = ["--config", "cartpole", "--env.num_envs", "16", "--ppo.rollout_length", "8"]
 
 
 class Contender(NamedTuple):
@@ -48,86 +49,50 @@ CONTENDERS = {
 
 
 def main() -> None:
-    """Parent: starts the contenders, and lets them run in turns."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7, help="timed rounds")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one timed round")
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
-    parser.add_argument("--results", type=Path, default=machine.RESULTS / "processes.jsonl")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    """Run the contenders' commands in turns."""
+    parser = harness.options(__doc__, "processes", rounds=7)
+    parser.add_argument("--updates", type=int, default=60, help="of each command")
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     args = parser.parse_args()
-    if args.worker:
-        name, index, port = args.worker
-        work(CONTENDERS[name], int(index), int(port), args.seconds)
-        return
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    worker = [sys.executable, __file__, "--seconds", str(args.seconds), "--worker"]
-    commands = {name: [*worker, name, "0", str(port)] for name in args.contenders}
-    results = turns.measure(commands, args.repeats)
-    for name, result in results.items():
-        low, high = min(result.speeds), max(result.speeds)
-        middle = statistics.median(result.speeds)
-        print(f"{CONTENDERS[name].about:36} {middle:10,.0f} steps/s ({low:,.0f} to {high:,.0f})")
+    flags = ["--config", "hopper", "--total_timesteps", str(args.updates * 512 * 16)]
+    if args.toy:
+        args.rounds, flags = 1, [*TOY, "--total_timesteps", "1024"]
+    results = {name: harness.Result([], {}) for name in args.contenders}
+    for _, name in itertools.product(range(args.rounds), args.contenders):
+        results[name].speeds.append(speed(CONTENDERS[name], flags))
+    harness.show("hopper.yaml", results, "one-device")
     rows = [
         result.row(contender=name, sizes=SIZES, **CONTENDERS[name]._asdict())
         for name, result in results.items()
     ]
-    machine.replace_rows(args.results, rows, "contender", "device")
+    harness.keep(args, rows, "contender", "device")
 
 
-def work(contender: Contender, index: int, port: int, seconds: float) -> None:
-    """Worker: process `index` of a contender; the first starts the second, and waits for turns."""
-    from purejaxppo.parallel import meeting, places, processes
-
-    place = places.place_of(
-        processes.ALONE,
-        f"127.0.0.1:{port}" if contender.processes > 1 else "",
-        contender.processes,
-        index,
-    )
-    other = None
-    if place.count > 1 and index == 0:
-        command = [*sys.argv[: sys.argv.index("--worker")], "--worker", "two-processes", "1"]
-        other = subprocess.Popen([sys.executable, *command, str(port)], stdout=sys.stderr)
-    meeting.start(processes.ALONE, lambda _: place, lambda: None, seconds=60)
-    ours.start(contender.devices)
-    try:
-        train(index, seconds)
-    except BrokenPipeError:  # the parent is gone
-        processes.abort(1)
-    processes.finish()
-    if other is not None:
-        other.wait()
-
-
-def train(index: int, seconds: float) -> None:
-    """The compiled programs of `python -m purejaxppo.train`; process 0 says how far they run."""
-    import numpy as np
-
-    from purejaxppo.parallel import processes
-    from purejaxppo.runs.programs import Programs
-
-    devices = [device for own in processes.devices() for device in own]
-    config = ours.config_of(SIZES)
-    programs = Programs(config, processes.spread(devices, config.num_shards))
-    state = programs.init()
-    programs.compile(state)
-
-    def run(updates: int) -> int:
-        nonlocal state
-        (most,) = processes.maximum(updates)
-        if not most:
-            return 0
-        state, metrics = programs.train_chunk(state, programs.hp, np.int32(most))
-        return int(np.sum(metrics.env_steps))
-
-    if index == 0:
-        turns.rounds(run, seconds)
-        run(0)
-    else:
-        while run(0):
-            pass
+def speed(contender: Contender, flags: list[str]) -> float:
+    """Return the steps/s of one run in its second half."""
+    flags = [*flags, "--devices", str(contender.devices), "--eval.num_episodes", "0"]
+    flags += ["--logging.interval", "1", "--logging.no_tensorboard"]
+    with contextlib.ExitStack() as stack:
+        run_dir = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+        command = [sys.executable, "-m", "purejaxppo.train", *flags, "--run_dir", str(run_dir)]
+        if contender.processes == 1:
+            harness.call(command)
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                address = f"127.0.0.1:{server.getsockname()[1]}"
+            command += ["--coordinator", address, "--num_processes", str(contender.processes)]
+            others = [
+                subprocess.Popen([*command, "--process_id", str(i)], stdout=subprocess.DEVNULL)
+                for i in range(1, contender.processes)
+            ]
+            for other in others:
+                stack.callback(other.wait)
+            harness.call([*command, "--process_id", "0"])
+        with (run_dir / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    first, last = rows[len(rows) // 2 - 1], rows[-1]
+    steps, seconds = (float(last[x]) - float(first[x]) for x in ("global_step", "seconds"))
+    return steps / seconds
 
 
 if __name__ == "__main__":

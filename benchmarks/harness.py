@@ -1,0 +1,325 @@
+"""The harness of all benchmarks: contenders in turns, medians, and rows of results.
+
+Each contender is a process of its own. One runs at a time, round after round, so that a noisy
+machine is noisy for all and medians over rounds can be compared. A worker compiles, warms up and
+prints `ready` with its versions, then one `speed` per line of its stdin. Imports nothing that a
+peer's Python may lack.
+"""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PICTURES = ROOT / "docs" / "pictures"
+PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax"),
+    *("brax", "gymnax", "playground", "mujoco-mjx", "mujoco", "envpool", "gymnasium"),
+    *("craftax", "jaxmarl", "jumanji", "pgx", "xminigrid"),
+    *("torch", "stable_baselines3", "sbx-rl"),
+)
+SETTLE_SECONDS = 0.2
+"""Time for the processes that keep cores awake to start."""
+Row = dict[str, Any]
+Facts = Callable[[], Row]
+
+
+def options(
+    doc: str, name: str, *, rounds: int = 0, seconds: float = 0.0
+) -> argparse.ArgumentParser:
+    """Make the parser of a script with the flags that all scripts share.
+
+    Args:
+        doc: docstring of the script; its first line becomes the description.
+        name: stem of the results file.
+        rounds: default number of timed rounds; 0: the script has none.
+        seconds: default length of a round; 0: the script has none.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    if rounds:
+        parser.add_argument("--rounds", type=int, default=rounds, help="timed rounds")
+    if seconds:
+        parser.add_argument("--seconds", type=float, default=seconds, help="of one timed round")
+    parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes; print rows, keep none")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; a toy run has one short round."""
+    args = parser.parse_args()
+    if args.toy:
+        args.rounds, args.seconds = 1, 0.01
+    return args
+
+
+def describe() -> Row:
+    """Return device, versions and commit for a row; starts JAX."""
+    import jax
+
+    from purejaxppo.parallel.cores import cpu_cores
+
+    device = jax.devices()[0]
+    on_cpu = device.platform == "cpu"
+    return {
+        "device": _cpu_name() if on_cpu else device.device_kind,
+        "cores": cpu_cores() if on_cpu else len(jax.devices()),
+        "commit": commit(),
+        **software(),
+    }
+
+
+def software() -> Row:
+    """Return the versions of Python and of the installed packages that matter."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {"python": platform.python_version(), "versions": versions}
+
+
+def commit() -> str:
+    """Return the short commit of this checkout, "" outside of git."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def peak() -> Row:
+    """Return peak memory of this process and of its accelerators, in MB."""
+    import jax
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    row = {"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)}
+    devices = [stats for d in jax.local_devices() if (stats := d.memory_stats())]
+    if devices:
+        row["device_peak_mb"] = round(sum(s["peak_bytes_in_use"] for s in devices) / 2**20)
+    return row
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read a results file, one JSON object per line; [] if there is none."""
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(path: Path, rows: list[Row]) -> None:
+    """Replace a results file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+
+
+def complete(rows: list[Row]) -> list[Row]:
+    """Add the date, device, versions, commit and `keep_cores_awake` (default false) to rows."""
+    shared = {"keep_cores_awake": False, "date": datetime.date.today().isoformat(), **describe()}
+    return [shared | row for row in rows]
+
+
+def keep(args: argparse.Namespace, rows: list[Row], *keys: str) -> None:
+    """Complete rows and write them over earlier ones with equal `keys`; a toy run prints them."""
+    rows = complete(rows)
+    if args.toy:
+        print(*(json.dumps(row) for row in rows), sep="\n", flush=True)
+        return
+    new = {tuple(row[key] for key in keys) for row in rows}
+    others = [r for r in read_rows(args.results) if tuple(r.get(key) for key in keys) not in new]
+    write_rows(args.results, [*others, *rows])
+
+
+class Result(NamedTuple):
+    """Speeds of one contender."""
+
+    speeds: list[float]  # steps/s of each round
+    facts: Row  # its Python and packages, and what its worker added
+
+    def median(self) -> float:
+        """Return steps/s."""
+        return statistics.median(self.speeds)
+
+    def row(self, **facts: Any) -> Row:
+        """Return the row of the contender."""
+        speeds = {"steps_per_second": self.median(), "rounds": [round(x) for x in self.speeds]}
+        return {**facts, **speeds, **self.facts}
+
+
+def show(title: str, results: dict[str, Result], *bases: str) -> None:
+    """Print medians and ranges, with ratios to the contenders `bases` that took part."""
+    bases = tuple(base for base in bases if base in results)
+    print(f"\n{title}\n{'contender':24}{'steps/s':>12}{'min':>12}{'max':>12}", end="")
+    print("".join(f"{'of ' + base:>16}" for base in bases))
+    for name, result in results.items():
+        numbers = result.median(), min(result.speeds), max(result.speeds)
+        ratios = [f"{result.median() / results[base].median():16.2f}" for base in bases]
+        print(f"{name:24}" + "".join(f"{x:12,.0f}" for x in numbers) + "".join(ratios), flush=True)
+
+
+def measure(
+    commands: dict[str, list[str]],
+    rounds: int,
+    awake: Collection[str] = (),
+    env: dict[str, dict[str, str]] | None = None,
+) -> dict[str, Result]:
+    """Run the commands of contenders in turns.
+
+    Args:
+        commands: contender -> command of its worker.
+        rounds: how many.
+        awake: contenders in whose rounds cores are kept awake.
+        env: contender -> further environment variables.
+    """
+    workers: dict[str, Worker] = {}
+    results: dict[str, Result] = {}
+    with contextlib.ExitStack() as stack:
+        for name, command in commands.items():
+            errors = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
+            workers[name] = Worker(command, errors, (env or {}).get(name, {}))
+            stack.callback(workers[name].end)
+            # One compiles at a time.
+            results[name] = Result([], json.loads(workers[name].expect("ready")))
+        for _ in range(rounds):
+            for name, worker in workers.items():
+                with kept_awake() if name in awake else contextlib.nullcontext():
+                    worker.go()
+                    results[name].speeds.append(float(worker.expect("speed")))
+    return results
+
+
+@contextlib.contextmanager
+def kept_awake() -> Iterator[None]:
+    """Keep cores awake as `python -m purejaxppo.train --keep_cores_awake` does."""
+    from purejaxppo.parallel import awake
+
+    with awake.kept_awake(True):
+        time.sleep(SETTLE_SECONDS)
+        yield
+
+
+class Worker:
+    """The parent's side of one contender."""
+
+    def __init__(self, command: list[str], errors: TextIO, env: dict[str, str]) -> None:
+        """Start the process; its stderr goes to `errors` and is shown if it fails."""
+        self.errors = errors
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            # Several contenders share one GPU.
+            env={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ, **env},
+        )
+
+    def go(self) -> None:
+        """Let it run one round."""
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def expect(self, word: str) -> str:
+        """Return the rest of its next line that begins with `word`."""
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word).strip()
+        code = self.process.wait()
+        self.errors.seek(0)
+        last = "".join(self.errors.readlines()[-5:])
+        raise RuntimeError(f"{' '.join(self.process.args)}: exit code {code}\n{last}")
+
+    def end(self) -> None:
+        """Close its stdin, which ends its rounds."""
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> None:
+    """Warm up, then report a speed for every line of stdin: the life of a worker.
+
+    Args:
+        run: number of updates -> environment steps that they took.
+        seconds: of one round; at least one update.
+        facts: further entries of its row, read after the warm-up.
+    """
+    count = calibrate(run, seconds)
+    ready(facts)
+    for _ in sys.stdin:
+        steps, elapsed = timed(run, count)
+        print("speed", steps / elapsed, flush=True)
+
+
+def calibrate(run: Callable[[int], int], seconds: float) -> int:
+    """Warm up; return how many updates take so many seconds."""
+    run(1)
+    count, elapsed = 1, timed(run, 1)[1]
+    while elapsed < seconds / 4:
+        count *= 2
+        elapsed = timed(run, count)[1]
+    return max(1, round(count * seconds / elapsed))
+
+
+def timed(run: Callable[[int], int], count: int) -> tuple[int, float]:
+    """Return (steps, seconds) of one call."""
+    started = time.perf_counter()
+    steps = run(count)
+    return steps, time.perf_counter() - started
+
+
+def in_turns(runs: dict[str, Callable[[int], int]], args: argparse.Namespace) -> dict[str, Result]:
+    """Time functions of this process in turns: updates -> steps."""
+    counts = {name: calibrate(run, args.seconds) for name, run in runs.items()}
+    results = {name: Result([], {}) for name in runs}
+    for _ in range(args.rounds):
+        for name, run in runs.items():
+            steps, elapsed = timed(run, counts[name])
+            results[name].speeds.append(steps / elapsed)
+    return results
+
+
+def ready(facts: Facts = dict) -> None:
+    """Print that compiling is over, with versions."""
+    print("ready", json.dumps({**software(), **facts()}), flush=True)
+
+
+def call(command: list[str], **given: Any) -> str:
+    """Return the stdout of a command; RuntimeError with its last line of stderr if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {last}")
+    return done.stdout
+
+
+def axes_style(axes: Any) -> None:
+    """Give a plot the grid and frame that all pictures share."""
+    axes.grid(alpha=0.3, which="both")
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,236 @@
+"""`throughput.py --worlds`: simulators in JAX under random actions, by our protocol and their own.
+
+Both take uniform actions, allowed ones where there are masks, for all environments on one device,
+in one compiled loop in which every observation, reward and end is read. Ours draws starts once per
+rollout of LENGTH steps where a reset costs more than fetching a start, so that several episodes of
+a rollout may begin alike; the simulator's own auto-reset wrapper computes a reset at every step.
+Steps of ours that only deliver a new episode's first observation are not counted.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import harness
+import ours
+
+LENGTH = 64
+NUM_ENVS = 256
+TASKS = (
+    "xminigrid/MiniGrid-DoorKey-8x8",
+    "craftax/Craftax-Classic-Symbolic-v1",
+    "craftax/Craftax-Symbolic-v1",
+    "jumanji/Snake-v1",
+    "jumanji/Maze-v0",
+    "jumanji/Game2048-v1",
+    "jumanji/PacMan-v1",
+    "jumanji/LevelBasedForaging-v0",
+    "pgx/minatar-asterix",
+    "pgx/minatar-breakout",
+)
+CONTENDERS = {"ours": "purejaxppo's protocol", "own": "the simulator's own auto-reset"}
+
+
+class Own(NamedTuple):
+    """One environment with its simulator's own auto-reset wrapper."""
+
+    reset: Callable[[Any], Any]  # key -> state
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]  # (key, state, action) -> (state, outputs)
+    mask: Callable[[Any], Any] = lambda state: None  # state -> allowed actions, None: all
+
+
+def xminigrid(name: str) -> Own:
+    """GymAutoResetWrapper: the reset is one branch of a condition, of which vmap computes both."""
+    import xminigrid
+    from xminigrid.wrappers import GymAutoResetWrapper
+
+    env, params = xminigrid.make(name)
+    env = GymAutoResetWrapper(env)
+
+    def step(key, state, action):
+        state = env.step(params, state, action)
+        return state, (state.observation, state.reward, state.last())
+
+    return Own(lambda key: env.reset(params, key), step)
+
+
+def craftax(name: str) -> Own:
+    """EnvironmentAutoReset: a reset at every step, and a choice between the two."""
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name(name, auto_reset=True)
+    params = env.default_params
+
+    def step(key, state, action):
+        obs, state, reward, done, _ = env.step(key, state, action, params)
+        return state, (obs, reward, done)
+
+    return Own(lambda key: env.reset(key, params)[1], step)
+
+
+def jumanji(name: str) -> Own:
+    """AutoResetWrapper: one branch of a condition, as XLand-MiniGrid's."""
+    import jumanji
+    from jumanji.wrappers import AutoResetWrapper
+
+    from purejaxppo.envs.jumanji import actions
+
+    env = AutoResetWrapper(jumanji.make(name))
+    masks = getattr(env.observation_spec, "action_mask", None)
+    to_jumanji = actions(env.action_spec, masks and tuple(masks.shape))[1]
+
+    def mask_of(timestep):
+        return getattr(timestep.observation, "action_mask", None)
+
+    def step(key, carried, action):
+        state, timestep = env.step(carried[0], to_jumanji(action))
+        outputs = timestep.observation, timestep.reward, timestep.last()
+        return (state, mask_of(timestep)), outputs
+
+    def reset(key):
+        state, timestep = env.reset(key)
+        return state, mask_of(timestep)
+
+    return Own(reset, step, lambda carried: carried[1])
+
+
+def pgx(name: str) -> Own:
+    """The wrapper `auto_reset`: again a branch of a condition."""
+    import pgx
+    from pgx.experimental.wrappers import auto_reset
+
+    env = pgx.make(name)
+    own_step = auto_reset(env.step, env.init)
+
+    def step(key, state, action):
+        state = own_step(state, action, key)
+        return state, (state.observation, state.rewards, state.terminated)
+
+    return Own(env.init, step, lambda state: state.legal_action_mask)
+
+
+OWN: dict[str, Callable[[str], Own]] = {
+    "craftax": craftax,
+    "jumanji": jumanji,
+    "pgx": pgx,
+    "xminigrid": xminigrid,
+}
+SHORT = {"craftax": 2}
+"""Steps of a call of the simulator's own loop, where one takes seconds."""
+
+
+def compare(args: argparse.Namespace, worker: list[str]) -> None:
+    """Measure both contenders of each task in turns, and keep rows in jax_world.jsonl."""
+    rows = []
+    for task in args.worlds or TASKS:
+        if task.partition("/")[0] not in OWN:
+            raise SystemExit(f"--worlds {task}: unknown family. Use one of {', '.join(OWN)}.")
+        num_envs = 4 if args.toy else NUM_ENVS
+        sizes = json.dumps({"world": task, "num_envs": num_envs})
+        results = harness.measure({n: [*worker, n, sizes] for n in CONTENDERS}, args.rounds)
+        harness.show(task, results, "own")
+        rows += [
+            result.row(env=task, num_envs=num_envs, contender=name, about=CONTENDERS[name])
+            for name, result in results.items()
+        ]
+    args.results = args.results.with_name("jax_world.jsonl")
+    harness.keep(args, rows, "env", "num_envs", "contender", "device")
+
+
+def work(contender: str, sizes: dict[str, Any], seconds: float) -> None:
+    """Compile, warm up, then time one round per line of stdin."""
+    ours.start(1)
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.config.schema import EnvConfig
+    from purejaxppo.envs import registry
+    from purejaxppo.spaces import MASK, Box
+
+    task, n = sizes["world"], sizes["num_envs"]
+    family, _, name = task.partition("/")
+    env = registry.make(EnvConfig(task, num_envs=n), n)
+    space = env.spec.action
+    if isinstance(space, Box):
+        raise SystemExit(f"--worlds {task}: continuous actions are not supported.")
+
+    def mask_of(obs):
+        return obs.get(MASK) if isinstance(obs, dict) else None
+
+    def our_step(key, carried, action):
+        state, out = env.step(env.with_key(carried[0], key), action)
+        outputs = out.obs, out.reward, out.terminated, out.truncated
+        return (state, mask_of(out.obs)), outputs, jnp.sum(out.valid)
+
+    def our_reset(key):
+        state, obs = env.reset(key)
+        return state, mask_of(obs)
+
+    if contender == "ours":
+        length = LENGTH
+        reset, step, mask = our_reset, our_step, lambda carried: carried[1]
+        refresh = lambda carried: (env.refresh(carried[0]), carried[1])  # noqa: E731
+    else:
+        own, length = OWN[family](name), SHORT.get(family, LENGTH)
+        mask, refresh = jax.vmap(own.mask), lambda state: state
+
+        def step(key, state, action):
+            state, outputs = jax.vmap(own.step)(jax.random.split(key, n), state, action)
+            return state, outputs, n
+
+        def reset(key):
+            return jax.vmap(own.reset)(jax.random.split(key, n))
+
+    def random_action(key, state):
+        return uniform(key, space, n, mask(state))
+
+    run_rollouts(reset, refresh, step, random_action, length, seconds)
+
+
+def uniform(key, space, n: int, mask):
+    """Draw uniform actions for n environments, of those that masks of any shape allow."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.spaces import Discrete
+
+    choices = (space.n,) if isinstance(space, Discrete) else space.nvec
+    shape = (n,) if isinstance(space, Discrete) else (n, len(choices))
+    if mask is None:
+        return jax.random.randint(key, shape, 0, space.n if len(shape) == 1 else jnp.array(choices))
+    allowed = mask.reshape(*shape, choices[0]) > 0
+    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf))
+
+
+def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
+    """Run rollouts of `length` steps in turns."""
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.envs.vectorize import strong_types
+
+    def one(carried, key):
+        state, steps, total = carried
+        action_key, step_key = jax.random.split(key)
+        state, outputs, count = step(step_key, state, random_action(action_key, state))
+        total += sum(jnp.sum(x, dtype=jnp.float32) for x in jax.tree.leaves(outputs))
+        return (strong_types(state), steps + count, total), None
+
+    @jax.jit
+    def rollout(state, key):
+        start = (refresh(state), jnp.int32(0), jnp.float32(0))
+        return jax.lax.scan(one, start, jax.random.split(key, length))[0]
+
+    state, key = jax.jit(lambda key: strong_types(reset(key)))(jax.random.key(0)), jax.random.key(1)
+
+    def run(count: int) -> int:
+        nonlocal state, key
+        taken = 0
+        for _ in range(count):
+            key, now = jax.random.split(key)
+            state, steps, _ = rollout(state, now)
+            taken += int(steps)
+        return taken
+
+    harness.rounds(run, seconds)
