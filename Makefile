@@ -74,7 +74,7 @@ test-apart: $(for_test) mpirun gpu-compiler
 golden: $(for_test)
 	$(RUN) tests/golden.py $(if $(BASE),--base $(BASE)) $(ARGS)
 
-# JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu_programs.py and its tests, skipped without it.
+# JAX's compiler for GPUs, which needs no GPU: benchmarks/gpu.py --programs and its tests, skipped without it.
 gpu-compiler: $(for_test)
 	@version=$$($(RUN) -c 'import jax; print(jax.__version__)'); \
 	if [ -e .gpu-compiler/jax_cuda13_plugin-$$version.dist-info ]; then exit 0; fi; \

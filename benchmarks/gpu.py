@@ -44,7 +44,7 @@ def main() -> int:
         return gpu_programs.main(args, __file__)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            if args.toy:
+            if args.toy and args.results == parser.get_default("results"):
                 args.results = Path(folder) / "gpu.jsonl"
             run(args)
     return 0

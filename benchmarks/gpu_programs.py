@@ -1,11 +1,11 @@
 """`gpu.py --programs`: programs compiled for a GPU that is not there, and what bounds their speed.
 
 JAX's plugin for CUDA (`make gpu-compiler`) compiles for the description of an H200 without the
-card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's init, training
-and evaluation are compiled as `purejaxppo train` compiles them, in a process of its own. Kernels
-are counted in the optimised programs (launches.py); the bound of one update, and of steps/s, is
-predicted from `LAUNCH_SECONDS` and not measured. `--cpu` compiles each training for a CPU, too.
-Rows go to benchmarks/results/gpu_programs.jsonl.
+card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's init,
+training and evaluation are compiled as `purejaxppo train` compiles them, in a process of its own.
+Kernels are counted in the optimised programs (launches.py); the bound of one update, and of
+steps/s, is predicted from `LAUNCH_SECONDS` and not measured. `--cpu` compiles training for a CPU,
+too. Rows go to benchmarks/results/gpu_programs.jsonl.
 """
 
 import argparse

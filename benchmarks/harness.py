@@ -254,12 +254,12 @@ class Worker:
 
     def end(self) -> None:
         """Close its stdin, which ends its rounds."""
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        with self.process:
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
 
 def rounds(run: Callable[[int], int], seconds: float, facts: Facts = dict) -> None:

@@ -1,19 +1,17 @@
 """Steps per second where the simulator runs on the host, beside others' PPO.
 
-    python benchmarks/host.py [--tasks hopper pong pong_small slow] [--peer-python PATH]
+    python benchmarks/host.py [--tasks hopper pong pong_small] [--peer-python PATH]
 
 Peers run under `--peer-python` and are left out where that Python lacks them. All see observations
-as they are: Stable-Baselines3 does not normalise them by default, and doing so in a wrapper, step by
-step, would slow it down. Steps are those of the environment that an episode consists of: where a
-simulator needs a call to reset itself, that call is not counted. In `slow` every step sleeps for a
-millisecond, on 8 pretended cores. Rows go to benchmarks/results/host.jsonl.
+as they are: Stable-Baselines3 does not normalise them by default, and a wrapper that did so step
+by step would slow it down. Steps are those of the environment that an episode consists of: where a
+simulator needs a call to reset itself, that call is not counted. Rows go to
+benchmarks/results/host.jsonl.
 """
 
 import argparse
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -64,16 +62,6 @@ PONG_SMALL = PONG | {
     "learning_rate": 1e-3,
 }
 """As configs/pong_small.yaml."""
-SLOW = {
-    "env": f"gymnasium/{__file__}:slow",
-    "options": {"milliseconds": 1.0, "workers": "thread", "num_workers": 8},
-    "max_episode_steps": 1000,
-    "num_envs": 16,
-    "rollout_length": 32,
-    "num_minibatches": 4,
-    "num_epochs": 4,
-    "normalize_obs": False,
-}
 TOY = {"num_envs": 4, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 1, "hidden": (4,)}
 POOL, GYM = ("envpool",), ("gymnasium", "mujoco")
 
@@ -116,21 +104,6 @@ def on_envpool(sizes: dict[str, Any]) -> dict[str, Contender]:
     }
 
 
-def on_slow(width: int) -> dict[str, Contender]:
-    """Return training in turns with a slow simulator, and beside it."""
-    kinds = {"ours": "in turns with", "asynchronous": "`asynchronous`,"}
-    return {
-        f"{name}-{width}": Contender(
-            f"purejaxppo {how} a simulator of 1 ms, layers of {width}",
-            "training",
-            ours.train_in_a_run,
-            SLOW | {"hidden": (width, width), "asynchronous": name == "asynchronous"},
-            ("gymnasium",),
-        )
-        for name, how in kinds.items()
-    }
-
-
 CONTENDERS = {
     "hopper": {
         "ours": training("EnvPool", HOPPER),
@@ -162,7 +135,6 @@ CONTENDERS = {
     },
     "pong": on_envpool(PONG),
     "pong_small": on_envpool(PONG_SMALL),
-    "slow": on_slow(64) | on_slow(512),
 }
 
 
@@ -219,33 +191,6 @@ def work(task: str, name: str, args: argparse.Namespace) -> None:
     if not contender.peer:
         ours.start()
     contender.work({**contender.sizes, **(TOY if args.toy else {})}, args.seconds)
-
-
-CORES = threading.Semaphore(8)
-"""A slow simulator holds one while it sleeps: only 8 step at a time, on any machine."""
-
-
-def slow(milliseconds: float = 1.0) -> Any:
-    """Make a Gymnasium environment that sleeps in every step; for workers that are threads."""
-    import gymnasium
-    import numpy as np
-
-    class Slow(gymnasium.Env):
-        """Always the same answer, late."""
-
-        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (17,), np.float32)
-        action_space = gymnasium.spaces.Box(-1.0, 1.0, (6,), np.float32)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            return np.zeros(17, np.float32), {}
-
-        def step(self, action):
-            with CORES:
-                time.sleep(milliseconds / 1000)
-            return np.zeros(17, np.float32), 1.0, False, False, {}
-
-    return Slow()
 
 
 if __name__ == "__main__":

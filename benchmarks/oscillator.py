@@ -56,8 +56,9 @@ def main() -> None:
     for ensembles, neurons in [(8, 10)] if args.toy else GRID:
         rows += measure({"env only": env_only(ensembles, neurons)}, ensembles, neurons, args)
     neurons = 10 if args.toy else 1_000
-    changes = {"env.num_envs": 8, "ppo.rollout_length": 8, "ppo.num_minibatches": 2}
-    changes = {"env.options": {"num_neurons": neurons}, **(changes if args.toy else {})}
+    changes = {"eval.num_episodes": 0, "env.options": {"num_neurons": neurons}}
+    if args.toy:
+        changes |= {"env.num_envs": 8, "ppo.rollout_length": 8, "ppo.num_minibatches": 2}
     rows += measure({"training": training(changes, neurons)}, 64, neurons, args)
     rows += measure(parts(changes, neurons), 64, neurons, args)
     harness.keep(args, rows, "what", "ensembles", "neurons", "device")

@@ -4,9 +4,6 @@ Their sizes are one flat dict: `env` is the environment's name, the other keys a
 config's sections, `num_seeds` and `total_timesteps`.
 """
 
-import sys
-import tempfile
-import time
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -83,40 +80,6 @@ def train(sizes: Sizes, seconds: float) -> None:
     run, programs = updates_of(config_of(sizes))
     harness.rounds(run, seconds)
     programs.close()
-
-
-def train_in_a_run(sizes: Sizes, seconds: float) -> None:
-    """The loop of `python -m purejaxppo.train`, with a row of metrics per update."""
-    from purejaxppo import Callback, Moment, train
-
-    class Pacer(Callback):
-        """Waits for a line of stdin before each round, whose first update is not timed."""
-
-        calls = 0
-        begun: tuple[float, int] | None = None
-
-        def on_log(self, moment: Moment) -> None:
-            self.calls += 1
-            now = time.perf_counter(), moment.env_steps
-            if self.calls == 2:
-                harness.ready()
-                self.wait(moment)
-            elif self.calls > 2 and self.begun is None:
-                self.begun = now
-            elif self.begun and now[0] - self.begun[0] >= seconds:
-                speed = (now[1] - self.begun[1]) / (now[0] - self.begun[0])
-                print("speed", speed, flush=True)
-                self.begun = None
-                self.wait(moment)
-
-        def wait(self, moment: Moment) -> None:
-            if not sys.stdin.readline():
-                moment.stop("the benchmark is over")
-
-    config = config_of(sizes).replace(asynchronous=sizes.get("asynchronous", False))
-    quiet = {"logging.interval": 1, "logging.tensorboard": False}
-    with tempfile.TemporaryDirectory() as folder:
-        train(config, run_dir=f"{folder}/run", callbacks=Pacer(), quiet=True, **quiet)
 
 
 def rollouts(sizes: Sizes, seconds: float) -> None:

@@ -30,7 +30,7 @@ PUBLISHED, TABLES = (
     yaml.safe_load((ROOT / "docs" / f"{name}.yaml").read_text(encoding="utf-8"))
     for name in ("published", "tables")
 )
-HOST_PACKAGES = ("jax", "envpool", "gymnasium", "mujoco", "torch", "stable_baselines3", "sbx-rl")
+HOST_PACKAGES = ("jax", "envpool", "gymnasium", "mujoco", "stable_baselines3", "sbx-rl")
 NAMES = {
     "ours": "purejaxppo",
     "before": "version 0.2.0",
@@ -386,11 +386,6 @@ def gpu_programs() -> Rows:
     return rows
 
 
-def gpu_compiles() -> Rows:
-    """Return the rows of programs that were also compiled for a CPU."""
-    return [row for row in gpu_programs() if "train_on_cpu" in row]
-
-
 def gpu() -> Rows:
     """Return the rows of trainings that were timed on a GPU, with empty text for missing fields."""
     rows = [row for row in read("gpu") if row.get("rounds")]
@@ -416,7 +411,6 @@ PREPARED = {
         first_minutes,
         host,
         gpu_programs,
-        gpu_compiles,
         gpu,
     )
 }

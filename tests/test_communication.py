@@ -1,13 +1,10 @@
-"""What shards say to each other is what the cost model counts."""
+"""The sums over shards in an update are those of the table of docs/scaling.md."""
 
-import importlib.util
 import re
-import sys
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
-import pytest
-from support.paths import ROOT
 
 from purejaxppo import learner
 from purejaxppo.agents.optimizers import LANES
@@ -15,19 +12,35 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, map_over_shards, shard_ids
 
-FOLDER = ROOT / "benchmarks"
+
+class Sum(NamedTuple):
+    """One sum over shards in the program of an update."""
+
+    times: int  # per update
+    bytes: int  # of its operand
 
 
-@pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location("communication", FOLDER / "communication.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(FOLDER))
-    return module
+def find_sums(program, times=1):
+    """Yield the sums in a program that runs so many times, and in the loops inside it."""
+    for equation in program.eqns:
+        if equation.primitive.name.startswith("psum"):
+            yield from (Sum(times, x.aval.size * x.aval.dtype.itemsize) for x in equation.invars)
+        inside = times * equation.params.get("length", 1)
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                body = getattr(part, "jaxpr", part)
+                if hasattr(body, "eqns"):
+                    yield from find_sums(body, inside)
+
+
+def update_of(config):
+    """Return (an update of two shards on two devices, its arguments)."""
+    config = replace(config, num_shards=2)
+    parts = make_parts(config, Shards(2, jax.devices()[:2]))
+    axes = (STATE_AXES, None)
+    update = map_over_shards(parts, learner.train_step, axes, axes)
+    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
+    return update, (state, make_hyperparams(config))
 
 
 def cartpole(make_config):
@@ -35,9 +48,10 @@ def cartpole(make_config):
     return make_config(env={"name": "gymnax/CartPole-v1"})
 
 
-def test_a_gradient_step_is_one_sum_of_one_flat_vector(script, make_config):
+def test_a_gradient_step_is_one_sum_of_one_flat_vector(make_config):
     config = cartpole(make_config)
-    sums = script.shard_sums(config)
+    update, arguments = update_of(config)
+    sums = list(find_sums(jax.make_jaxpr(update)(*arguments).jaxpr))
     gradients = [x for x in sums if x.bytes == 4 * (LANES + 128)]
     steps = config.ppo.num_epochs * config.ppo.num_minibatches
     assert [x.times for x in gradients] == [steps]
@@ -47,20 +61,8 @@ def test_a_gradient_step_is_one_sum_of_one_flat_vector(script, make_config):
     assert sum(x.times for x in others) == 3 + 3 + 6
 
 
-def test_the_compiled_program_has_no_more_gradient_sums(script, make_config):
-    config = replace(cartpole(make_config), num_shards=2)
-    parts = make_parts(config, Shards(2, jax.devices()[:2]))
-    axes = (STATE_AXES, None)
-    update = map_over_shards(parts, learner.train_step, axes, axes)
-    state = jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
-    text = jax.jit(update).lower(state, make_hyperparams(config)).compile().as_text()
+def test_the_compiled_program_has_no_more_gradient_sums(make_config):
+    update, arguments = update_of(cartpole(make_config))
+    text = jax.jit(update).lower(*arguments).compile().as_text()
     large = re.findall(rf"f32\[{LANES + 128}\][^=\n]* all-reduce(?:-start)?\(", text)
     assert len(large) == 1  # in a loop
-
-
-@pytest.mark.toy
-def test_the_cheaper_of_ring_and_tree_is_taken(script):
-    link = script.Network("", 8, 1e-6, 1e9)
-    # A tree of 2 x 3 hops; a ring of 14, each of an eighth.
-    assert script.all_reduce_seconds(0, link) == pytest.approx(6e-6)
-    assert script.all_reduce_seconds(10**6, link) == pytest.approx(14e-6 + 1.75e-3)

@@ -1,0 +1,155 @@
+"""The benchmarks: their harness, their studies, and each script at toy size."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+from support.children import environment
+from support.paths import ROOT
+
+from purejaxppo.commands import train
+
+FOLDER = ROOT / "benchmarks"
+RESULTS = FOLDER / "results"
+WORKER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import harness
+harness.ready(lambda: {"note": sys.argv[2]})
+for _ in sys.stdin:
+    with open(sys.argv[3], "a") as file:
+        file.write(sys.argv[2])
+    with open(sys.argv[3]) as file:
+        print("speed", len(file.read()), flush=True)
+"""
+COMMANDS = {
+    "ablations": "",
+    "anatomy": "",
+    "engines": "--unity",
+    "gpu": "",
+    "host": "--tasks hopper --contenders ours pool",
+    "learning": "",
+    "learning, random returns": "cartpole --random_returns",
+    "learning, first minutes": "cartpole --first_minutes --contenders ours",
+    "memory": "--tasks cartpole",
+    "oscillator": "",
+    "processes": "--contenders one-device two-processes",
+    "seeds": "--contenders together plain",
+    "startup": "",
+    "throughput": "--tasks cartpole --contenders ours-awake random",
+    "throughput, worlds": "--worlds pgx/minatar-breakout",
+}
+"""Benchmark -> flags of a toy run."""
+
+
+def load(name, monkeypatch):
+    """Import a module of the benchmarks' folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module(name)
+
+
+@pytest.mark.toy
+def test_contenders_take_turns_and_medians_are_of_their_rounds(tmp_path, monkeypatch):
+    harness = load("harness", monkeypatch)
+    log = tmp_path / "log"
+    commands = {
+        name: [sys.executable, "-c", WORKER, str(FOLDER), name, str(log)] for name in ("a", "b")
+    }
+    results = harness.measure(commands, rounds=3)
+    assert log.read_text() == "ababab"
+    # A worker's speed is the number of rounds of both so far.
+    assert results["a"].speeds == [1, 3, 5]
+    assert results["b"].median() == 4
+    row = results["b"].row(task="t")
+    assert (row["task"], row["note"], row["rounds"]) == ("t", "b", [2, 4, 6])
+
+
+@pytest.mark.toy
+def test_a_failed_contender_is_reported_with_its_last_line(monkeypatch):
+    harness = load("harness", monkeypatch)
+    with pytest.raises(RuntimeError, match=r"exit code 1\n(.|\n)*ValueError: no game"):
+        harness.measure({"a": [sys.executable, "-c", "raise ValueError('no game')"]}, rounds=1)
+
+
+@pytest.mark.toy
+def test_rows_replace_those_with_equal_keys_and_say_what_they_were_measured_on(
+    tmp_path, monkeypatch
+):
+    harness = load("harness", monkeypatch)
+    args = harness.options("Doc.", "name").parse_args(["--results", str(tmp_path / "rows.jsonl")])
+    harness.keep(args, [{"task": "a", "x": 1}, {"task": "b", "x": 2}], "task")
+    harness.keep(args, [{"task": "a", "x": 3, "keep_cores_awake": True}], "task")
+    other, new = harness.read_rows(args.results)
+    assert (other["task"], other["x"], other["keep_cores_awake"]) == ("b", 2, False)
+    assert (new["task"], new["x"], new["keep_cores_awake"]) == ("a", 3, True)
+    assert new["versions"]["jax"] and new["device"] and new["cores"] >= 1
+
+
+@pytest.mark.toy
+def test_studies_have_flags_of_the_train_command_and_variants_that_differ(tmp_path, monkeypatch):
+    studies = load("ablations", monkeypatch).STUDIES
+    for study in studies.values():
+        configs = []
+        for flags in study.variants.values():
+            words = f"{study.flags} {flags}".replace("TEACHER", str(tmp_path)).split()
+            size = ["--num_seeds", "5", "--total_timesteps", str(study.steps)]
+            _, command = train.start(["--config", study.config, *words, *size])
+            configs.append(command)
+        assert len(configs) >= 2
+        assert all(configs[0] != other for other in configs[1:])
+    for name in ("objective", "schedule"):
+        assert studies[name].config != "cartpole.yaml"  # where all of them come near 500
+
+
+def run(script, *flags, **variables):
+    """Run a benchmark at toy size; return the rows that it prints."""
+    command = [sys.executable, str(FOLDER / f"{script}.py"), "--toy", *flags]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(**variables)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_benchmark_runs_at_toy_size_and_describes_its_rows(name):
+    before = {path: path.stat().st_mtime for path in RESULTS.iterdir()}
+    rows = run(name.partition(",")[0], *COMMANDS[name].split())
+    assert rows
+    for row in rows:
+        if row.get("name") != "":  # the end of an item of gpu.py
+            assert {"device", "versions", "commit", "date", "keep_cores_awake"} <= set(row)
+        assert row.get("ok", True), row
+        assert row.get("steps_per_second", 1) > 0
+    assert {path: path.stat().st_mtime for path in RESULTS.iterdir()} == before
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+def test_rows_of_a_gpu_are_not_measured_again(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    kept = [
+        {"item": "machine", "name": "launch", "ok": True},
+        {"item": "ant", "name": "", "ok": False, "why": "ended after 150 s"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    flags = ("--results", str(path), "--items", "ant", "machine")
+    rows = run("gpu", *flags, JAX_NUM_CPU_DEVICES="1")
+    assert [row["name"] for row in rows] == ["launch", "", "card", ""]
+    assert rows[-1]["item"] == "machine" and rows[-1]["ok"]
+    assert run("gpu", *flags) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_items_of_a_gpu_have_their_rows_at_toy_size(monkeypatch, tmp_path):
+    items = load("gpu_items", monkeypatch).ITEMS
+    flags = ("--results", str(tmp_path / "rows.jsonl"), "--budget", "800", "--items", *items)
+    rows = run("gpu", *flags)
+    assert {row["item"] for row in rows if row["name"] == ""} == set(items)
+    assert [row for row in rows if not row["ok"]] == []
