@@ -80,11 +80,10 @@ def main() -> None:
     for agents, games in cases[:1] if args.toy else cases:
         for name, speeds in measure(args, agents, games).items():
             print(f"{agents} agents, {games} games, {name}: {speeds}", flush=True)
-            row = unity_row(speeds) if args.unity else {"games": games, **speeds}
-            rows.append({"agents": agents, "contender": name, **row})
+            rows.append({"agents": agents, "games": games, "contender": name, **speeds})
     if args.unity:
         args.results = args.results.with_name("unity_engine_speed.jsonl")
-    harness.keep(args, rows, *([] if args.unity else ["games"]), "agents", "contender")
+    harness.keep(args, rows, "agents", "games", "contender")
 
 
 def measure(args: argparse.Namespace, agents: int, games: int) -> dict[str, dict[str, Any]]:
@@ -115,11 +114,6 @@ def summary(speeds: list[float], engine: list[float]) -> dict[str, Any]:
         "of_engine": round(statistics.median(ratios), 3),
         "of_engine_range": [round(min(ratios), 3), round(max(ratios), 3)],
     }
-
-
-def unity_row(speeds: dict[str, Any]) -> dict[str, Any]:
-    """Return what rows of Unity keep: ratios are to its own client, which may be missing."""
-    return {name: speeds[name] for name in ("steps_per_second", "range")}
 
 
 Found = Iterator[tuple[str, Contender]]

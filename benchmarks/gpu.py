@@ -21,7 +21,7 @@ from pathlib import Path
 import gpu_items
 import gpu_programs
 import harness
-from gpu_items import ITEMS, TARGETS
+from gpu_items import ITEMS
 
 TOY_ITEMS = ["machine", "cartpole"]
 
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> None:
             break
         outcome = run_item(name, args, min(left, ITEMS[name].seconds))
         # An item that only the budget ended continues next time.
-        if outcome is not None and (outcome["ok"] or left >= ITEMS[name].seconds):
+        if outcome["ok"] or left >= ITEMS[name].seconds:
             gpu_items.append(args.results, {"item": name, "name": "", **outcome})
     for row in harness.read_rows(args.results):
-        print(json.dumps(row) if args.toy else line(row))
+        print(json.dumps(row))
 
 
 def run_item(name: str, args: argparse.Namespace, seconds: float) -> harness.Row:
@@ -86,22 +86,6 @@ def run_item(name: str, args: argparse.Namespace, seconds: float) -> harness.Row
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return {"ok": False, "why": last[:300], **took}
     return {"ok": True, **took}
-
-
-def line(row: harness.Row) -> str:
-    """Describe a row in words: name, sizes, ok or the reason, and its figures."""
-    parts = [f"{row['item']}: {row['name']}" if row["name"] else row["item"]]
-    parts += [row["sizes"]] if "sizes" in row else []
-    parts.append("ok" if row["ok"] else row["why"])
-    if row.get("launches"):
-        parts.append(f"{row['launches']:,} launches of {row['launch_us']:.2f} us")
-    if rounds := row.get("rounds"):
-        low, middle, high = min(rounds), row["steps_per_second"], max(rounds)
-        parts.append(f"{middle:,.0f} ({low:,.0f}-{high:,.0f}) steps/s")
-        if target := TARGETS.get(row["name"]):
-            parts.append(f"target {target:,.0f} {'met' if middle >= target else 'missed'}")
-    parts += [f"{key} {x}" for key, x in row.get("facts", {}).items()]
-    return ", ".join(parts)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ import peers
 Row = dict[str, Any]
 Measurements = Iterator[tuple[str, Callable[[], Row]]]
 ROUNDS = 5
-TARGETS = {"cartpole, 4096": 10e6, "ant, 4096": 1e6, "cartpole_balance, 2048": 0.7e6}
-"""Steps/s of one H200 that these rows are to reach."""
 
 
 class Item(NamedTuple):
@@ -189,25 +187,15 @@ def seeds(toy: bool) -> Measurements:
 
 def plain_speed(toy: bool, count: int) -> Row:
     """Return steps/s of plain.py's seeds at the sizes of cartpole.yaml."""
-    import jax
-    from plain import make_train
+    from seeds import train_plain
 
     small = {"num_envs": 8, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 2}
     real = {"num_envs": 64, "rollout_length": 32, "num_minibatches": 4, "num_epochs": 4}
     sizes = {"env": "gymnax/CartPole-v1", "hidden": (64, 64), "learning_rate": 1e-3}
-    sizes |= small if toy else real
-    updates = 3 if toy else 50
-    init, train = make_train(sizes, updates)
-    keys = jax.random.split(jax.random.key(0), count)
-    params = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
-    train = jax.jit(jax.vmap(train))
-
-    def run(_: int) -> int:
-        jax.block_until_ready(train(params, keys))
-        return count * updates * sizes["num_envs"] * sizes["rollout_length"]
-
-    run(1)
-    steps, seconds = harness.timed(run, 1)
+    steps = {"total_timesteps": 256 if toy else 100_000}
+    once = train_plain(sizes | (small if toy else real) | steps, count)
+    once()
+    steps, seconds = harness.timed(lambda _: once(), 1)
     return harness.Result([steps / seconds], {}).row()
 
 

@@ -1,11 +1,10 @@
 """`gpu.py --programs`: programs compiled for a GPU that is not there, and what bounds their speed.
 
 JAX's plugin for CUDA (`make gpu-compiler`) compiles for the description of an H200 without the
-card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's init,
-training and evaluation are compiled as `purejaxppo train` compiles them, in a process of its own.
-Kernels are counted in the optimised programs (launches.py); the bound of one update, and of
-steps/s, is predicted from `LAUNCH_SECONDS` and not measured. `--cpu` compiles training for a CPU,
-too. Rows go to benchmarks/results/gpu_programs.jsonl.
+card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's training is
+compiled as `purejaxppo train` compiles it, in a process of its own, and the kernels of an update
+are counted in the optimised program (launches.py). `--cpu` compiles it for a CPU, too. Rows go to
+benchmarks/results/gpu_programs.jsonl; docs/make_results.py predicts bounds of steps/s from them.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +22,6 @@ import harness
 import launches
 
 COMPILER = Path(os.environ.get("GPU_COMPILER", harness.ROOT / ".gpu-compiler"))
-LAUNCH_SECONDS = (1.5e-6, 3e-6)
-"""Assumed time of a launch inside a loop on the device: the low and the high end."""
 H200 = """
 device_description_str: "NVIDIA H200"
 platform_name: "CUDA"
@@ -95,7 +91,6 @@ CASES = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of compiling."""
     parser.add_argument("--programs", nargs="*", metavar="CASE", help="compile cases; all if none")
-    parser.add_argument("--only", nargs="*", default=PROGRAMS, choices=PROGRAMS)
     parser.add_argument("--limit", type=float, default=600, help="seconds of one case at most")
     parser.add_argument("--cpu", action="store_true", help="compile training for a CPU, too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -104,7 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, script: str) -> int:
     """Compile the cases; return the exit code."""
     if args.one:
-        print("row", json.dumps(count(CASES[args.one], args.only, cpu=args.cpu)), flush=True)
+        print("row", json.dumps(count(CASES[args.one], cpu=args.cpu)), flush=True)
         return 0
     if unknown := set(args.programs) - set(CASES):
         sys.stderr.write(f"--programs {min(unknown)}: unknown case. Cases: {', '.join(CASES)}.\n")
@@ -118,7 +113,7 @@ def main(args: argparse.Namespace, script: str) -> int:
     for name in args.programs or CASES:
         row = {"case": name, **in_process(name, args, script)}
         failed += "failed" in row
-        print(line(row), flush=True)
+        print(json.dumps(row), flush=True)
         if "failed" not in row:
             harness.keep(args, [row], "case")
     return 1 if failed else 0
@@ -126,7 +121,7 @@ def main(args: argparse.Namespace, script: str) -> int:
 
 def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, Any]:
     """Compile a case in a process of its own; return its figures, or the reason of a failure."""
-    command = [sys.executable, script, "--one", name, *["--cpu"] * args.cpu, "--only", *args.only]
+    command = [sys.executable, script, "--one", name, *["--cpu"] * args.cpu]
     changed = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     env = {key: x for key, x in os.environ.items() if key not in changed}
     try:
@@ -142,24 +137,8 @@ def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, An
     return {"failed": (log or ["no output"])[-1]}
 
 
-def line(row: dict[str, Any]) -> str:
-    """Describe a row in words."""
-    if "failed" in row:
-        return f"{row['case']}: {row['failed']}"
-    train = row.get("train")
-    if train is None:
-        return f"{row['case']}: {row}"
-    low, high = (row["steps_per_update"] / (train["kernels"] * s) for s in LAUNCH_SECONDS[::-1])
-    return (
-        f"{row['case']}: {train['kernels']:,} launches for {row['steps_per_update']:,} steps, "
-        f"{row['gradient_step']} in a gradient step, {train['collectives']} collectives, "
-        f"{train['bytes'] / 2**20:,.0f} MiB, bound {low / 1e6:.3g}-{high / 1e6:.3g} M steps/s "
-        f"(predicted)"
-    )
-
-
-def count(case: Case, only: list[str], *, cpu: bool) -> dict[str, Any]:
-    """Compile a case's programs for the card, and count."""
+def count(case: Case, *, cpu: bool) -> dict[str, Any]:
+    """Compile the training of a case for the card, and count."""
     sys.path.append(str(COMPILER))  # behind what is installed
     import jax
 
@@ -190,25 +169,24 @@ def count(case: Case, only: list[str], *, cpu: bool) -> dict[str, Any]:
         "epochs": config.ppo.num_epochs,
         "steps_per_update": programs.steps_per_update,
     }
-    for name in only:
-        started, spent = time.perf_counter(), cpu_seconds()
-        compiled, turns = COMPILE[name](programs)
-        spent = cpu_seconds() - spent
-        program = launches.Program(compiled.as_text())
-        memory = compiled.memory_analysis()
-        found[name] = {
-            **program.total._asdict() | {"kernels": turns(program)},
-            "bytes": memory.argument_size_in_bytes
-            + memory.output_size_in_bytes
-            - memory.alias_size_in_bytes
-            + memory.temp_size_in_bytes,
-            "instructions": sum(map(len, program.found.values())),
-            "seconds": round(time.perf_counter() - started, 1),
-            "cpu_seconds": round(spent, 1),
-        }
-        if name == "train":
-            steps = config.ppo.num_epochs, config.ppo.num_minibatches
-            found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
+    started, spent = time.perf_counter(), cpu_seconds()
+    programs.compile_training(on_cards(programs))
+    spent = cpu_seconds() - spent
+    program = launches.Program(programs.train_chunk.as_text())
+    memory = programs.train_chunk.memory_analysis()
+    found["train"] = {
+        **program.total._asdict(),
+        "kernels": program.turn(0),
+        "bytes": memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes,
+        "instructions": sum(map(len, program.found.values())),
+        "seconds": round(time.perf_counter() - started, 1),
+        "cpu_seconds": round(spent, 1),
+    }
+    steps = config.ppo.num_epochs, config.ppo.num_minibatches
+    found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
     if cpu:
         here = Programs(config, jax.devices("cpu")[:1])
         spent = cpu_seconds()
@@ -247,38 +225,3 @@ def shaped(x: Any, where: Any) -> Any:
     import jax
 
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-
-
-Compiled = tuple[Any, Callable[[launches.Program], int]]
-"""A compiled program, and a function that counts the kernels of all of it or of one turn."""
-
-
-def compiled_init(programs: Any) -> Compiled:
-    """Compile the state before the first update."""
-    import jax
-
-    from purejaxppo.parts import shard_ids
-
-    one = programs.shards.everywhere() or jax.sharding.SingleDeviceSharding(programs.devices[0])
-    key, ids = (shaped(x, one) for x in (programs.key, shard_ids(programs.parts)))
-    return programs._init.lower(key, ids).compile(), lambda program: program.total.kernels
-
-
-def compiled_training(programs: Any) -> Compiled:
-    """Compile updates; kernels of one."""
-    programs.compile_training(on_cards(programs))
-    return programs.train_chunk, lambda program: program.turn(0)
-
-
-def compiled_evaluation(programs: Any) -> Compiled:
-    """Compile episodes; kernels of one turn of their loop."""
-    import jax
-
-    evaluator = programs._make_evaluator()
-    agent = on_cards(programs).agent
-    evaluate = jax.jit(evaluator.evaluate, out_shardings=programs.read_by_all(evaluator.shards))
-    return evaluate.lower(agent, programs.eval_key(0)).compile(), lambda program: program.turn(0)
-
-
-COMPILE = {"init": compiled_init, "train": compiled_training, "evaluate": compiled_evaluation}
-PROGRAMS = list(COMPILE)

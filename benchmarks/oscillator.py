@@ -55,12 +55,13 @@ def main() -> None:
     rows = []
     for ensembles, neurons in [(8, 10)] if args.toy else GRID:
         rows += measure({"env only": env_only(ensembles, neurons)}, ensembles, neurons, args)
-    neurons = 10 if args.toy else 1_000
+    ensembles, neurons = (8, 10) if args.toy else (64, 1_000)
     changes = {"eval.num_episodes": 0, "env.options": {"num_neurons": neurons}}
     if args.toy:
         changes |= {"env.num_envs": 8, "ppo.rollout_length": 8, "ppo.num_minibatches": 2}
-    rows += measure({"training": training(changes, neurons)}, 64, neurons, args)
-    rows += measure(parts(changes, neurons), 64, neurons, args)
+    if not args.toy:
+        rows += measure({"training": training(changes, neurons)}, ensembles, neurons, args)
+    rows += measure(parts(changes, neurons), ensembles, neurons, args)
     harness.keep(args, rows, "what", "ensembles", "neurons", "device")
 
 

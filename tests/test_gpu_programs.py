@@ -14,10 +14,7 @@ COMPILER = ROOT / ".gpu-compiler"
 ROWS = FOLDER / "results" / "gpu_programs.jsonl"
 GROWTH = 1.10
 """Launches of a gradient step, at most, over those of the row that was kept."""
-QUICK = {
-    "cartpole": ["init", "train", "evaluate"],
-    "cartpole, 4 cards": ["train"],
-}
+QUICK = ("cartpole", "cartpole, 4 cards")
 """One card and several; memories, images and simulators are slow."""
 
 HLO = """HloModule jit_f, is_scheduled=true
@@ -82,7 +79,7 @@ def test_rows_that_were_kept_are_of_cases_that_there_are():
     assert set(QUICK) <= {row["case"] for row in kept}
 
 
-def compiled(case, programs, tmp_path):
+def compiled(case, tmp_path):
     """The new row of a case, and the kept one."""
     if not (COMPILER / "jax_plugins").is_dir():
         pytest.skip("there is no compiler for GPUs: make gpu-compiler")
@@ -90,7 +87,7 @@ def compiled(case, programs, tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, FOLDER / "gpu.py", "--results", found),
-            *("--programs", case, "--only", *programs),
+            *("--programs", case),
         ],
         capture_output=True,
         text=True,
@@ -118,14 +115,14 @@ def check_growth(now, before):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", QUICK)
 def test_a_gradient_step_launches_no_more_kernels(case, tmp_path):
-    check_growth(*compiled(case, QUICK[case], tmp_path))
+    check_growth(*compiled(case, tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", [x for x in load_script("gpu_programs").CASES if x not in QUICK])
 def test_every_case_launches_no_more_kernels(case, tmp_path):
-    check_growth(*compiled(case, ["init", "train", "evaluate"], tmp_path))
+    check_growth(*compiled(case, tmp_path))
 
 
 @pytest.mark.toy
