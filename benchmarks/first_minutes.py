@@ -80,11 +80,11 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
     import purejaxppo as ppo
 
     made = ppo.load_config(config)
-    marks = [20.0, seconds]
+    marks = sorted([20.0, seconds])
     kept: dict[float, Any] = {}
 
     class Keep(ppo.Callback):
-        """Keeps agents at given times, and stops at the last one."""
+        """Keeps agents at given times, and stops at the first evaluation after `seconds`."""
 
         def on_start(self, moment: ppo.Moment) -> None:
             kept[0.0] = jax.device_get(moment.agent.state)
@@ -93,7 +93,9 @@ def train(config: str, seed: int, seconds: float, agents: Path) -> list[list[flo
             now = moment.rows[0]["seconds"]
             while marks and now >= marks[0]:
                 kept[marks.pop(0)] = jax.device_get(moment.agent.state)
-            if now >= seconds:
+
+        def on_evaluation(self, moment: ppo.Moment) -> None:
+            if seconds in kept:
                 moment.stop(f"{seconds:.0f} seconds of training")
 
     with tempfile.TemporaryDirectory() as folder:
