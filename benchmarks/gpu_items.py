@@ -97,17 +97,17 @@ LIGHT = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0", "Breakout-MinAtar")
 
 def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Any:
     """Return a config, with its sizes for a GPU where `changes` has `gpu`; tiny in a toy run."""
-    from purejaxppo.config.files import for_platform, load_config, replaced
+    from purejaxppo.config.files import for_platform, load_config
     from purejaxppo.config.schema import Config
 
     changes = dict(changes or {})
     sized = changes.pop("gpu", False)
     config = for_platform(load_config(name, changes), "gpu" if sized else "cpu")
     if toy and not config.env.name.endswith(LIGHT):
-        config = replaced(Config(), {"env.name": "dummy/vector"})
+        config = Config().replace(**{"env.name": "dummy/vector"})
     if toy:
-        config = replaced(config, {**SMALL, "num_seeds": min(config.num_seeds, 3)})
-    return replaced(config, {"eval.num_episodes": 0})
+        config = config.replace(**SMALL, num_seeds=min(config.num_seeds, 3))
+    return config.replace(**{"eval.num_episodes": 0})
 
 
 def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row:
@@ -147,9 +147,9 @@ def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurem
 
 def sized(toy: bool) -> Measurements:
     """Every config that has sizes for a GPU, with them."""
-    from purejaxppo.config.files import list_configs, load_config
+    from purejaxppo.config.files import library_configs, load_config
 
-    for name in sorted(list_configs()):
+    for name in sorted(library_configs()):
         if load_config(name).gpu:
             yield f"{name}, its sizes for a GPU", partial(speed_of, toy, name, {"gpu": True})
 
