@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo import key_scan
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
 from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
@@ -88,7 +87,7 @@ def collect(
 
     first = state, storage.init(state.obs, length, state.env)
     keys = jax.random.split(key, length)
-    (end, stored), (transitions, episodes) = key_scan.scan(step, first, keys)
+    (end, stored), (transitions, episodes) = jax.lax.scan(step, first, keys)
     episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
     return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))
 
