@@ -142,7 +142,9 @@ def test_returns_count_all_rewards_and_lengths_all_decisions(script):
     np.testing.assert_allclose(total.return_sum, sum(d.reward for e in ended for d in e), atol=1e-3)
 
 
-@pytest.mark.parametrize("rnn", ["none", "gru", "lstm", "mingru"])
+@pytest.mark.parametrize(
+    "rnn", ["none", "gru", *(pytest.param(x, marks=pytest.mark.full) for x in ("lstm", "mingru"))]
+)
 def test_advantages_are_those_from_decision_to_decision(script, rnn, make_config, monkeypatch):
     monkeypatch.setattr(registry, "make", lambda *args, **kwargs: script_env(script))
     config = make_config(

@@ -195,26 +195,26 @@ CASES = [
     case(Still(8), wrappers=(repeated,), label="own-action-repeat"),
     case(own_code.Pair(), label="own-world"),
     case("gymnax/CartPole-v1", options={"max_steps_in_episode": 4}),
-    case("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}),
+    case("gymnax/Pendulum-v1", max_episode_steps=4, randomize={"g": 0.1}, marks=FULL),
     case("gymnax/Pendulum-v1", max_episode_steps=4, curriculum={"g": "1 to 2"}),
     *(
-        case(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}")
-        for name in (
-            "Drift",
-            "Inline",
-            "OtherClock",
-            "Early",
-            "Plain",
-            "Ported",
-            "SizedByForm",
+        case(f"gymnax/old.py:{name}", label=f"gymnax-old-{name}", marks=marks)
+        for name, marks in (
+            ("Drift", ()),
+            ("Inline", FULL),
+            ("OtherClock", FULL),
+            ("Early", FULL),
+            ("Plain", FULL),
+            ("Ported", FULL),
+            ("SizedByForm", FULL),
         )
     ),
     case("brax/still", max_episode_steps=4),
     case("jaxmarl/MPE_simple_v3", 60),
-    case("jaxmarl/switch_riddle", 60, rows=3),
+    case("jaxmarl/switch_riddle", 60, rows=3, marks=FULL),
     case("jumanji/LevelBasedForaging-v0", 110),
     case("particles/spread", 110, rows=3),
-    case("pgx/minatar-freeway", 2510),
+    case("pgx/minatar-freeway", 2510, marks=FULL),
     case("xminigrid/MiniGrid-Empty-5x5", 310),
     case("oscillator/kuramoto", max_episode_steps=4, marks=FULL),
     case("playground/CartpoleBalance", options={"episode_length": 4}, marks=FULL),

@@ -324,7 +324,10 @@ def test_simulators_are_closed_whatever_else_cannot_be(make_config):
         raise ValueError("first")  # and what comes of closing does not hide it
 
 
-@pytest.mark.parametrize(("seconds", "saves"), [(0.0, [*range(1, 9), 8]), (1e9, [8])])
+@pytest.mark.parametrize(
+    ("seconds", "saves"),
+    [pytest.param(0.0, [*range(1, 9), 8], marks=pytest.mark.full), (1e9, [8])],
+)
 def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
     seconds, saves, config_file, monkeypatch
 ):
@@ -339,41 +342,6 @@ def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
     monkeypatch.setattr(TrainingLoop, "_save", saved)
     assert train(config_file, "--run_dir", "run") == 0
     assert made == saves
-
-
-@pytest.mark.toy
-@pytest.mark.parametrize(
-    ("updates", "stopped_after", "begun"), [(1, 0, 0), (3, 0, 2), (3, 1, 0), (3, 2, 1)]
-)
-@pytest.mark.parametrize("by_signal", [False, True])
-def test_evaluation_compiles_after_a_chunk_if_another_follows(
-    updates, stopped_after, begun, by_signal, make_config, monkeypatch
-):
-    """Not before: tracing takes a core from the training program that everybody waits for."""
-    run, _ = a_run(Saves(), make_config)
-    run.intervals.total, run.intervals.until_next = updates, lambda update: 1
-    run.members, run.stopped, run.callbacks, events = ["one"], "", [], []
-    run.programs.hp = None
-    metrics = SimpleNamespace(env_steps=[128])
-
-    def chunk(state, hp, number):
-        events.append("chunk")
-        return state, metrics
-
-    def after(state, metrics, speed):
-        if events.count("chunk") == stopped_after:
-            run.stopped = "" if by_signal else "enough"
-            interrupt.signal = "SIGINT" if by_signal else ""
-
-    run.programs.train_chunk, run._after_chunk = chunk, after
-    run.programs.begin_evaluation = lambda: events.append("evaluation")
-    monkeypatch.setattr(jax, "device_get", lambda x: x)
-    interrupt = SimpleNamespace(signal="")
-    run.train("state", interrupt)
-    assert events[0] == "chunk"
-    assert events.count("chunk") == (stopped_after or updates)
-    assert events.count("evaluation") == begun
-    assert events[-1] == "chunk"  # nothing compiles that is not needed
 
 
 def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(config_file, monkeypatch, capsys):
