@@ -14,7 +14,8 @@ from purejaxppo.agents import advantages, decisions, normalize, obs_storage
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs import session
 from purejaxppo.runs.rows import eval_row, read_csv

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.spaces import Box, Discrete
 
 SIZE = 3

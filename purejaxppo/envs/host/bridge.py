@@ -9,7 +9,7 @@ vmapped: a batch of seeds is folded into one larger pool, and one call steps the
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from flax import struct
 from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.host.errors import SimulatorError, printable
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.pictures.compressed import Picture
@@ -26,20 +27,6 @@ from purejaxppo.spaces import Space
 
 Token = Tree
 """Data that every call takes and returns, so that the calls keep their order."""
-
-
-class HostStep(NamedTuple):
-    """Result of one step of a pool of N environments."""
-
-    obs: Obs  # [N, ...]
-    reward: jax.Array  # [N] float32
-    terminated: jax.Array  # [N] bool
-    truncated: jax.Array  # [N] bool
-    score: jax.Array | None = None  # [N] float32: summands of the reported return, if not `reward`
-    over: jax.Array | None = None  # [N] bool: the reported episode's end, if not the flags above
-    diverged: jax.Array | None = None  # [N] bool: the pool found it diverged and ended it
-    absent: jax.Array | None = None  # [N] bool: no observation came, or no agent is there
-    at_once: jax.Array | None = None  # [N] bool: see `EnvStep.at_once`
 
 
 class Pool(Protocol):

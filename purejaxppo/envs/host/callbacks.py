@@ -10,8 +10,9 @@ from jax.experimental.buffer_callback import buffer_callback
 
 from purejaxppo import spaces
 from purejaxppo.aliases import EnvAction
-from purejaxppo.envs.host.bridge import HostStep, Token
+from purejaxppo.envs.host.bridge import Token
 from purejaxppo.envs.host.errors import printable
+from purejaxppo.envs.host.step import HostStep
 
 MOST = 2**31 - 1
 """The largest token, after which 1 comes."""
@@ -87,13 +88,13 @@ class CallbackPool:
         self.envs = envs
         self.num_envs = num_envs
         self.failure: Exception | None = None
-        flag: Any = jax.ShapeDtypeStruct((num_envs,), np.bool_)
+        flag = jax.ShapeDtypeStruct((num_envs,), np.bool_)
         self.rows = HostStep(
             obs=jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
                 spaces.example(observation),
             ),
-            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),  # type: ignore[arg-type]
+            reward=jax.ShapeDtypeStruct((num_envs,), np.float32),
             terminated=flag,
             truncated=flag,
             diverged=flag,
@@ -132,7 +133,7 @@ class CallbackPool:
         return np.int32(1), self._ask(self.envs.reset, seeds)
 
     def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, HostStep]:
-        return _next(token), _rows(self._ask(self.envs.step, action))
+        return _next(token), self._ask(self.envs.step, action)
 
     def _ask(self, function: Any, *args: Any) -> Any:
         """Calls `function` and stores its error: JAX passes on no more than the error's text."""
@@ -160,16 +161,3 @@ class CallbackPool:
 def _next(token: Token) -> np.int32:
     """The token of the next call, a number that counts calls."""
     return np.int32(int(token) % MOST + 1)
-
-
-def _rows(out: Any) -> HostStep:
-    """A `PoolStep` as `bridge.HostStep`."""
-    return HostStep(
-        out.obs,
-        out.reward,
-        out.terminated,
-        out.truncated,
-        diverged=out.diverged,
-        at_once=out.at_once,
-        absent=out.absent,
-    )

@@ -16,9 +16,10 @@ from purejaxppo import spaces
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.host.bridge import HostEnv, HostStep, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.factory import Options
 from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
 
 OURS = frozenset(

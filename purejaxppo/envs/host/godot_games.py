@@ -14,7 +14,7 @@ from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Message
 from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, tree, uneventful
 from purejaxppo.envs.host.godot_wire import WireError
-from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain
 
@@ -77,8 +77,8 @@ class Games:
         self._over, self._calm = [False] * len(self._games), True
         return tree(self.layout, parse(self.layout, first).obs)
 
-    def step(self, action: Any) -> PoolStep:
-        """Steps all games: actions [N, ...] -> PoolStep.
+    def step(self, action: Any) -> HostStep:
+        """Steps all games: actions [N, ...] -> HostStep.
 
         A game that is to be reset ignores its agents' actions, and so does the row after one that
         was `cut`: these are zeros.
@@ -217,11 +217,11 @@ class Games:
                 f"{str(reply.reward)[:80]}, {str(reply.done)[:80]}"
             ) from None
 
-    def _rows(self, parsed: Parsed) -> PoolStep:
+    def _rows(self, parsed: Parsed) -> HostStep:
         """Rewards and ends of all rows, of which none diverged yet."""
         counts = ~self._skipped
         terminated = parsed.done & ~parsed.cut & counts
-        return PoolStep(
+        return HostStep(
             obs=(),
             reward=np.where(counts, parsed.reward, np.float32(0)),
             terminated=terminated,
@@ -237,7 +237,7 @@ class Games:
         obs = zip(paths, (part[row] for part in parsed.obs), strict=True)
         return diverged_value(parsed.reward[row], obs)
 
-    def _contain(self, parsed: Parsed, out: PoolStep) -> None:
+    def _contain(self, parsed: Parsed, out: HostStep) -> None:
         """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
 
         Rows with NaN have diverged, as have all of a broken game; the others are cut.

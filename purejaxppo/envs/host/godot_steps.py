@@ -8,7 +8,7 @@ import numpy as np
 from purejaxppo.envs.host.godot_game import Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Layout
 from purejaxppo.envs.host.godot_wire import WireError
-from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.spaces import LARGEST, tree_of
 
 TERMINAL = "terminal_observation"
@@ -24,7 +24,7 @@ class Parsed(NamedTuple):
     cut: np.ndarray  # [N] bool: done by a time limit, with the true last observation
 
 
-def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> PoolStep | None:
+def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> HostStep | None:
     """The step of most answers: nobody's episode ends, and all is well. None of others.
 
     Args:
@@ -45,7 +45,7 @@ def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> PoolSt
             return None
     if reward.shape != none.shape:
         return None
-    return PoolStep(tree(layout, arrays), reward, none, none, none, at_once=none)
+    return HostStep(tree(layout, arrays), reward, none, none, diverged=none, at_once=none)
 
 
 def parse(layout: Layout, replies: list[Reply], skipped: np.ndarray | None = None) -> Parsed:

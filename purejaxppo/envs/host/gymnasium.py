@@ -20,7 +20,7 @@ from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.host.factory import Maker, Options, make_spec
-from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool
 from purejaxppo.envs.options import alike
@@ -245,16 +245,16 @@ class Solo:
     def reset(self, seed: int) -> Any:
         """See `WorkerPool.reset`."""
         self.group.reset([seed])
-        return tree_of(self.group.observation, self.buffers.obs)
+        return tree_of(self.group.observation, self.buffers.out.obs)
 
-    def step(self, action: EnvAction) -> PoolStep:
+    def step(self, action: EnvAction) -> HostStep:
         """See `WorkerPool.step`."""
         parts = arrays_of(self.group.action, action)
         for there, part in zip(self.buffers.action, parts, strict=True):
             there[:] = part
         self.diverged_value = self.group.step() or self.diverged_value
-        obs = tree_of(self.group.observation, self.buffers.obs)
-        return PoolStep.copied(obs, self.buffers)
+        obs = tree_of(self.group.observation, self.buffers.out.obs)
+        return self.buffers.out.copied(obs)
 
     def picture(self) -> np.ndarray | None:
         """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""

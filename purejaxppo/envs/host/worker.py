@@ -32,6 +32,7 @@ from purejaxppo.envs.host.gym_spaces import (
 )
 from purejaxppo.envs.host.resolution import Range, lost_digits
 from purejaxppo.envs.host.returned import flag, number, old_interface, pair
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.native import Native
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, diverged_value, leaves, plain, tree_of
@@ -46,17 +47,11 @@ class Buffers(NamedTuple):
     """Arrays in shared memory between a batch of N environments and its owner."""
 
     action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
-    obs: tuple[np.ndarray, ...]  # [N, ...] each: the observation's parts in order of their paths
-    reward: np.ndarray  # [N] float32
-    terminated: np.ndarray  # [N] bool
-    truncated: np.ndarray  # [N] bool
-    valid: np.ndarray  # [N] bool
-    diverged: np.ndarray  # [N] bool
+    out: HostStep  # `obs` are the observation's parts [N, ...] in order of their paths
 
     def rows(self, start: int, stop: int) -> "Buffers":
         """Views of some environments' rows."""
-        action, obs = (tuple(part[start:stop] for part in parts) for parts in self[:2])
-        return Buffers(action, obs, *(part[start:stop] for part in self[2:]))
+        return Buffers(tuple(x[start:stop] for x in self.action), self.out.rows(start, stop))
 
 
 def size_of(observation: Space, action: Space, num_envs: int) -> int:
@@ -69,13 +64,15 @@ def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Bu
     places, _ = _places(observation, action, num_envs)
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
     acts = len(list(leaves(action)))
-    return Buffers(tuple(arrays[:acts]), tuple(arrays[acts:-5]), *arrays[-5:])
+    *parts, reward, terminated, truncated, diverged = arrays
+    out = HostStep(tuple(parts[acts:]), reward, terminated, truncated, diverged=diverged)
+    return Buffers(tuple(parts[:acts]), out)
 
 
 def _places(observation: Space, action: Space, num_envs: int):
     """(shape, dtype, offset) of each array, and the bytes of all."""
     places, end = [], 0
-    rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 4]
+    rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
     for leaf in [*leaves(action), *leaves(observation), *rest]:
         shape = (num_envs, *leaf.shape)
         places.append((shape, leaf.dtype, end))
@@ -126,11 +123,11 @@ class EnvGroup:
 
     def bind(self, shared: Buffers) -> None:
         """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
-        self._buffers = shared
+        self._actions, self._out = shared
 
     def reset(self, seeds: Sequence[int]) -> None:
         """Starts every environment's episode, from the seeds of the whole batch."""
-        self._buffers.reward[:] = 0
+        self._out.reward[:] = 0
         for lane in range(len(self.envs)):
             self.at = lane
             self._first(lane, seeds[self.start + lane])
@@ -153,12 +150,11 @@ class EnvGroup:
     @own_errors
     def _finish(self, rewards: Any, terminated: Any, truncated: Any) -> str:
         """Write the rewards and ends [len(envs)] of a step; return the value that diverged."""
-        out = self._buffers
+        out = self._out
         out.reward[:] = rewards
         out.terminated[:] = terminated
         out.truncated[:] = truncated
-        out.valid[:] = ~self._over
-        out.diverged[:] = out.valid & ~self._bounded()
+        out.diverged[:] = ~self._over & ~self._bounded()
         value = self._contain() if out.diverged.any() else ""
         out.truncated[out.terminated] = False
         self._over = out.terminated | out.truncated
@@ -183,7 +179,7 @@ class EnvGroup:
     @own_errors
     def _action(self, lane: int) -> Any:
         """Return the action of an environment, in its own form."""
-        parts = [part[lane] for part in self._buffers.action]
+        parts = [part[lane] for part in self._actions]
         return self._decode[lane](tree_of(self.action, parts))
 
     def _first(self, lane: int, seed: int | None) -> Any:
@@ -202,18 +198,18 @@ class EnvGroup:
     @own_errors
     def _fits(self, lane: int) -> bool:
         """Return True if an observation is not NaN and within ±LARGEST everywhere."""
-        return all((np.abs(part[lane]) <= LARGEST).all() for part in self._buffers.obs)
+        return all((np.abs(part[lane]) <= LARGEST).all() for part in self._out.obs)
 
     @own_errors
     def _write(self, lane: int, obs: Any) -> None:
         """Writes an observation to its row."""
-        for target, source in zip(self._buffers.obs, self._sources[lane], strict=True):
+        for target, source in zip(self._out.obs, self._sources[lane], strict=True):
             target[lane] = read(source, obs).reshape(target.shape[1:])
 
     def _bounded(self) -> np.ndarray:
         """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
-        ok = np.abs(self._buffers.reward) <= LARGEST
-        for part in self._buffers.obs:
+        ok = np.abs(self._out.reward) <= LARGEST
+        for part in self._out.obs:
             if part.dtype == np.float32:
                 ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
         return ok
@@ -221,17 +217,17 @@ class EnvGroup:
     def _value(self, lane: int) -> str:
         """The first value of an environment that diverged."""
         paths = [leaf.path for leaf in leaves(self.observation)]
-        obs = zip(paths, (part[lane] for part in self._buffers.obs), strict=True)
-        return diverged_value(self._buffers.reward[lane], obs)
+        obs = zip(paths, (part[lane] for part in self._out.obs), strict=True)
+        return diverged_value(self._out.reward[lane], obs)
 
     def _contain(self) -> str:
         """Ends the episodes of environments that diverged; returns the first one's value."""
-        bad = self._buffers.diverged
+        bad = self._out.diverged
         value = self._value(int(bad.argmax()))
-        for part, leaf in zip(self._buffers.obs, leaves(self.observation), strict=True):
+        for part, leaf in zip(self._out.obs, leaves(self.observation), strict=True):
             part[bad] = MASK in leaf.path  # a mask must allow something
-        self._buffers.reward[bad] = 0
-        self._buffers.terminated[bad] = True
+        self._out.reward[bad] = 0
+        self._out.terminated[bad] = True
         return value
 
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from purejaxppo.envs.host import keeper
 from purejaxppo.envs.host.factory import Maker
-from purejaxppo.envs.host.pool_step import PoolStep
 from purejaxppo.envs.host.resolution import FIRST
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.worker import (
     GRACE_SECONDS,
     PATROL_SECONDS,
@@ -420,8 +420,8 @@ class WorkerPool:
         self._exchange("reset", seeds.tolist())
         return self._obs()
 
-    def step(self, action: Any) -> PoolStep:
-        """Steps the environments: actions [N, ...] -> PoolStep.
+    def step(self, action: Any) -> HostStep:
+        """Steps the environments: actions [N, ...] -> HostStep.
 
         On the step that ends an episode `obs` is the true last observation. The step after it
         ignores the action, returns the next episode's first observation, and is not `valid`.
@@ -440,7 +440,7 @@ class WorkerPool:
         self._steps += 1
         if self._steps == FIRST and self._warns_as:
             self._warn()
-        return PoolStep.copied(self._obs(), self._buffers)
+        return self._buffers.out.copied(self._obs())
 
     def _warn(self) -> None:
         """Warn about first observations that float32 cannot distinguish."""
@@ -460,7 +460,7 @@ class WorkerPool:
 
     def _obs(self) -> Any:
         """A copy of the observation: the workers write over theirs at the next step."""
-        return tree_of(self.observation, self._buffers.obs)
+        return tree_of(self.observation, self._buffers.out.obs)
 
     def _check(self) -> None:
         if self._failure is not None:

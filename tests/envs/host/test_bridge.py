@@ -26,7 +26,8 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.evaluation import Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout

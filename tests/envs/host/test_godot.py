@@ -23,9 +23,10 @@ from purejaxppo import restore
 from purejaxppo.agents.decisions import followed
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.bridge import HostEnv, HostStep
+from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.engine import free_port
 from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.rows import read_csv

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 from PIL import Image
 
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity import channels, images, messages
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows, Sensor
 from purejaxppo.envs.host.unity.messages import ProtocolError
@@ -123,13 +124,13 @@ def damaged(count):
 
 def read_damaged(count):
     """Reads messages as a player's; the number that were refused."""
-    from purejaxppo.envs.host.unity.world import Flags, World
+    from purejaxppo.envs.host.unity.world import World
 
     layout = Layout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
     parts = [np.zeros((4, 2), np.float32)]
     refused = 0
     for data in damaged(count):
-        world = World(layout, Rows(layout, parts), Flags.of(4))
+        world = World(layout, Rows(layout, parts), HostStep.zeros((), 4))
         try:
             output = messages.parse(data).unity_output.rl_output
             list(channels.unpack(output.side_channel))

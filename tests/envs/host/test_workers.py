@@ -86,13 +86,13 @@ def test_rows_are_those_of_the_environment_stepped_by_hand(name, length, kind, w
             np.testing.assert_array_equal(row.obs[i], np.float32(obs))
             assert row.reward[i] == np.float32(reward)
             assert (row.terminated[i], row.truncated[i]) == (terminated, truncated)
-            assert row.valid[i] == valid
+            assert valid or row.reward[i] == 0
             ends += terminated or truncated
     assert ends >= 6
 
 
 @pytest.mark.parametrize("flags", ["terminated", "truncated", "both"])
-def test_the_step_after_an_end_is_not_valid_and_delivers_the_next_first_observation(flags):
+def test_the_step_after_an_end_delivers_the_next_first_observation(flags):
     with WorkerPool(example("Counter", flags=flags), 1, kind="thread") as pool:
         np.testing.assert_array_equal(pool.reset(4), [[4, 0, 0]])
         rows = [pool.step(np.zeros(1, int)) for _ in range(5)]
@@ -100,7 +100,6 @@ def test_the_step_after_an_end_is_not_valid_and_delivers_the_next_first_observat
         [row.obs[0] for row in rows], [[4, 0, 1], [4, 0, 2], [4, 0, 3], [4, 1, 0], [4, 1, 1]]
     )
     assert [row.reward[0] for row in rows] == [1, 2, 3, 0, 11]
-    assert [row.valid[0] for row in rows] == [True, True, True, False, True]
     ends = [False, False, True, False, False]
     assert [row.terminated[0] for row in rows] == ([False] * 5 if flags == "truncated" else ends)
     assert [row.truncated[0] for row in rows] == (ends if flags == "truncated" else [False] * 5)
@@ -112,7 +111,7 @@ def test_reset_starts_every_environment_again():
         for _ in range(3):
             pool.step(np.zeros(3, int))
         np.testing.assert_array_equal(pool.reset(10), [[10, 0, 0], [11, 0, 0], [12, 0, 0]])
-        assert pool.step(np.zeros(3, int)).valid.all()
+        np.testing.assert_array_equal(pool.step(np.zeros(3, int)).reward, [1, 1, 1])
 
 
 def test_time_limit_is_the_one_asked_for():
@@ -309,7 +308,7 @@ def test_a_worker_makes_and_steps_environments_that_change_its_folder_and_numpys
         np.testing.assert_array_equal(pool.reset(0), np.zeros((2, 2)))
         rows = [pool.step(np.array([1, 0])) for _ in range(31)]
     np.testing.assert_array_equal([row.reward for row in rows[:20]], [[1, 0]] * 20)
-    assert [row.valid.all() for row in rows] == [i != 20 for i in range(31)]
+    np.testing.assert_array_equal(rows[20].obs, np.zeros((2, 2)))  # the next first observation
     assert [row.diverged.all() for row in rows] == [i == 30 for i in range(31)]
 
 
@@ -318,7 +317,7 @@ def test_actions_of_another_shape_are_refused():
         pool.reset(0)
         with pytest.raises(ValueError, match=r"actions have shape \(3,\) in place of \(2,\)"):
             pool.step(np.zeros(3, int))
-        assert pool.step(np.zeros(2, int)).valid.all()
+        np.testing.assert_array_equal(pool.step(np.zeros(2, int)).reward, [1, 1])
 
 
 # Faults
@@ -335,9 +334,8 @@ def test_an_environment_that_returns_nan_ends_its_episode_and_no_other(fault):
     assert rows[2].terminated.tolist() == [False, True, False]
     assert rows[2].reward.tolist() == [3, 0, 3]
     np.testing.assert_array_equal(rows[2].obs, [[0, 0, 3], [0, 0, 0], [2, 0, 3]])
-    assert rows[3].valid.tolist() == [True, False, True]
+    assert rows[3].reward.tolist() == [4, 0, 4]
     np.testing.assert_array_equal(rows[3].obs, [[0, 0, 4], [1, 1, 0], [2, 0, 4]])
-    assert all(row.valid.all() for row in (*rows[:3], rows[4]))
     assert not any(row.truncated.any() for row in rows)
 
 
@@ -578,7 +576,7 @@ def test_interrupts_are_the_parents_business():
     with WorkerPool(example("Report"), 1) as pool:
         (pid, _, _) = pool.reset(0)[0]
         os.kill(pid, signal.SIGINT)
-        assert pool.step(np.zeros((1, 2), int)).valid.all()
+        assert pool.step(np.zeros((1, 2), int)).reward.shape == (1,)
 
 
 def test_closing_ends_workers_and_may_be_repeated():

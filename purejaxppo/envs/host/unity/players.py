@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.envs.host.engine import EngineError, Fleet
-from purejaxppo.envs.host.pool_step import PoolStep
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
 from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
-from purejaxppo.envs.host.unity.world import Flags, World
+from purejaxppo.envs.host.unity.world import World
 from purejaxppo.spaces import arrays_of, leaves, tree_of
 
 MOST_MESSAGES = 100
@@ -51,15 +51,12 @@ class Players:
         """Starts the players, and waits for them."""
         self.spec, self.layout = spec, layout
         size = layout.size
-        self._parts = tuple(
+        parts = tuple(
             np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
         )
-        self._flags = Flags.of(count * size)
-        bounds = [(size * i, size * (i + 1)) for i in range(count)]
-        self._worlds = [
-            World(layout, Rows(layout, [part[a:b] for part in self._parts]), self._flags.part(a, b))
-            for a, b in bounds
-        ]
+        self._out = HostStep.zeros(parts, count * size)
+        rows = [self._out.rows(size * i, size * (i + 1)) for i in range(count)]
+        self._worlds = [World(layout, Rows(layout, out.obs), out) for out in rows]
 
         def start(number: int, seed: int) -> Player:
             return Player(spec, seed, number)
@@ -87,8 +84,8 @@ class Players:
                 self._begin(player, world)
         return self._obs(), self._absent()
 
-    def step(self, action: Any) -> PoolStep:
-        """Actions [N, ...] -> PoolStep.
+    def step(self, action: Any) -> HostStep:
+        """Actions [N, ...] -> HostStep.
 
         Raises:
             EngineError: a player failed, and there are no `restarts` left.
@@ -112,8 +109,7 @@ class Players:
                     self._advance(self.players[i], world)
                 except EngineError as error:
                     self._restart(i, error)
-        self._flags.absent[:] = self._absent()
-        return PoolStep.copied(self._obs(), self._flags)
+        return self._out.copied(self._obs())._replace(absent=self._absent())
 
     def tell(self, values: Mapping[str, float]) -> None:
         """Sets constant parameters of all players, with their next messages."""
@@ -168,7 +164,7 @@ class Players:
         return np.concatenate([~world.asked for world in self._worlds])
 
     def _obs(self) -> Any:
-        return tree_of(self.layout.observation, self._parts)
+        return tree_of(self.layout.observation, self._out.obs)
 
 
 def probe(player: Player, asked: Mapping[str, int]) -> Layout:

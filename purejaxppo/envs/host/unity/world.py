@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity import messages
 from purejaxppo.envs.host.unity.behaviours import Layout, Rows, rows_of
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError, SlotsError
@@ -23,25 +24,6 @@ from purejaxppo.spaces import LARGEST
 
 EMPTY, PLAYING, LOST = 0, 1, 2
 """A slot's status: no agent, one in an episode, one whose episode diverged and no new one yet."""
-
-
-class Flags(NamedTuple):
-    """The rest of a row of S slots, beside the observations."""
-
-    reward: np.ndarray  # [S] float32
-    terminated: np.ndarray  # [S] bool
-    truncated: np.ndarray  # [S] bool
-    absent: np.ndarray  # [S] bool: no decision is asked for on the next row, or there is no agent
-    diverged: np.ndarray  # [S] bool: NaN, infinity or more than LARGEST; ended, too
-
-    @classmethod
-    def of(cls, count: int) -> "Flags":
-        """Flags of `count` slots."""
-        return cls(np.zeros(count, np.float32), *(np.zeros(count, bool) for _ in cls._fields[1:]))
-
-    def part(self, start: int, stop: int) -> "Flags":
-        """Views of some slots' flags."""
-        return Flags(*(x[start:stop] for x in self))
 
 
 class Asking(NamedTuple):
@@ -58,10 +40,10 @@ class World:
     Args:
         layout: its behaviours and their slots.
         rows: where to write observations.
-        flags: where to write the rest of a row.
+        flags: where to write the rest of a row [S], without `absent`.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, flags: Flags) -> None:
+    def __init__(self, layout: Layout, rows: Rows, flags: HostStep) -> None:
         """No agents yet."""
         self.layout, self.rows, self.flags = layout, rows, flags
         self.diverged_value = ""
@@ -152,7 +134,8 @@ class World:
 
     def _begin_row(self) -> None:
         """Writes the flags of a row on which nothing happens."""
-        for array in self.flags:
+        flags = self.flags
+        for array in (flags.reward, flags.terminated, flags.truncated, flags.diverged):
             array[:] = 0
         self.asked[:] = False
         self.ended[:] = False
