@@ -423,8 +423,8 @@ def filled(page: str) -> str:
     def block(match: re.Match[str]) -> str:
         name = match[1]
         lines = TEXTS[name]() if name in TEXTS else tables(name)
-        text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
-        return f"<!-- {name} -->\n{text}\n<!-- end -->"
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(lines).strip())
+        return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 
     return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", block, page, flags=re.DOTALL)
 
