@@ -284,7 +284,8 @@ class JumanjiTask:
     def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
         """Frames by the simulator's own viewer, square on white, without a screen."""
         import matplotlib.pyplot as plt
-        from PIL import Image
+
+        from purejaxppo.pictures.canvas import fit
 
         names = ("_viewer", "_env_viewer", "viewer")
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
@@ -298,17 +299,13 @@ class JumanjiTask:
         viewer._display = keep
         side = min(height, width)
         viewer.figure_size = (side / 100, side / 100)
-        top, left = (height - side) // 2, (width - side) // 2
         before = plt.get_backend()
         plt.switch_backend("agg")
         try:
             with plt.ion(), plt.rc_context({"figure.dpi": 100}):  # else figures ask for a window
                 for state in states:
                     self.env.render(jax.device_put(state))  # some compute with `.at`
-                    frame = np.full((height, width, 3), 255, np.uint8)
-                    square = Image.fromarray(drawn.pop()).resize((side, side))
-                    frame[top : top + side, left : left + side] = square
-                    yield frame
+                    yield fit(drawn.pop(), height, width, "white")
         finally:
             self.env.close()
             plt.switch_backend(before)

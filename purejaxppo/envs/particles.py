@@ -137,11 +137,9 @@ class Particles:
 
     def draw(self, states, *, height: int, width: int):
         """Frames: agents in the colour of their role, landmarks or obstacles."""
-        from purejaxppo.pictures import particles
+        from purejaxppo.pictures import discs
 
-        roles = [name.rpartition("_")[0] for name in self.agents]
-        fixed = self.bodies.fixed_size
-        return particles.film(states, roles, self.bodies.size, fixed, height=height, width=width)
+        return discs.film("particles", self, states, height=height, width=width)
 
 
 @dataclass(frozen=True)

@@ -83,14 +83,10 @@ class Canvas:
         return np.asarray(self.image.reduce(2))
 
 
-def fit(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+def fit(picture: np.ndarray, height: int, width: int, background: str = "black") -> np.ndarray:
     """Scales a picture, uint8 [H, W, 3], into [height, width, 3]; preserves its proportions."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
-    scale = min(height / picture.shape[0], width / picture.shape[1])
-    size = max(1, round(picture.shape[1] * scale)), max(1, round(picture.shape[0] * scale))
-    small = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS))
-    full = np.zeros((height, width, 3), np.uint8)
-    top, left = (height - size[1]) // 2, (width - size[0]) // 2
-    full[top : top + size[1], left : left + size[0]] = small
-    return full
+    lanczos = Image.Resampling.LANCZOS
+    image = ImageOps.pad(Image.fromarray(picture), (width, height), lanczos, background)
+    return np.asarray(image)

@@ -1,16 +1,19 @@
-"""Drawings of JaxMARL's worlds from above: discs in a rectangle, with walls."""
+"""Drawings of worlds from above: discs in a rectangle, with walls."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from purejaxppo.pictures.canvas import BLUE, FAINT, MUTED, ORANGE, SERIES, Canvas
+from purejaxppo.pictures.canvas import BLUE, FAINT, GREEN, MUTED, ORANGE, SERIES, Canvas
 
 ADVERSARIES = ("adversary", "leadadversary", "eve")
 """Prefixes of the names of MPE's adversaries."""
 REACH = 1.4, 3.0
-"""MPE's agents start within [-1, 1]^2: how far is shown at least, and at most if they go there."""
+"""Agents of MPE and `particles/` start in [-1, 1]^2: how far is shown at least, and at most if they
+go there."""
+ROLES = {"hunter": ORANGE, "prey": GREEN}
+"""Colours by the roles of `particles/`."""
 
 
 class Scene(NamedTuple):
@@ -48,19 +51,34 @@ def jaxnav(env: Any, state: Any) -> Scene:
     return Scene(np.concatenate([state.goal, state.pos]), radii, colours, walls, cell)
 
 
+def particles(task: Any, state: Any) -> Scene:
+    """Landmarks or obstacles, and on top of them agents in the colour of their role."""
+    roles = [agent.rpartition("_")[0] for agent in task.agents]
+    agents = [
+        ROLES.get(role, BLUE) if alive else FAINT
+        for role, alive in zip(roles, state.alive, strict=True)
+    ]
+    fixed = np.full(len(state.fixed), task.bodies.fixed_size or 0.05)
+    return Scene(
+        np.concatenate([state.fixed, state.position]),
+        np.concatenate([fixed, task.bodies.size]),
+        [MUTED] * len(fixed) + agents,
+    )
+
+
 def film(
     name: str, env: Any, states: Sequence[Any], *, height: int, width: int
 ) -> Iterator[np.ndarray]:
     """Yields one frame per state, uint8 [height, width, 3].
 
     Args:
-        name: smax, mpe or jaxnav.
-        env: JaxMARL's environment.
+        name: smax, mpe or jaxnav of JaxMARL, or particles.
+        env: JaxMARL's environment, or the task.
         states: its states.
         height: of a frame, in pixels.
         width: of a frame, in pixels.
     """
-    scene = {"smax": smax, "mpe": mpe, "jaxnav": jaxnav}[name]
+    scene = {"smax": smax, "mpe": mpe, "jaxnav": jaxnav, "particles": particles}[name]
     scenes = [scene(env, state) for state in states]
     low, high = np.zeros(2), np.zeros(2)
     if name == "smax":
