@@ -1,8 +1,8 @@
 """A `player.Program` as an ONNX graph, built with `onnx.helper`.
 
 jax2onnx converts jaxprs, too, but requires an orbax-checkpoint below the version that saves runs,
-and twenty further packages. A program has some forty operations in one plain form each; the table
-below has one or two nodes of ONNX for each of them.
+and twenty further packages. A program has some forty operations in one plain form each, most of
+them one node of ONNX (`player.OPERATIONS`); the table below has the nodes of all others.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.export.player import Program
+from purejaxppo.export.player import OPERATIONS, Program
 
 OPSET = 18
 IR_VERSION = 8
@@ -67,8 +67,11 @@ def write(program: Program, path: Path) -> None:
     for name, value in program.constants.items():
         graph.constant(name, value)
     for equation in program.equations:
-        last = NODES[equation.op](graph, *equation.inputs, **equation.params)
-        graph.node("Identity", last, output=equation.output)
+        op, inputs, output, params = equation
+        if op in FORMS:
+            graph.node("Identity", FORMS[op](graph, *inputs, **params), output=output)
+        else:
+            graph.node(OPERATIONS[op].node, *inputs, output=output)
     for port, result in zip(program.outputs, program.results, strict=True):
         graph.node("Identity", result, output=port.name)
     model = helper.make_model(
@@ -108,14 +111,6 @@ def _dtype(name: str) -> int:
 
 
 # Each function adds an operation's nodes and returns the last one's output.
-
-
-def _node(op: str, **attributes: Any) -> Callable[..., str]:
-    return lambda graph, *inputs: graph.node(op, *inputs, **attributes)
-
-
-def _negated(op: str) -> Callable[..., str]:
-    return lambda graph, *inputs: graph.node("Not", graph.node(op, *inputs))
 
 
 def _reduction(op: str) -> Callable[..., str]:
@@ -168,62 +163,31 @@ def _is_finite(graph: Graph, x: str) -> str:
     return graph.node("Not", graph.node("Or", graph.node("IsNaN", x), graph.node("IsInf", x)))
 
 
-NODES: dict[str, Callable[..., str]] = {
-    "abs": _node("Abs"),
-    "add": _node("Add"),
-    "and": _node("And"),
+FORMS: dict[str, Callable[..., str]] = {
     "argmax": _extreme("ArgMax"),
     "argmin": _extreme("ArgMin"),
     "broadcast_in_dim": _shaped("Expand"),
-    "ceil": _node("Ceil"),
     "concatenate": lambda graph, *parts, axis: graph.node("Concat", *parts, axis=axis),
     "conv_general_dilated": _convolve,
     "convert_element_type": _convert,
-    "cos": _node("Cos"),
-    "div": _node("Div"),
-    "dot_general": _node("MatMul"),
-    "eq": _node("Equal"),
-    "erf": _node("Erf"),
-    "exp": _node("Exp"),
     "expm1": _expm1,
-    "floor": _node("Floor"),
     "gather": _gather,
-    "ge": _node("GreaterOrEqual"),
-    "gt": _node("Greater"),
     "is_finite": _is_finite,
-    "le": _node("LessOrEqual"),
-    "log": _node("Log"),
     "log1p": _log1p,
-    "logistic": _node("Sigmoid"),
-    "lt": _node("Less"),
-    "max": _node("Max"),
-    "min": _node("Min"),
-    "mul": _node("Mul"),
-    "ne": _negated("Equal"),
-    "neg": _node("Neg"),
-    "not": _node("Not"),
-    "or": _node("Or"),
+    "ne": lambda graph, x, y: graph.node("Not", graph.node("Equal", x, y)),
     "pad": _pad,
-    "pow": _node("Pow"),
     "reduce_max": _reduction("ReduceMax"),
     "reduce_min": _reduction("ReduceMin"),
     "reduce_prod": _reduction("ReduceProd"),
     "reduce_sum": _reduction("ReduceSum"),
-    "rem": _node("Mod", fmod=1),
+    "rem": lambda graph, x, y: graph.node("Mod", x, y, fmod=1),
     "reshape": _shaped("Reshape"),
-    "round": _node("Round"),
     "rsqrt": lambda graph, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "select_n": lambda graph, which, no, yes: graph.node("Where", which, yes, no),
-    "sign": _node("Sign"),
-    "sin": _node("Sin"),
     "slice": _slice,
-    "sqrt": _node("Sqrt"),
-    "sub": _node("Sub"),
-    "tanh": _node("Tanh"),
     "transpose": lambda graph, x, *, axes: graph.node("Transpose", x, perm=axes),
-    "xor": _node("Xor"),
 }
-"""Nodes for each of `player.OPERATIONS`."""
+"""Nodes of those `player.OPERATIONS` that are more than one node with the same inputs."""
 
 
 class Session:

@@ -85,7 +85,7 @@ class Policy:
         self._obs = [p for p in program.inputs if p.name.partition(".")[0] == "obs"]
         self._carry = [p for p in program.inputs if p.name.startswith("carry.")]
         self._steps = [
-            (functools.partial(OPERATIONS[e.op], **e.params), e.inputs, e.output)
+            (functools.partial(OPERATIONS[e.op].compute, **e.params), e.inputs, e.output)
             for e in program.equations
         ]
 
@@ -357,59 +357,67 @@ def _extreme(function: Callable) -> Callable:
     return lambda x, *, axis, dtype: function(x, axis=axis).astype(dtype)
 
 
-OPERATIONS: dict[str, Callable[..., np.ndarray]] = {
-    "abs": np.abs,
-    "add": np.add,
-    "and": np.logical_and,
-    "argmax": _extreme(np.argmax),
-    "argmin": _extreme(np.argmin),
-    "broadcast_in_dim": lambda x, *, shape: np.broadcast_to(x, shape),
-    "ceil": np.ceil,
-    "concatenate": lambda *parts, axis: np.concatenate(parts, axis=axis),
-    "conv_general_dilated": _convolve,
-    "convert_element_type": lambda x, *, dtype: x.astype(dtype),
-    "cos": np.cos,
-    "div": _divide,
-    "dot_general": np.matmul,
-    "eq": np.equal,
-    "erf": _erf,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
-    "gather": _gather,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "is_finite": np.isfinite,
-    "le": np.less_equal,
-    "log": np.log,
-    "log1p": np.log1p,
-    "logistic": _logistic,
-    "lt": np.less,
-    "max": np.maximum,
-    "min": np.minimum,
-    "mul": np.multiply,
-    "ne": np.not_equal,
-    "neg": np.negative,
-    "not": np.logical_not,
-    "or": np.logical_or,
-    "pad": _pad,
-    "pow": np.power,
-    "reduce_max": _reduction(np.max),
-    "reduce_min": _reduction(np.min),
-    "reduce_prod": _reduction(np.prod),
-    "reduce_sum": _reduction(np.sum),
-    "rem": np.fmod,
-    "reshape": lambda x, *, shape: x.reshape(shape),
-    "round": np.rint,
-    "rsqrt": _rsqrt,
-    "select_n": _select,
-    "sign": np.sign,
-    "sin": np.sin,
-    "slice": _slice,
-    "sqrt": np.sqrt,
-    "sub": np.subtract,
-    "tanh": np.tanh,
-    "transpose": lambda x, *, axes: x.transpose(axes),
-    "xor": np.logical_xor,
+class Operation(NamedTuple):
+    """A primitive of JAX in its plain form: in numpy, and in ONNX."""
+
+    compute: Callable[..., np.ndarray]
+    node: str = ""
+    """ONNX's node that takes the same inputs; "": `onnx_file.FORMS` has the nodes."""
+
+
+OPERATIONS: dict[str, Operation] = {
+    "abs": Operation(np.abs, "Abs"),
+    "add": Operation(np.add, "Add"),
+    "and": Operation(np.logical_and, "And"),
+    "argmax": Operation(_extreme(np.argmax)),
+    "argmin": Operation(_extreme(np.argmin)),
+    "broadcast_in_dim": Operation(lambda x, *, shape: np.broadcast_to(x, shape)),
+    "ceil": Operation(np.ceil, "Ceil"),
+    "concatenate": Operation(lambda *parts, axis: np.concatenate(parts, axis=axis)),
+    "conv_general_dilated": Operation(_convolve),
+    "convert_element_type": Operation(lambda x, *, dtype: x.astype(dtype)),
+    "cos": Operation(np.cos, "Cos"),
+    "div": Operation(_divide, "Div"),
+    "dot_general": Operation(np.matmul, "MatMul"),
+    "eq": Operation(np.equal, "Equal"),
+    "erf": Operation(_erf, "Erf"),
+    "exp": Operation(np.exp, "Exp"),
+    "expm1": Operation(np.expm1),
+    "floor": Operation(np.floor, "Floor"),
+    "gather": Operation(_gather),
+    "ge": Operation(np.greater_equal, "GreaterOrEqual"),
+    "gt": Operation(np.greater, "Greater"),
+    "is_finite": Operation(np.isfinite),
+    "le": Operation(np.less_equal, "LessOrEqual"),
+    "log": Operation(np.log, "Log"),
+    "log1p": Operation(np.log1p),
+    "logistic": Operation(_logistic, "Sigmoid"),
+    "lt": Operation(np.less, "Less"),
+    "max": Operation(np.maximum, "Max"),
+    "min": Operation(np.minimum, "Min"),
+    "mul": Operation(np.multiply, "Mul"),
+    "ne": Operation(np.not_equal),
+    "neg": Operation(np.negative, "Neg"),
+    "not": Operation(np.logical_not, "Not"),
+    "or": Operation(np.logical_or, "Or"),
+    "pad": Operation(_pad),
+    "pow": Operation(np.power, "Pow"),
+    "reduce_max": Operation(_reduction(np.max)),
+    "reduce_min": Operation(_reduction(np.min)),
+    "reduce_prod": Operation(_reduction(np.prod)),
+    "reduce_sum": Operation(_reduction(np.sum)),
+    "rem": Operation(np.fmod),
+    "reshape": Operation(lambda x, *, shape: x.reshape(shape)),
+    "round": Operation(np.rint, "Round"),
+    "rsqrt": Operation(_rsqrt),
+    "select_n": Operation(_select),
+    "sign": Operation(np.sign, "Sign"),
+    "sin": Operation(np.sin, "Sin"),
+    "slice": Operation(_slice),
+    "sqrt": Operation(np.sqrt, "Sqrt"),
+    "sub": Operation(np.subtract, "Sub"),
+    "tanh": Operation(np.tanh, "Tanh"),
+    "transpose": Operation(lambda x, *, axes: x.transpose(axes)),
+    "xor": Operation(np.logical_xor, "Xor"),
 }
-"""Numpy functions for each primitive of JAX that a policy may use."""
+"""The primitives of JAX that a policy may use."""
