@@ -23,7 +23,7 @@ BAD = [
     (["--env.options", "gravitas", "3"], "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
         ["--env.name", "dummy/vector", "--env.options", "a", "1"],
-        "env.options.a: dummy/vector takes no options",
+        "env.options.a: dummy/vector has no such option; it has none",
     ),
     (
         ["--env.name", "gymnax/Breakout-MinAtar", "--network.encoder", "cnn_nature"],

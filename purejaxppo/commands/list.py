@@ -108,7 +108,7 @@ def list_families() -> int:
 
     for name, family in registry.FAMILIES.items():
         there = importlib.util.find_spec(family.requires) is not None
-        missing = f"not installed: pip install 'purejaxppo[{family.extra}]'"
+        missing = f"not installed: pip install 'purejaxppo[{name}]'"
         print(f"{name + '/':14} {family.about if there else missing}")
     print(f"`{PROG} envs FAMILY` prints the tasks of one")
     return 0

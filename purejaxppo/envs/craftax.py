@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import alike, check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Box, Discrete
 
 FILM_SIZE = 16
@@ -42,11 +42,10 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
     limit = config.max_episode_steps or int(params.max_timesteps)
     known = {
         option: value
-        for option, value in vars(params).items()
+        for option, value in sorted(vars(params).items())
         if type(value) in (bool, int, float) and option != "max_timesteps"
     }
-    check_known(f"craftax/{name}", config.options, sorted(known), noun="parameter")
-    options = {key: alike(key, value, known[key]) for key, value in config.options.items()}
+    options = checked(f"craftax/{name}", config.options, known)
     # The limit would be one of the causes of `done`.
     params = params.replace(**options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)

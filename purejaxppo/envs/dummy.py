@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 TASKS = {
@@ -31,23 +32,14 @@ def make(name: str, config: EnvConfig):
     """The task called `name`.
 
     Raises:
-        ValueError: for any option but `kind` of `dummy/choices`.
+        ValueError: an unknown option, or a wrong `kind` of `dummy/choices`.
     """
-    if name == "choices":
-        return Choices(_kind(config))
-    for option in config.options:
-        raise ValueError(f"env.options.{option}: dummy/{name} takes no options")
-    return {"vector": Vector, "pixels": Pixels, "constant": Constant}[name]()
-
-
-def _kind(config: EnvConfig) -> str:
-    unknown = [option for option in config.options if option != "kind"]
-    if unknown:
-        raise ValueError(f"env.options.{unknown[0]}: dummy/choices takes `kind` alone")
-    kind = config.options.get("kind", "discrete")
-    if kind not in KINDS:
-        raise ValueError(f"env.options.kind = {kind!r} is none of {', '.join(KINDS)}")
-    return str(kind)
+    known = {"kind": KINDS[0]} if name == "choices" else {}
+    options = checked(f"dummy/{name}", config.options, known)
+    if options.get("kind", KINDS[0]) not in KINDS:
+        raise ValueError(f"env.options.kind = {options['kind']!r}: choose of {', '.join(KINDS)}")
+    kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
+    return kinds[name](**options)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def make(name: str, config: EnvConfig):
     for option, value in options.items():
         if isinstance(value, str):
             raise ValueError(f"env.options.{option} = {value!r} is not a number")
-        check_known(f"gymnax/{name}", [option], sorted(known), noun="parameter")
+        check_known(f"gymnax/{name}", [option], sorted(known))
         number = whole(value) if type(known[option]) is int else None
         options[option] = value if number is None else number
     own_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])

@@ -24,7 +24,7 @@ from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host.gym_spaces import convert
-from purejaxppo.envs.options import alike, check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
@@ -158,17 +158,14 @@ def _defaults(name: str) -> dict[str, Scalar]:
 
 def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
     """Return the options with the types of their defaults; ValueError for unknown or wrong ones."""
-    defaults, checked = _defaults(name), {}
-    for option, value in options.items():
-        if option == "max_steps":
-            raise ValueError(f"env.options.{option}: the time limit is env.max_episode_steps")
-        check_known(f"jaxmarl/{name}", [option], [*defaults, GLOBAL_STATE], suggest=True)
-        checked[option] = alike(option, value, defaults[option])
+    if "max_steps" in options:
+        raise ValueError("env.options.max_steps: the time limit is env.max_episode_steps")
+    typed = checked(f"jaxmarl/{name}", options, _defaults(name), [GLOBAL_STATE])
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
         hint = did_you_mean(str(options[LAYOUT]), known, f"there are {', '.join(known)}")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen; {hint}")
-    return checked
+    return typed
 
 
 def _make_env(name: str, options: dict[str, Any]) -> Any:

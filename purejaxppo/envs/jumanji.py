@@ -17,7 +17,7 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import alike, check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
@@ -119,8 +119,7 @@ def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, 
         for argument in arguments
         if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
     }
-    check_known(f"jumanji/{name}", options, known)
-    return {option: alike(option, value, known[option]) for option, value in options.items()}
+    return checked(f"jumanji/{name}", options, known)
 
 
 class Part(NamedTuple):

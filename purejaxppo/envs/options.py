@@ -1,29 +1,20 @@
 """Checks of `env.options` for adapters: one sentence about the first option that is wrong."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.plain import whole
 
 
-def check_known(
-    task: str,
-    given: Iterable[str],
-    known: Iterable[str],
-    *,
-    noun: str = "option",
-    suggest: bool = False,
-) -> None:
+def check_known(task: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Checks that a task has all options that are given.
 
     Args:
         task: its full name, family/task.
         given: names of options.
         known: names that the task has.
-        noun: name for an option in the sentence.
-        suggest: name the nearest known one alone, if one is near.
 
     Raises:
         ValueError: an unknown option.
@@ -32,8 +23,26 @@ def check_known(
     there = f"it has {', '.join(known)}" if known else "it has none"
     for option in given:
         if option not in known:
-            hint = did_you_mean(option, known, there) if suggest else there
-            raise ValueError(f"env.options.{option}: {task} has no such {noun}; {hint}")
+            hint = did_you_mean(option, known, there)
+            raise ValueError(f"env.options.{option}: {task} has no such option; {hint}")
+
+
+def checked(
+    task: str, given: Mapping[str, Any], defaults: Mapping[str, Any], others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return a task's options with the types of their defaults.
+
+    Args:
+        task: its full name, family/task.
+        given: the options.
+        defaults: every option that the task has, with its default.
+        others: names of further options, which are checked elsewhere.
+
+    Raises:
+        ValueError: an unknown option, or a value of another type.
+    """
+    check_known(task, given, [*defaults, *others])
+    return {option: alike(option, value, defaults[option]) for option, value in given.items()}
 
 
 def check_instances(options: Iterable[str]) -> None:
@@ -57,7 +66,8 @@ def alike(option: str, value: Any, default: Any) -> Any:
     number = whole(value) if type(default) is int else None
     if number is not None:
         return number
-    if type(value) is type(default) or (type(default) is float and type(value) is int):
+    is_text = isinstance(value, str) and isinstance(default, str)  # also a reference
+    if is_text or type(value) is type(default) or (type(default) is float and type(value) is int):
         return value
     raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
-from purejaxppo.envs.options import alike, check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import Box, Discrete, Space
 
@@ -317,10 +317,9 @@ def make(name: str, config: EnvConfig) -> Spread | Tag:
 
 def _checked(name: str, kind: Any, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     fields = {f.name: f.default for f in dataclasses.fields(kind) if f.name != "max_episode_steps"}
-    check_known(f"particles/{name}", options, [*fields, GLOBAL_STATE])
-    checked = {key: alike(key, value, fields[key]) for key, value in options.items()}
-    for option, value in checked.items():
+    typed = checked(f"particles/{name}", options, fields, [GLOBAL_STATE])
+    for option, value in typed.items():
         least = kind.options.get(option)
         if least is not None and not least <= value < np.inf:
             raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")
-    return checked
+    return typed

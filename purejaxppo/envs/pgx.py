@@ -20,7 +20,7 @@ from purejaxppo.config import tracing
 from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
-from purejaxppo.envs.options import check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
@@ -104,19 +104,15 @@ def _check(name: str, config: EnvConfig) -> None:
         known = MINATAR_OPTIONS
     elif name in LONGEST:
         known = {OPPONENT: RANDOM}
-    check_known(f"pgx/{name}", config.options, known)
-    for option, value in config.options.items():
+    options = checked(f"pgx/{name}", config.options, known)
+    for option, value in options.items():
         if option == OPPONENT and value != RANDOM and not is_reference(str(value)):
             raise ValueError(
                 f"env.options.{option} = {value!r} is neither random nor a function of yours as "
                 f"file.py:name"
             )
-        if option == "use_minimal_action_set" and not isinstance(value, bool):
-            raise ValueError(f"env.options.{option} = {value!r} is neither true nor false")
-        if option == "sticky_action_prob" and (
-            isinstance(value, bool | str) or not 0 <= value <= 1
-        ):
-            raise ValueError(f"env.options.{option} = {value!r} is no probability, from 0 to 1")
+        if option == "sticky_action_prob" and not 0 <= value <= 1:
+            raise ValueError(f"env.options.{option} = {value!r} must be between 0 and 1")
 
 
 def _kind(env: Any) -> Any:

@@ -21,12 +21,15 @@ from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, Un
 
 
 class Family(NamedTuple):
-    """A simulator's adapter module, the packages that it imports, and its description."""
+    """A simulator's adapter, the package that it imports, and its description.
+
+    The extra of the library that installs the package has the family's name.
+    """
 
     module: str
-    requires: str
-    extra: str
+    """In `purejaxppo.envs`."""
     about: str
+    requires: str = "jax"
     host: bool = False
     """True if the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
     names: Literal["task", "reference", "module", "program"] = "task"
@@ -38,111 +41,68 @@ class Family(NamedTuple):
     """Options that are paths of programs."""
     paths: tuple[str, ...] = ()
     """Other options that are paths."""
-    package: str = ""
-    """The name on PyPI of the package that it imports, if it is not `requires`."""
     lapack: tuple[str, ...] = ()
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
 
 FAMILIES = {
     "brax": Family(
-        "purejaxppo.envs.brax",
-        "brax",
         "brax",
         "robots; --env.backend spring, positional, generalized or mjx",
+        "brax",
         lapack=("generalized", "mjx"),
     ),
-    "craftax": Family("purejaxppo.envs.craftax", "craftax", "craftax", "open worlds to survive in"),
-    "dummy": Family("purejaxppo.envs.dummy", "jax", "", "no simulation, to measure the rest"),
-    "envpool": Family(
-        "purejaxppo.envs.host.envpool",
-        "envpool",
-        "envpool",
-        "C++ on the host: Atari, MuJoCo, ...",
-        True,
-    ),
+    "craftax": Family("craftax", "open worlds to survive in", "craftax"),
+    "dummy": Family("dummy", "no simulation, to measure the rest"),
+    "envpool": Family("host.envpool", "C++ on the host: Atari, MuJoCo, ...", "envpool", host=True),
     "godot": Family(
-        "purejaxppo.envs.host.godot",
-        "purejaxppo",
-        "",
+        "host.godot",
         "games made with Godot 4: an exported game, a project's folder, or editor",
-        True,
+        host=True,
         names="program",
         programs=("godot",),
     ),
     "gymnasium": Family(
-        "purejaxppo.envs.host.gymnasium",
-        "gymnasium",
-        "gymnasium",
+        "host.gymnasium",
         "any id, package:Id or file.py:Class, in worker processes",
-        True,
+        "gymnasium",
+        host=True,
         names="reference",
         references=("wrappers",),
     ),
-    "gymnax": Family(
-        "purejaxppo.envs.gymnax",
-        "gymnax",
-        "gymnax",
-        "classic control, MinAtar, bsuite",
-        names="reference",
-    ),
-    "jax": Family(
-        "purejaxppo.envs.own", "jax", "", "your own in JAX: file.py:Name", names="reference"
-    ),
-    "jaxmarl": Family(
-        "purejaxppo.envs.jaxmarl",
-        "jaxmarl",
-        "jaxmarl",
-        "several agents: MPE, SMAX, Overcooked, ...",
-    ),
-    "jumanji": Family(
-        "purejaxppo.envs.jumanji", "jumanji", "jumanji", "puzzles, packing, routing; with masks"
-    ),
-    "oscillator": Family(
-        "purejaxppo.envs.oscillator.adapter", "jax", "", "ensembles of neurons to desynchronise"
-    ),
-    "particles": Family(
-        "purejaxppo.envs.particles", "jax", "", "several agents each: discs in the plane"
-    ),
+    "gymnax": Family("gymnax", "classic control, MinAtar, bsuite", "gymnax", names="reference"),
+    "jax": Family("own", "your own in JAX: file.py:Name", names="reference"),
+    "jaxmarl": Family("jaxmarl", "several agents: MPE, SMAX, Overcooked, ...", "jaxmarl"),
+    "jumanji": Family("jumanji", "puzzles, packing, routing; with masks", "jumanji"),
+    "oscillator": Family("oscillator.adapter", "ensembles of neurons to desynchronise"),
+    "particles": Family("particles", "several agents each: discs in the plane"),
     "pettingzoo": Family(
-        "purejaxppo.envs.host.pettingzoo",
-        "pettingzoo",
-        "pettingzoo",
+        "host.pettingzoo",
         "several agents: any module, package:Class or file.py:function, in worker processes",
-        True,
+        "pettingzoo",
+        host=True,
         names="module",
     ),
     "pgx": Family(
-        "purejaxppo.envs.pgx",
-        "pgx",
-        "pgx",
-        "MinAtar, 2048, board games against oneself",
-        references=("opponent",),
+        "pgx", "MinAtar, 2048, board games against oneself", "pgx", references=("opponent",)
     ),
     "playground": Family(
-        "purejaxppo.envs.playground",
-        "mujoco_playground",
         "playground",
         "MuJoCo Playground on MJX",
+        "mujoco_playground",
         paths=("menagerie",),
         lapack=("", "jax"),
     ),
     "unity": Family(
-        "purejaxppo.envs.host.unity.adapter",
-        "grpc",
-        "unity",
+        "host.unity.adapter",
         "players with ML-Agents built in: path/to/Player, or editor",
-        True,
+        "google.protobuf",
+        host=True,
         names="program",
         references=("channels",),
-        package="grpcio",
     ),
     "xminigrid": Family(
-        "purejaxppo.envs.xminigrid",
-        "xminigrid",
-        "xminigrid",
-        "grid worlds: MiniGrid, XLand",
-        paths=("benchmark",),
+        "xminigrid", "grid worlds: MiniGrid, XLand", "xminigrid", paths=("benchmark",)
     ),
 }
 
@@ -360,20 +320,18 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
     texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
     module, name = resolve(config)
     config = replace(config, options=texts)
-    if config.wrappers:
-        raise ValueError(
-            f"env.wrappers are for simulators in JAX, and {config.name} is none: name Gymnasium's "
-            f"in env.options.wrappers"
-        )
-    if config.stagger:
-        raise ValueError(
-            f"env.stagger is for simulators in JAX, and {config.name} is none: leave it off"
-        )
-    if config.obs_indices:
-        raise ValueError(
-            f"env.obs_indices is for simulators in JAX, and {config.name} is none: leave it "
-            f"empty, or use one of Gymnasium's wrappers (env.options.wrappers)"
-        )
+    gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
+    remedies = {
+        "wrappers": gymnasium,
+        "stagger": "leave it off",
+        "obs_indices": f"leave it empty, or {gymnasium}",
+    }
+    for field, remedy in remedies.items():
+        if getattr(config, field):
+            raise ValueError(
+                f"env.{field} is for simulators in JAX, and {config.name} runs on the host: "
+                f"{remedy}"
+            )
     if getattr(module, "HAS_PARAMETERS", False):
         domain_randomization.check_spread(config)
     else:

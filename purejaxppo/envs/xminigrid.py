@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config.plain import whole
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import check_known
+from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PARTS = ("direction", "pocket", "rules")
@@ -49,30 +48,24 @@ def make(name: str, config: EnvConfig) -> "GridTask":
     """
     import xminigrid
 
-    options, is_xland = dict(config.options), name.startswith("XLand")
-    known = ["view_size", *PARTS[: 3 if is_xland else 2]]
-    known += ["benchmark", "ruleset"] if is_xland else []
-    check_known(f"xminigrid/{name}", options, sorted(known))
+    is_xland = name.startswith("XLand")
+    known: dict[str, Any] = {"direction": False, "pocket": False, "view_size": 5}
+    if is_xland:
+        known |= {"rules": False, "benchmark": "", "ruleset": 0}
+    options = checked(f"xminigrid/{name}", config.options, known)
     settings = {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
     if "view_size" in options:
         settings["view_size"] = _odd("view_size", options["view_size"])
     env, params = xminigrid.make(name, **settings)
-    parts = tuple(part for part in PARTS if _flag(part, options.get(part, False)))
+    parts = tuple(part for part in PARTS if options.get(part))
     if not is_xland:
         return GridTask(env, params, parts)
     return RuledTask(env, params, parts, _rulesets(name, options))
 
 
-def _odd(option: str, value: Any) -> int:
-    number = whole(value)
-    if number is None or number < 3 or number % 2 == 0:
+def _odd(option: str, value: int) -> int:
+    if value < 3 or value % 2 == 0:
         raise ValueError(f"env.options.{option} = {value!r} must be 3, 5, 7, ...")
-    return number
-
-
-def _flag(option: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"env.options.{option} = {value!r} must be true or false")
     return value
 
 
@@ -86,7 +79,7 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     from xminigrid.types import RuleSet
 
     path = options.get("benchmark")
-    if not isinstance(path, str):
+    if path is None:
         raise ValueError(
             f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
             f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
@@ -103,11 +96,10 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
         ) from error
     chosen = slice(None)
     if "ruleset" in options:
-        number = whole(options["ruleset"])
-        if number is None or not 0 <= number < count:
+        number = options["ruleset"]
+        if not 0 <= number < count:
             raise ValueError(
-                f"env.options.ruleset = {options['ruleset']!r}: the rulesets of {path} are 0 to "
-                f"{count - 1}"
+                f"env.options.ruleset = {number}: the rulesets of {path} are 0 to {count - 1}"
             )
         chosen = slice(number, number + 1)
     arrays = (found.goals, found.rules, found.init_tiles)

@@ -40,8 +40,8 @@ def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mobs": 3}, "has no such parameter; it has always_diamond, cow_health, day_length"),
-        ({"max_timesteps": 10}, "has no such parameter"),
+        ({"mobs": 3}, "has no such option; it has always_diamond, cow_health, day_length"),
+        ({"max_timesteps": 10}, "has no such option"),
         ({"day_length": "long"}, "day_length = 'long' should be like 300"),
         ({"always_diamond": 1}, "always_diamond = 1 should be like True"),
         ({"zombie_health": True}, "zombie_health = True should be like 5"),

@@ -368,7 +368,7 @@ def test_choices_out_of_their_range_in_the_first_steps_are_refused():
 def test_wrappers_that_are_none():
     with pytest.raises(ValueError, match="makes no task: it has no 'observation'"):
         make(f"jax/{FILE}:Walk", wrappers=(f"{FILE}:not_a_task",))
-    with pytest.raises(ValueError, match=r"env.wrappers are for simulators in JAX"):
+    with pytest.raises(ValueError, match=r"env.wrappers is for simulators in JAX"):
         make("gymnasium/CartPole-v1", wrappers=(f"{FILE}:Doubled",))
 
 

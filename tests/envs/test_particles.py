@@ -162,7 +162,7 @@ def test_options_are_checked():
             registry.make(EnvConfig(name=f"particles/{name}", options=options), 6)
         return str(error.value)
 
-    assert "it has num_agents, collision_penalty, continuous" in message("spread", agents=3)
+    assert "did you mean 'num_agents'" in message("spread", agents=3)
     assert "env.options.num_agents = 0 must be at least 1" in message("spread", num_agents=0)
     assert "should be like 3" in message("tag", num_hunters=1.5)
     assert "should be like False" in message("tag", continuous=1)

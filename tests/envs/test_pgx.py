@@ -277,8 +277,8 @@ def test_allowed_moves_of_2048_are_never_fined():
         ),
         ("connect_four", {"size": 8}, "has no such option; it has opponent"),
         ("2048", {"opponent": "random"}, "has no such option; it has none"),
-        ("minatar-asterix", {"sticky_action_prob": 2}, "is no probability"),
-        ("minatar-asterix", {"use_minimal_action_set": 1}, "is neither true nor false"),
+        ("minatar-asterix", {"sticky_action_prob": 2}, "must be between 0 and 1"),
+        ("minatar-asterix", {"use_minimal_action_set": 1}, "should be like True"),
         ("minatar-asterix", {"ramping": True}, "it has use_minimal_action_set, sticky"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_ruleset_that_is_followed_pays(benchmark_file, key):
         (EMPTY, {"speed": 3}, "has no such option; it has direction, pocket, view_size"),
         (EMPTY, {"rules": True}, "has no such option"),
         (EMPTY, {"view_size": 4}, r"view_size = 4 must be 3, 5, 7"),
-        (EMPTY, {"pocket": "yes"}, "pocket = 'yes' must be true or false"),
+        (EMPTY, {"pocket": "yes"}, "pocket = 'yes' should be like False"),
         (XLAND, {}, "pays nothing without rulesets: name a file of them"),
         (XLAND, {"benchmark": "/no/such"}, "there is no such file"),
         (XLAND, {"benchmark": __file__}, "is no file of XLand-MiniGrid's rulesets"),

@@ -185,7 +185,7 @@ def game_options(
             named[key] = value
             continue
         known = [*defaults, *(f"{prefix}NAME" for prefix in prefixes)]
-        check_known(config.name, [key], known, suggest=True)
+        check_known(config.name, [key], known)
         ours[key] = alike(key, value, defaults[key])
     for key, smallest in least.items():
         if ours[key] < smallest:

@@ -17,7 +17,7 @@ import numpy as np
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import check_known
+from purejaxppo.envs.options import alike, check_known
 from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
 from purejaxppo.spaces import Box
 
@@ -55,7 +55,7 @@ def make(name: str, config: EnvConfig):
     model = MODELS[name]
     options = dict(config.options)
     known = [*PHYSICS, *COUNTS, "pulse", "same_ensemble"]
-    check_known(f"oscillator/{name}", options, known, suggest=True)
+    check_known(f"oscillator/{name}", options, known)
     counts = {option: _count(option, options.get(option, COUNTS[option])) for option in COUNTS}
     ranges = {p: _range(p, options.get(p, getattr(model.params, p))) for p in PHYSICS}
     history = counts["history"] or model.history
@@ -66,9 +66,6 @@ def make(name: str, config: EnvConfig):
         )
     if counts["num_neurons"] < 1:
         raise ValueError("env.options.num_neurons = 0 must be at least 1")
-    same = options.get("same_ensemble", False)
-    if not isinstance(same, bool):
-        raise ValueError(f"env.options.same_ensemble = {same!r} must be true or false")
     return Oscillator(
         model=model,
         low=Params(**{p: low for p, (low, _) in ranges.items()}),
@@ -77,7 +74,7 @@ def make(name: str, config: EnvConfig):
         history=history,
         warmup=warmup,
         pulse=_waveform(options.get("pulse", "delta"), counts),
-        same_ensemble=same,
+        same_ensemble=alike("same_ensemble", options.get("same_ensemble", False), False),
     )
 
 
@@ -143,6 +140,7 @@ class Oscillator:
 
     cheap_reset = False
     fresh_fraction = 1.0 / 64.0
+    frame_rate = 60.0  # slowed down, so that the rhythm is visible
     action = Box((1,), -1.0, 1.0)
 
     @property
@@ -155,11 +153,6 @@ class Oscillator:
     def max_episode_steps(self) -> int:
         """The model's time limit, which truncates."""
         return self.model.max_episode_steps
-
-    @property
-    def frame_rate(self) -> float:
-        """States per second of a video: slowed down, so that the rhythm is visible."""
-        return 60.0
 
     def reset(self, key):
         """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""

@@ -320,7 +320,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"skip": 1.5}, "must be a whole number"),
         ({"pulse": "square"}, "must be one of delta, current, biphasic"),
         ({"pulse": "biphasic", "width": 4, "skip": 6}, "set skip to 8 or more"),
-        ({"same_ensemble": 3}, "must be true or false"),
+        ({"same_ensemble": 3}, "same_ensemble = 3 should be like False"),
     ],
 )
 def test_bad_options_get_one_sentence(options, said):
