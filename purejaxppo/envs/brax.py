@@ -5,17 +5,14 @@ overwrite the last observation and restart from one cached state.
 """
 
 import contextlib
-import copy
 import io
 import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
-from purejaxppo.envs.base import TaskStep
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -66,43 +63,22 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
     return BraxTask(env)
 
 
-class BraxTask:
+class BraxTask(mjx.Robot):
     """One Brax environment."""
 
     max_episode_steps = EPISODE_STEPS
-    cheap_reset = False
     parameters = dict.fromkeys(FIELDS, 1.0)
 
     def __init__(self, env: Any) -> None:
         """Adapts a raw Brax environment."""
-        self.env = env
+        super().__init__(env)
         # Its own observation_size resets, operation by operation, each of which compiles.
         start = jax.eval_shape(lambda: env.reset(jax.random.PRNGKey(0)))
         self.observation = Box((start.obs.shape[-1],))
-        self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "BraxTask":
         """The same robot with parts of its system multiplied; see `domain_randomization`."""
-        task = copy.copy(self)
-        system = domain_randomization.scaled(self.env.sys, FIELDS, values)
-        task.env = domain_randomization.OtherModel(self.env, "sys", system)
-        return task
-
-    def reset(self, key):
-        """A key -> (Brax state, obs)."""
-        state = self.env.reset(jax.random.key_data(key))
-        return state, state.obs
-
-    def step(self, key, state, action):
-        """One control step; `done` is a fall, never a time limit."""
-        del key
-        state = self.env.step(state, action)
-        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
-
-    @property
-    def frame_rate(self) -> float:
-        """Control steps per second."""
-        return 1.0 / float(self.env.dt)
+        return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
 
     def draw(self, states, *, height, width):
         """Frames of the robot, for its MuJoCo model and joint positions."""

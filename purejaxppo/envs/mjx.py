@@ -1,11 +1,16 @@
 """MuJoCo MJX, for the adapters whose simulators run on it: parameters, processes, warp's states."""
 
+import copy
 import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.domain_randomization import OtherModel
+from purejaxppo.spaces import Box
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "mass": ("body_mass", "body_inertia", "body_subtreemass"),
@@ -55,6 +60,39 @@ def use_own_devices() -> None:
         from mujoco.mjx._src import io
 
         io.jax = _OwnDevices()
+
+
+class Robot:
+    """One environment of Brax or Playground, without its wrappers."""
+
+    cheap_reset = False
+
+    def __init__(self, env: Any) -> None:
+        """Adapts a raw environment."""
+        self.env = env
+        self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def with_model(self, attribute: str, model: Any) -> Any:
+        """The same robot with another model in an attribute of its environment."""
+        task = copy.copy(self)
+        task.env = OtherModel(self.env, attribute, model)
+        return task
+
+    def reset(self, key):
+        """A key -> (the simulator's state, obs)."""
+        state = self.env.reset(jax.random.key_data(key))
+        return state, state.obs
+
+    def step(self, key, state, action):
+        """One control step; `done` is the task's own end, never a time limit."""
+        del key
+        state = self.env.step(state, action)
+        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
+
+    @property
+    def frame_rate(self) -> float:
+        """Control steps per second."""
+        return 1.0 / float(self.env.dt)
 
 
 class OwnArrays:

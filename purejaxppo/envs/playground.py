@@ -5,7 +5,6 @@ of mujoco_menagerie, which Playground would clone at first use: here a user says
 """
 
 import contextlib
-import copy
 import importlib.util
 import io
 import operator
@@ -14,13 +13,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 
 from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
-from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
@@ -212,20 +209,18 @@ def _space(size: Any) -> Space:
     return Box(tuple(int(n) for n in size))
 
 
-class PlaygroundTask:
+class PlaygroundTask(mjx.Robot):
     """One Playground environment, without its wrappers."""
 
-    cheap_reset = False
     fresh_fraction = 1.0
     parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
     def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):
         """Adapts a raw Playground environment; `draw_parameters` as in `domain_randomization`."""
-        self.env = env
+        super().__init__(env)
         self.max_episode_steps = max_episode_steps
         self.draw_parameters = draw_parameters
         self.observation = _space(env.observation_size)
-        self.action = Box((int(env.action_size),), -1.0, 1.0)
 
     def adjusted(self, values) -> "PlaygroundTask":
         """The same robot with another model; see `domain_randomization`.
@@ -237,25 +232,7 @@ class PlaygroundTask:
         arrays = {name: x for name, x in values.items() if name not in self.parameters}
         model = self.env.mjx_model.tree_replace(arrays)
         model = domain_randomization.scaled(model, mjx.FIELDS, factors)
-        task = copy.copy(self)
-        task.env = domain_randomization.OtherModel(self.env, "_mjx_model", model)
-        return task
-
-    def reset(self, key):
-        """A key -> (Playground state, obs)."""
-        state = self.env.reset(jax.random.key_data(key))
-        return state, state.obs
-
-    def step(self, key, state, action):
-        """One control step; `done` is the task's own end, never a time limit."""
-        del key
-        state = self.env.step(state, action)
-        return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
-
-    @property
-    def frame_rate(self) -> float:
-        """Control steps per second."""
-        return 1.0 / float(self.env.dt)
+        return self.with_model("_mjx_model", model)
 
     def draw(self, states, *, height, width):
         """Frames of the scene."""
