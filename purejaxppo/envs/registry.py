@@ -41,6 +41,8 @@ class Family(NamedTuple):
     """Options that are paths of programs."""
     paths: tuple[str, ...] = ()
     """Other options that are paths."""
+    package: str = ""
+    """The name on PyPI of the package that it imports, if it is not `requires`."""
     lapack: tuple[str, ...] = ()
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
 
@@ -96,10 +98,11 @@ FAMILIES = {
     "unity": Family(
         "host.unity.adapter",
         "players with ML-Agents built in: path/to/Player, or editor",
-        "google.protobuf",
+        "grpc",
         host=True,
         names="program",
         references=("channels",),
+        package="grpcio",
     ),
     "xminigrid": Family(
         "xminigrid", "grid worlds: MiniGrid, XLand", "xminigrid", paths=("benchmark",)
@@ -119,10 +122,8 @@ def adapter(family: str) -> Any:
     entry = FAMILIES[family]
     if importlib.util.find_spec(entry.requires) is None:
         package = entry.package or entry.requires
-        raise ValueError(
-            f"{package} is not installed. Run: pip install 'purejaxppo[{entry.extra}]'"
-        )
-    return importlib.import_module(entry.module)
+        raise ValueError(f"{package} is not installed. Run: pip install 'purejaxppo[{family}]'")
+    return importlib.import_module(f"purejaxppo.envs.{entry.module}")
 
 
 def task_names(family: str) -> list[str]:
