@@ -85,7 +85,7 @@ def export(agent: Agent, path: str | Path, *, batch: int = 1, force: bool = Fals
     check_target(path, force=force)
     path = Path(path)
     agent = in_float32(agent)
-    with on_cpu(), closing_env(agent) as env:
+    with on_cpu(), contextlib.closing(registry.make(agent.config.env, 1, evaluation=True)) as env:
         policy, state = agent.policy, jax.device_get(agent.state)
         outside = Outside(env.spec)
         act = in_native_form(deterministic(policy, state, env.to_simulator), outside)
@@ -110,16 +110,6 @@ def on_cpu() -> Iterator[None]:
         ) from error
     with jax.default_device(cpu):
         yield
-
-
-@contextlib.contextmanager
-def closing_env(agent: Agent) -> Iterator[Any]:
-    """Yields the agent's environment, whose transform of actions is exported, and closes it."""
-    env = registry.make(agent.config.env, 1, evaluation=True)
-    try:
-        yield env
-    finally:
-        env.close()
 
 
 def in_float32(agent: Agent) -> Agent:
