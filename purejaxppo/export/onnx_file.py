@@ -17,6 +17,7 @@ from purejaxppo.export.player import OPERATIONS, Program
 OPSET = 18
 IR_VERSION = 8
 """The oldest file format of this opset, so that runtimes since the year 2023 can read it."""
+ONE = np.ones((), np.float32)
 
 
 class Graph:
@@ -26,7 +27,7 @@ class Graph:
         """Starts an empty graph."""
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        self._listed: dict[tuple[int, ...], str] = {}
+        self._known: dict[tuple[str, bytes], str] = {}
 
     def node(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """Adds a node; returns its output's name."""
@@ -43,19 +44,16 @@ class Graph:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
+    def known(self, value: np.ndarray) -> str:
+        """Adds an array with at most one axis, unless it is there; returns its name."""
+        key = value.dtype.str, value.tobytes()
+        if key not in self._known:
+            self._known[key] = self.constant(f"k{len(self._known)}", value)
+        return self._known[key]
+
     def integers(self, values: Sequence[int]) -> str:
         """Adds a constant int64 [K], ONNX's form of shapes and axes; returns its name."""
-        key = tuple(values)
-        if key not in self._listed:
-            name = f"i{len(self._listed)}"
-            self._listed[key] = self.constant(name, np.asarray(key, np.int64))
-        return self._listed[key]
-
-    def one(self) -> str:
-        """Adds the constant 1, float32; returns its name."""
-        if not any(constant.name == "one" for constant in self.constants):
-            self.constant("one", np.asarray(1, np.float32))
-        return "one"
+        return self.known(np.asarray(tuple(values), np.int64))
 
 
 def write(program: Program, path: Path) -> None:
@@ -152,11 +150,11 @@ def _gather(graph: Graph, x: str, places: str) -> str:
 
 
 def _expm1(graph: Graph, x: str) -> str:
-    return graph.node("Sub", graph.node("Exp", x), graph.one())
+    return graph.node("Sub", graph.node("Exp", x), graph.known(ONE))
 
 
 def _log1p(graph: Graph, x: str) -> str:
-    return graph.node("Log", graph.node("Add", x, graph.one()))
+    return graph.node("Log", graph.node("Add", x, graph.known(ONE)))
 
 
 def _is_finite(graph: Graph, x: str) -> str:
