@@ -33,7 +33,7 @@ from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
 from purejaxppo.runs.session import base_name, start_jax
 from purejaxppo.sweep import packing, report, scores, search_space
 from purejaxppo.sweep.flags import WHERE, check_flags
-from purejaxppo.sweep.launchers import LAUNCHERS
+from purejaxppo.sweep.launchers import launcher
 from purejaxppo.sweep.packing import Group, group_up
 from purejaxppo.sweep.scores import Result
 from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
@@ -204,7 +204,10 @@ def run_round(
         f"{len(tried)} settings x {config.num_seeds} seeds in {len(groups)} program{plural}",
         flush=True,
     )
-    codes = LAUNCHERS[command.launcher](groups, folder, command.launcher_options)
+    if command.launcher == "local":
+        codes = packing.train_groups(groups)
+    else:
+        codes = launcher(command.launcher)(groups, folder, command.launcher_options)
     if any(codes):
         return next(filter(None, codes))
     return scores.score(groups, tried, configs, command.select_by)

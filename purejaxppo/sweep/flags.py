@@ -2,7 +2,7 @@
 
 from purejaxppo.commands.flags import Sweep
 from purejaxppo.config.schema import Config
-from purejaxppo.sweep.launchers import check
+from purejaxppo.sweep.launchers import launcher
 
 WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
 """Flags that do not change the results."""
@@ -10,7 +10,8 @@ WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
 
 def check_flags(command: Sweep, config: Config) -> None:
     """Raises ValueError unless the flags fit the search."""
-    check(command.launcher)
+    if command.launcher != "local":
+        launcher(command.launcher)
     if command.launcher_options and command.launcher == "local":
         raise ValueError("--launcher_options are for --launcher ray and slurm")
     if config.logging.wandb_project:

@@ -50,6 +50,16 @@ def group_up(members: Sequence[Config]) -> list[list[Config]]:
     return list(groups.values())
 
 
+def train_groups(groups: Sequence[Group]) -> list[int]:
+    """Train groups in turn, up to one that fails or is interrupted; return their exit codes."""
+    codes = []
+    for group in groups:
+        codes.append(train_group(group))
+        if codes[-1]:
+            break
+    return codes
+
+
 def train_group(group: Group) -> int:
     """Trains the rest of a group, batch after batch; returns the first exit code that is not 0."""
     devices = start_jax(group.members[0])

@@ -577,16 +577,16 @@ def test_an_adaptive_sweep_goes_on_where_it_was(small_agents, config_file, capsy
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkeypatch):
-    from purejaxppo.sweep import launchers
+    from purejaxppo.sweep.launchers import slurm
 
     config = load_config(config_file)
     marker = tmp_path / "died"
     monkeypatch.setenv("DIES_ONCE", str(marker))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # the job imports `support`
-    monkeypatch.setattr(launchers, "train_group", dies_once)
+    monkeypatch.setattr(slurm, "attempt", dies_once)
     groups = [Group(str(tmp_path / f"g{i}"), (replace(config, seed=i),)) for i in range(2)]
     options = {"cluster": "local", "timeout_min": 5}
-    assert launchers.on_slurm(groups, tmp_path, options) == [0, 0]
+    assert slurm.launch(groups, tmp_path, options) == [0, 0]
     assert marker.exists()
     assert evaluate(restore(tmp_path / "g1" / "batch-000").member(0), 1).returns.shape == (1,)
 
@@ -595,15 +595,15 @@ def test_jobs_are_run_again_when_their_worker_dies(config_file, tmp_path, monkey
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
 def test_what_a_job_complains_of_is_said_at_once(config_file, tmp_path):
-    from purejaxppo.sweep import launchers
+    from purejaxppo.sweep.launchers import slurm
 
     config = load_config(config_file, {"env.name": "gymnax/Nothing-v0"})
     group = Group(str(tmp_path / "g"), (config,))
     with pytest.raises(ValueError, match="Nothing-v0") as error:
-        launchers.on_slurm([group], tmp_path, {"cluster": "local", "timeout_min": 5})
+        slurm.launch([group], tmp_path, {"cluster": "local", "timeout_min": 5})
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="--launcher_options"):
-        launchers.on_slurm([group], tmp_path, {"cluster": "local", "gpus_pernode": 5})
+        slurm.launch([group], tmp_path, {"cluster": "local", "gpus_pernode": 5})
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("submitit"), reason="needs submitit")
@@ -622,7 +622,7 @@ import ray
 from ray.cluster_utils import Cluster
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.config.schema import Config
-from purejaxppo.sweep import launchers
+from purejaxppo.sweep.launchers.ray import launch
 from purejaxppo.sweep.packing import Group
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -646,7 +646,7 @@ def kill():
     print("a node is gone", flush=True)
 killer = threading.Thread(target=kill)
 killer.start()
-codes = launchers.on_ray(groups, folder, {"num_cpus": 1})
+codes = launch(groups, folder, {"num_cpus": 1})
 killer.join()
 print("codes", codes, flush=True)
 ray.shutdown()

@@ -1,0 +1,37 @@
+"""Launchers: they train the groups of a sweep on other machines.
+
+A launcher is a module with a function `launch`. A group is a plain value, and its runs are folders
+on a file system that all machines share. If a worker process dies, only unsaved steps are lost: the
+group is run again and resumes.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from purejaxppo.sweep.packing import Group
+
+RETRIES = 3
+"""Number of times that a group whose worker process died is run again."""
+
+Launch = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
+"""(groups, folder for logs, options of the launcher) -> exit codes."""
+
+PACKAGES = {"ray": "ray", "slurm": "submitit"}
+"""The package that each launcher needs; the extra has the launcher's name."""
+
+
+def launcher(name: str) -> Launch:
+    """Import a launcher.
+
+    Raises:
+        ValueError: its package is not installed.
+    """
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        raise ValueError(
+            f"{PACKAGES[name]} is not installed. Run: pip install 'purejaxppo[{name}]'"
+        )
+    launch: Launch = importlib.import_module(f"{__name__}.{name}").launch
+    return launch
