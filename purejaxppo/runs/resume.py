@@ -7,19 +7,12 @@ from typing import Any
 from purejaxppo.agents import schedules
 from purejaxppo.config import copies, references
 from purejaxppo.config.files import compare, flatten, load_config
+from purejaxppo.config.renamed import rules_of_0_2
 from purejaxppo.config.run_files import texts_of, with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.progress import Progress
-
-SINCE_0_3 = (
-    "ppo.obs_preprocessing",
-    "ppo.min_learning_rate",
-    "ppo.max_learning_rate",
-    "ppo.value_limit",
-)
-"""Settings that are new since version 0.2. Its runs keep values with the behaviour of 0.2."""
 
 
 def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
@@ -75,14 +68,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> str:
 def with_old_rules(config: Config, old: Config) -> Config:
     """Return the config with the rules of version 0.2 if the existing run has them.
 
-    These are `SINCE_0_3`, as `renamed.upgrade` sets them. Settings that the config changes stay.
+    Settings that the config changes stay.
     """
     if old.ppo.obs_preprocessing == "by_bounds":
         return config
     before, after, default = (flatten(x) for x in (old, config, Config()))
-    return config.replace(
-        **{name: before[name] for name in SINCE_0_3 if after[name] == default[name]}
-    )
+    names = [f"ppo.{name}" for name in rules_of_0_2(dataclasses.asdict(old.ppo))]
+    return config.replace(**{name: before[name] for name in names if after[name] == default[name]})
 
 
 def unknown_objects(config: Config, run_dir: Path) -> list[str]:
