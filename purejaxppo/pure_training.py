@@ -15,7 +15,15 @@ from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
-from purejaxppo.types import AgentState, Hyperparams, Losses, Metrics, Trained, TrainState
+from purejaxppo.types import (
+    AgentState,
+    Hyperparams,
+    Losses,
+    Metrics,
+    Trained,
+    TrainState,
+    named_leaves,
+)
 
 log = logging.getLogger("purejaxppo")
 
@@ -75,12 +83,6 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     shape = next(iter(shapes.values()), ())
     everywhere: Hyperparams = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)
     return everywhere._replace(**arrays)
-
-
-def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by name, as term_coefs.0."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 class Train(Protocol):

@@ -308,3 +308,9 @@ StartRollout = Callable[[RolloutState, Key, Scalar], RolloutState]
 
 Estimate = Callable[[Params], Batch]
 """Network parameters -> a rollout's batch with the advantages and targets of their critic."""
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by name, as term_coefs.0."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}

@@ -37,7 +37,7 @@ from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
 from purejaxppo.runs.progress import Progress
 from purejaxppo.trained_agent import Agent, abstract_agents
-from purejaxppo.types import AgentState, TrainState
+from purejaxppo.types import AgentState, TrainState, named_leaves
 
 log = logging.getLogger("purejaxppo")
 
@@ -372,15 +372,7 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 def _prefixed(item: str, tree: Any) -> dict[str, Any]:
     """The arrays of an item by the names of their checksums, "agent.params.w"."""
-    return {f"{item}.{name}": x for name, x in _named(tree).items()}
-
-
-def _named(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their names, "params.w"."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
+    return {f"{item}.{name}": x for name, x in named_leaves(tree).items()}
 
 
 def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
@@ -389,7 +381,7 @@ def _placed(arrays: dict[str, np.ndarray], template: Any, folder: Path) -> Any:
     Raises:
         ValueError: names or shapes differ.
     """
-    leaves = _named(template)
+    leaves = named_leaves(template)
     shapes = {
         name: jax.eval_shape(jax.random.key_data, x).shape if _is_key(x) else x.shape
         for name, x in leaves.items()

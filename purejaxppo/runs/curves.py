@@ -56,7 +56,7 @@ def plot_returns(
         band: draw the confidence interval of several agents.
     """
     rows = list(rows)
-    figure, axes = _returns_figure(title)
+    figure, axes = figure_over_steps(title, "episodic return (sum of rewards)")
     for key, label, color in (
         ("charts/episodic_return", "training (stochastic policy)", "C0"),
         ("eval/return_mean", f"evaluation ({evaluated} policy)", "C1"),
@@ -79,12 +79,12 @@ def plot_returns(
     save_figure(figure, path)
 
 
-def _returns_figure(title: str):
-    """A figure of returns over environment steps, and its axes."""
+def figure_over_steps(title: str, label: str):
+    """A figure of a number with this label over environment steps, and its axes."""
     figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     axes.set_xlabel("environment steps")
-    axes.set_ylabel("episodic return (sum of rewards)")
+    axes.set_ylabel(label)
     axes.set_title(title)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
     axes.grid(alpha=0.3)

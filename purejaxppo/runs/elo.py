@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from purejaxppo.interrupts import named_when_done
-from purejaxppo.runs.curves import new_figure, save_figure
+from purejaxppo.runs.curves import figure_over_steps, save_figure
 
 POINTS = 400 / math.log(10)
 """Elo points for each unit of the log-odds of winning."""
@@ -107,8 +107,7 @@ def write_csv(rows: Sequence[dict[str, str]], path: Path) -> None:
 
 def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
     """Draws ratings over environment steps; the first player's, 0, is a line."""
-    figure = new_figure(7, 4.2)
-    axes = figure.add_subplot()
+    figure, axes = figure_over_steps(title, "Elo rating (points)")
     axes.errorbar(
         steps,
         found.elo[1:],
@@ -118,9 +117,4 @@ def plot(steps: Sequence[int], found: Ratings, path: Path, title: str) -> None:
         label="saved agents, with 95 % intervals",
     )
     axes.axhline(0.0, color="C7", ls="--", label="a random player: 0")
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("Elo rating (points)")
-    axes.set_title(title)
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
-    axes.grid(alpha=0.3)
     save_figure(figure, path)

@@ -66,6 +66,11 @@ class PopulationState(TrainState):
     population: Population = state_field(own="what is known of all members")
 
 
+def fields_of(state: TrainState) -> dict[str, Any]:
+    """The fields of a TrainState by name, without those of a derived class."""
+    return {field.name: getattr(state, field.name) for field in dataclasses.fields(TrainState)}
+
+
 def select(key, score, share: float):
     """Selects the source of each of M members, int32 [M]: itself, or one of the best.
 
@@ -213,8 +218,7 @@ class PopulationPrograms(Programs):
             parent=jnp.arange(size, dtype=jnp.int32),
         )
         population = jax.device_put(population, self.shards.shardings(None))
-        fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(TrainState)}
-        return PopulationState(**fields, population=population)
+        return PopulationState(**fields_of(state), population=population)
 
     def _lower_training(self, state: TrainState) -> Any:
         """Lowers chunks of updates with selections between them."""
@@ -227,7 +231,6 @@ class PopulationPrograms(Programs):
         self, state: PopulationState, hp: Hyperparams, num_updates
     ) -> tuple[PopulationState, Metrics]:
         """Run `num_updates` updates of all members; of `hp`, only total_updates is read."""
-        fields = [f.name for f in dataclasses.fields(TrainState)]
         size = len(self.members)
         zeros = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)),
@@ -264,11 +267,10 @@ class PopulationPrograms(Programs):
 
         sparse = self.parts.env.spec.absent
         last = jnp.max(hp.total_updates) if sparse else self.config.num_updates
-        trained = TrainState(**{name: getattr(state, name) for name in fields})
+        trained = TrainState(**fields_of(state))
         carried = trained, state.population, zeros
         trained, population, total = jax.lax.fori_loop(0, num_updates, body, carried)
-        whole = {name: getattr(trained, name) for name in fields}
-        return PopulationState(**whole, population=population), total
+        return PopulationState(**fields_of(trained), population=population), total
 
 
 class PopulationLoop(TrainingLoop):

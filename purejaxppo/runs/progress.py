@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purejaxppo.types import Metrics
+from purejaxppo.types import Metrics, named_leaves
 
 
 @dataclasses.dataclass
@@ -51,19 +51,14 @@ class Progress:
 
     def with_unlogged(self, metrics: Metrics | None) -> "Progress":
         """Return the counters with the metrics [M] since the last row; None: without any."""
-        numbers = {name: np.asarray(x).tolist() for name, x in _named(metrics).items()}
+        numbers = {name: np.asarray(x).tolist() for name, x in named_leaves(metrics).items()}
         return dataclasses.replace(self, unlogged=numbers)
 
     def restored_metrics(self, like: Metrics) -> Metrics | None:
         """Return the saved metrics since the last row, typed like `like`; None without any."""
-        leaves = _named(like)
+        leaves = named_leaves(like)
         if self.unlogged.keys() != leaves.keys():  # none, or of a version with other metrics
             return None
         arrays = [np.asarray(self.unlogged[name], x.dtype) for name, x in leaves.items()]
         metrics: Metrics = jax.tree.unflatten(jax.tree.structure(like), arrays)
         return metrics
-
-
-def _named(metrics: Metrics | None) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(metrics)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}

@@ -219,8 +219,10 @@ def population_of(command: Sweep, config: Config) -> tuple[Rules, list[Config]]:
     Raises:
         ValueError: a number is out of its range, or a range is of structure.
     """
-    rules = population_rules(command, config)
     ranges = search_space.load_ranges(Path(command.search_space), config)
+    steps = command.population_interval or config.total_timesteps / 20
+    interval = max(1, round(steps / config.steps_per_update))
+    rules = rules_of(ranges, interval, command.population_share, command.population_factor)
     drawn = search_space.random_settings(ranges, command.num_trials, config.seed)
     return rules, [
         dataclasses.replace(
@@ -244,33 +246,3 @@ def run_population(folder: Path, command: Sweep, members: list[Config], rules: R
     if not code:
         report.report_population(folder, members, rules, command.select_by)
     return code
-
-
-def population_rules(command: Sweep, config: Config) -> Rules:
-    """The rules of selection and perturbation in a population.
-
-    Raises:
-        ValueError: a number is out of its range, or a range is of structure.
-    """
-    if command.launcher != "local":
-        raise ValueError(
-            "--search population is one program on one machine: leave --launcher at local"
-        )
-    if command.memory_gb:
-        raise ValueError(
-            "--search population is one program, which --memory_gb cannot cut: leave it out"
-        )
-    if config.num_seeds > 1:
-        raise ValueError(
-            "--search population gives each agent a seed of its own: leave num_seeds at 1"
-        )
-    if command.num_trials < 2:
-        raise ValueError(f"--num_trials = {command.num_trials}: a population has at least 2 agents")
-    steps = command.population_interval or config.total_timesteps / 20
-    interval = max(1, round(steps / config.steps_per_update))
-    return rules_of(
-        search_space.load_ranges(Path(command.search_space), config),
-        interval,
-        command.population_share,
-        command.population_factor,
-    )

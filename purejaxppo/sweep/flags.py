@@ -41,3 +41,23 @@ def check_flags(command: Sweep, config: Config) -> None:
         raise ValueError(f"{kind} needs --num_trials of at least 1, not {command.num_trials}")
     if not command.search_space:
         raise ValueError(f"{kind} draws from ranges: name a YAML file of them with --search_space")
+    if command.search == "population":
+        check_population(command, config)
+
+
+def check_population(command: Sweep, config: Config) -> None:
+    """Raise ValueError if a flag does not fit a population."""
+    if command.launcher != "local":
+        raise ValueError(
+            "--search population is one program on one machine: leave --launcher at local"
+        )
+    if command.memory_gb:
+        raise ValueError(
+            "--search population is one program, which --memory_gb cannot cut: leave it out"
+        )
+    if config.num_seeds > 1:
+        raise ValueError(
+            "--search population gives each agent a seed of its own: leave num_seeds at 1"
+        )
+    if command.num_trials < 2:
+        raise ValueError(f"--num_trials = {command.num_trials}: a population has at least 2 agents")
