@@ -55,8 +55,9 @@ def run_once(executor: submitit.Executor, groups: Mapping[int, Group]) -> dict[i
     codes = {}
     try:
         jobs = {index: executor.submit(attempt, group) for index, group in groups.items()}
-    except FailedSubmissionError as error:
-        raise ValueError(f"SLURM refused a job: {str(error).splitlines()[0]}") from error
+    except (FailedSubmissionError, FailedJobError) as error:
+        reason = "; ".join(str(error).split("\n"))
+        raise ValueError(f"--launcher slurm: SLURM did not take a job ({reason})") from error
     try:
         for index, job in jobs.items():
             try:
