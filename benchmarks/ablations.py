@@ -37,148 +37,110 @@ HIDDEN = "--env.obs_indices 0 1"
 BREAKOUT = "minatar_breakout.yaml"
 """Far from its most after a million steps: what CartPole, where all come near 500, cannot show."""
 BINS_OF_0_2 = {"hl_gauss, bins of 0.2": "--ppo.critic hl_gauss --ppo.value_limit 162754"}
+CRITIC_SEES = (
+    f"{PENDULUM} {HIDDEN} --env.privileged_obs --network.rnn gru --network.actor_keys obs "
+    "--ppo.shuffle trajectories --ppo.bptt_length 16"
+)
+SPREAD = "--env.options global_state true --network.actor_keys agent obs"
+ADAPTIVE = (
+    "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule adaptive "
+    "--ppo.min_learning_rate 1e-4 --ppo.max_learning_rate 1"
+)
+RATES = {
+    "constant": "--ppo.learning_rate_schedule constant",
+    "early_stop_kl": "--ppo.learning_rate_schedule constant --ppo.early_stop_kl",
+    "adaptive": "--ppo.learning_rate_schedule adaptive",
+}
+
+
+def each(flag: str, values: str) -> dict[str, str]:
+    """Return a variant per value of a flag."""
+    return {value: f"--{flag} {value}" for value in values.split()}
+
+
+def chain(variants: dict[str, str], flags: str = " --network.rnn gru") -> Study:
+    """Return a study of a memory of 40 steps."""
+    return Study("memory_chain.yaml", 600_000, CHAIN + flags, variants)
+
+
+def pendulum(variants: dict[str, str], steps: int = 200_000, flags: str = PENDULUM) -> Study:
+    """Return a study on Pendulum."""
+    return Study("pendulum.yaml", steps, flags, variants)
+
+
 STUDIES = {
     "velocities hidden": Study(
-        "cartpole_hidden.yaml",
-        300_000,
-        "",
-        {name: f"--network.rnn {name}" for name in ("none", "gru", "lstm", "mingru")},
+        "cartpole_hidden.yaml", 300_000, "", each("network.rnn", "none gru lstm mingru")
     ),
-    "a bit, 40 steps ago": Study(
-        "memory_chain.yaml",
-        600_000,
-        CHAIN,
-        {name: f"--network.rnn {name}" for name in ("none", "gru", "lstm", "mingru")},
-    ),
-    "memory span at first": Study(
-        "memory_chain.yaml",
-        600_000,
-        f"{CHAIN} --network.rnn gru",
-        {str(span): f"--network.rnn_timescale {span}" for span in (0, 10, 100)},
-    ),
-    "length of back-propagation": Study(
-        "memory_chain.yaml",
-        600_000,
-        f"{CHAIN} --network.rnn gru",
-        {str(length): f"--ppo.bptt_length {length}" for length in (8, 32, 128)},
-    ),
-    "curriculum": Study(
-        "memory_chain.yaml",
-        600_000,
-        f"{CHAIN} --network.rnn gru --network.rnn_timescale 10",
+    "a bit, 40 steps ago": chain(each("network.rnn", "none gru lstm mingru"), ""),
+    "memory span at first": chain(each("network.rnn_timescale", "0 10 100")),
+    "length of back-propagation": chain(each("ppo.bptt_length", "8 32 128")),
+    "curriculum": chain(
         {"length 40": "", "5 to 40": f"--env.curriculum memory_length {__file__}:memory_length"},
+        " --network.rnn gru --network.rnn_timescale 10",
     ),
     "curiosity": Study(
-        "mountain_car_curious.yaml",
-        300_000,
-        "",
-        {name: f"--intrinsic.kind {name}" for name in ("none", "icm", "rnd")},
+        "mountain_car_curious.yaml", 300_000, "", each("intrinsic.kind", "none icm rnd")
     ),
-    "what the critic sees": Study(
-        "pendulum.yaml",
-        200_000,
-        f"{PENDULUM} {HIDDEN} --env.privileged_obs --network.rnn gru --network.actor_keys obs "
-        "--ppo.shuffle trajectories --ppo.bptt_length 16",
+    "what the critic sees": pendulum(
         {
             "as the policy": "--network.critic_keys obs",
             "the whole state": "--network.critic_keys state",
         },
+        flags=CRITIC_SEES,
     ),
-    "distribution": Study(
-        "pendulum.yaml",
-        200_000,
-        PENDULUM,
-        {name: f"--network.distribution {name}" for name in ("gaussian", "tanh_gaussian", "beta")},
+    "distribution": pendulum(each("network.distribution", "gaussian tanh_gaussian beta")),
+    "critic": pendulum(
+        each("ppo.critic", "scalar symlog hl_gauss popart") | BINS_OF_0_2,
+        flags=f"{PENDULUM} --ppo.no_normalize_reward --ppo.max_grad_norm 0",
     ),
-    "critic": Study(
-        "pendulum.yaml",
-        200_000,
-        f"{PENDULUM} --ppo.no_normalize_reward --ppo.max_grad_norm 0",
-        {name: f"--ppo.critic {name}" for name in ("scalar", "symlog", "hl_gauss", "popart")}
-        | BINS_OF_0_2,
+    "critic of small returns": pendulum(
+        each("ppo.critic", "scalar hl_gauss") | BINS_OF_0_2, 100_000
     ),
-    "critic of small returns": Study(
-        "pendulum.yaml",
-        100_000,
-        PENDULUM,
-        {name: f"--ppo.critic {name}" for name in ("scalar", "hl_gauss")} | BINS_OF_0_2,
-    ),
-    "bootstrapped values": Study(
-        "pendulum.yaml",
-        200_000,
-        PENDULUM,
+    "bootstrapped values": pendulum(
         {
             "none": "",
             "fixed": "--ppo.clip_bootstrap fixed --ppo.bootstrap_limit 20",
             "observed": "--ppo.clip_bootstrap observed",
-        },
+        }
     ),
-    "advantages": Study(
-        "pendulum.yaml",
-        200_000,
-        PENDULUM,
-        {"once": "", "anew each epoch": "--ppo.recompute_advantages"},
-    ),
-    "symmetry": Study(
-        "pendulum.yaml",
+    "advantages": pendulum({"once": "", "anew each epoch": "--ppo.recompute_advantages"}),
+    "symmetry": pendulum(
+        each("ppo.symmetry", "none augment loss"),
         150_000,
         f"{PENDULUM} --env.mirror_obs 1 -2 -3 --env.mirror_action -1",
-        {name: f"--ppo.symmetry {name}" for name in ("none", "augment", "loss")},
     ),
-    "optimiser": Study(
-        "pendulum.yaml",
-        200_000,
-        PENDULUM,
-        {
-            name: f"--ppo.optimizer {name}"
-            for name in ("adam", "nadam", "adabelief", "rmsprop", "lion", "sgd", "muon")
-        }
-        | {"adamw, 0.1": "--ppo.optimizer adamw --ppo.weight_decay 0.1"},
+    "optimiser": pendulum(
+        each("ppo.optimizer", "adam nadam adabelief rmsprop lion sgd muon")
+        | {"adamw, 0.1": "--ppo.optimizer adamw --ppo.weight_decay 0.1"}
     ),
-    "layers": Study(
-        "pendulum.yaml",
-        200_000,
-        PENDULUM,
+    "layers": pendulum(
         {
             "plain": "",
             "normalised": "--network.layer_norm",
             "residual": "--network.block residual",
-        },
+        }
     ),
     "objective": Study(
         BREAKOUT,
         1_000_000,
         "--ppo.learning_rate_schedule constant --ppo.num_epochs 10",
-        {name: f"--ppo.objective {name}" for name in ("clip", "dual_clip", "spo", "kl", "clip_kl")},
+        each("ppo.objective", "clip dual_clip spo kl clip_kl"),
     ),
-    "divergence": Study(
-        "pendulum.yaml",
-        100_000,
-        PENDULUM,
+    "divergence": pendulum(
         {
             f"{name}, rate {rate}": f"--ppo.learning_rate {rate} {flags}"
             for rate in ("1e-3", "1e-2")
-            for name, flags in (
-                ("constant", "--ppo.learning_rate_schedule constant"),
-                ("early_stop_kl", "--ppo.learning_rate_schedule constant --ppo.early_stop_kl"),
-                ("adaptive", "--ppo.learning_rate_schedule adaptive"),
-            )
+            for name, flags in RATES.items()
         }
-        | {
-            "adaptive, limits of 0.2, rate 1e-2": (
-                "--ppo.learning_rate 1e-2 --ppo.learning_rate_schedule adaptive "
-                "--ppo.min_learning_rate 1e-4 --ppo.max_learning_rate 1"
-            ),
-        },
+        | {"adaptive, limits of 0.2, rate 1e-2": ADAPTIVE},
+        100_000,
     ),
     "schedule": Study(
         BREAKOUT,
         1_000_000,
         "",
-        {
-            name: f"--ppo.learning_rate_schedule {name}"
-            for name in ("constant", "linear", "cosine", "exponential", "step")
-        }
+        each("ppo.learning_rate_schedule", "constant linear cosine exponential step")
         | {"linear, warm-up": "--ppo.learning_rate_warmup 0.1"},
     ),
     "rewards": Study(
@@ -188,10 +150,7 @@ STUDIES = {
         {"as they are": "--ppo.no_normalize_reward", "normalised": "--ppo.normalize_reward"},
     ),
     "rollouts": Study(
-        "cartpole.yaml",
-        150_000,
-        "",
-        {"continue": "", "reset": "--ppo.reset_each_rollout"},
+        "cartpole.yaml", 150_000, "", {"continue": "", "reset": "--ppo.reset_each_rollout"}
     ),
     "teacher": Study(
         "cartpole.yaml",
@@ -203,7 +162,7 @@ STUDIES = {
     "many agents": Study(
         "particles_spread.yaml",
         1_000_000,
-        "--env.options global_state true --network.actor_keys agent obs",
+        SPREAD,
         {
             "independent critics": "--network.critic_keys agent obs",
             "centralised critic": "--network.critic_keys agent state",

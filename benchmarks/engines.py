@@ -158,34 +158,15 @@ def make(stack: contextlib.ExitStack, name: str, num_envs: int, options: dict[st
     return env
 
 
-def prepared(space: Any, n: int) -> list[Any]:
-    """Return prepared random actions of n agents."""
-    import jax
-
-    keys = jax.random.split(jax.random.key(0), 100)
-    return [jax.device_get(draw(space, n, key)) for key in keys]
-
-
-def draw(space: Any, n: int, key: Any) -> Any:
-    """Draw uniform actions of n agents from a Box in [-1, 1], a Discrete or a Dict of these."""
-    import jax
-
-    from purejaxppo.spaces import Box, Dict
-
-    if isinstance(space, Dict):
-        keys = jax.random.split(key, len(space.spaces))
-        parts = zip(space.spaces, keys, strict=True)
-        return {name: draw(part, n, key) for (name, part), key in parts}
-    if isinstance(space, Box):
-        return jax.random.uniform(key, (n, *space.shape), minval=-1.0, maxval=1.0)
-    return jax.random.randint(key, (n,), 0, space.n)
-
-
 def plain(env: Any) -> Contender:
     """Return the games under our own client, without a compiled program."""
+    import jax
+
     pool = env.pool(env.spec.num_envs).envs
     pool.reset(0)
-    actions = prepared(env.spec.action, env.spec.num_envs)
+    keys = jax.random.split(jax.random.key(0), 100)
+    draws = [ours.draw(env.spec.action, env.spec.num_envs, key) for key in keys]
+    actions = jax.device_get(draws)
 
     def run(steps: int) -> int:
         for step in range(steps):
@@ -205,7 +186,7 @@ def compiled(env: Any) -> Contender:
 
     def step(carried, key):
         state, total = carried
-        state, out = env.step(state, draw(env.spec.action, n, key))
+        state, out = env.step(state, ours.draw(env.spec.action, n, key))
         return (state, total + out.reward.sum()), None
 
     @jax.jit

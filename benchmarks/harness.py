@@ -319,6 +319,13 @@ def call(command: list[str], **given: Any) -> str:
     return done.stdout
 
 
+def metrics(run_dir: Path) -> list[Row]:
+    """Read the rows of a run's metrics.csv; a row lacks what it has no number of."""
+    from purejaxppo.runs.rows import read_csv
+
+    return read_csv(run_dir / "metrics.csv")
+
+
 def axes_style(axes: Any) -> None:
     """Give a plot the grid and frame that all pictures share."""
     axes.grid(alpha=0.3, which="both")

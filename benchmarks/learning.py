@@ -13,7 +13,6 @@ random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (fir
 """
 
 import argparse
-import csv
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 import first_minutes
 import harness
+import ours
 
 SCORE = """
 import sys, json, numpy as np
@@ -118,8 +118,7 @@ def run(
     seconds = time.perf_counter() - started
     score = [sys.executable, "-c", SCORE, str(run_dir), str(episodes)]
     scores = json.loads(harness.call(on(cores, score)).splitlines()[-1])
-    with (run_dir / "metrics.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = harness.metrics(run_dir)
     names = "global_step", "seconds", "eval/return_mean"
     return {
         "config": f"{Path(config).stem}.yaml",
@@ -132,10 +131,10 @@ def run(
         "success_rate": scores["best"][3],
         "last_return_mean": scores["last"][0],
         "last_success_rate": scores["last"][3],
-        "env_steps": int(float(rows[-1]["global_step"])),
-        "train_seconds": float(rows[-1]["seconds"]),
+        "env_steps": int(rows[-1]["global_step"]),
+        "train_seconds": rows[-1]["seconds"],
         "seconds": seconds,
-        "curve": [[float(r[x]) for x in names] for r in rows if r["eval/return_mean"]],
+        "curve": [[r[x] for x in names] for r in rows if "eval/return_mean" in r],
         **({"cores": len(cores)} if cores else {}),
         "settings": settings(config),
     }
@@ -176,18 +175,13 @@ def random_returns(name: str, episodes: int) -> dict[str, Any]:
     from purejaxppo import load_config
     from purejaxppo.envs import registry
     from purejaxppo.episodes import run_episodes
-    from purejaxppo.spaces import Discrete
     from purejaxppo.types import PolicyStep
 
     env = registry.make(load_config(name).env, episodes, evaluation=True)
-    space = env.spec.action
 
     def act(keys, carry, obs, start):
         del obs, start
-        if isinstance(space, Discrete):
-            action = jax.random.randint(keys[0], (episodes,), 0, space.n)
-        else:  # bounded actions are given in [-1, 1]
-            action = jax.random.uniform(keys[0], (episodes, *space.shape), minval=-1.0)
+        action = ours.draw(env.spec.action, episodes, keys[0])
         return PolicyStep(carry, action, jnp.zeros(episodes), action)
 
     start, key = jax.jit(env.reset)(jax.random.key(0)), jax.random.split(jax.random.key(1), 1)

@@ -14,7 +14,6 @@ benchmarks/results/oscillator_learning.jsonl.
 """
 
 import argparse
-import csv
 import json
 import sys
 import tempfile
@@ -87,8 +86,7 @@ def learn(seed: int) -> harness.Row:
         harness.call([*command, "--seed", str(seed), "--run_dir", run_dir])
         seconds = time.perf_counter() - started
         out = harness.call([sys.executable, "-c", MEASURE, run_dir])
-        with (Path(run_dir) / "metrics.csv").open(newline="") as file:
-            last = list(csv.DictReader(file))[-1]
+        last = harness.metrics(Path(run_dir))[-1]
     figures = json.loads(out.splitlines()[-1])
     print(
         f"seed {seed}: suppression {figures['suppression'][0]:.1f} (worst ensemble "
@@ -98,8 +96,8 @@ def learn(seed: int) -> harness.Row:
     )
     return {
         "seed": seed,
-        "env_steps": int(float(last["global_step"])),
-        "train_seconds": float(last["seconds"]),
+        "env_steps": int(last["global_step"]),
+        "train_seconds": last["seconds"],
         "seconds": seconds,
         "figures": figures,
     }

@@ -122,20 +122,14 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
 
     from purejaxppo.envs import registry
     from purejaxppo.parallel.shards import Shards
-    from purejaxppo.spaces import Discrete
 
     config = config_of(sizes)
     shards = Shards(config.num_shards, jax.devices())
     env = registry.make(config.env, config.env.num_envs // config.num_shards)
     n, length = env.spec.num_envs, config.ppo.rollout_length
 
-    def action(key):
-        if isinstance(env.spec.action, Discrete):
-            return jax.random.randint(key, (n,), 0, env.spec.action.n)
-        return jax.random.uniform(key, (n, *env.spec.action.shape), minval=-1.0, maxval=1.0)
-
     def step(state, key):
-        state, out = env.step(state, action(key))
+        state, out = env.step(state, draw(env.spec.action, n, key))
         return state, jnp.sum(out.valid)
 
     def rollouts(state, key, shard, count):
@@ -169,6 +163,34 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
         return int(steps)
 
     harness.rounds(run, seconds)
+
+
+def draw(space: Any, n: int, key: Any, mask: Any = None) -> Any:
+    """Draw uniform actions for n environments.
+
+    Args:
+        space: a Dict, whose parts are drawn alone, or a Box in [-1, 1], Discrete or MultiDiscrete.
+        n: environments.
+        key: of the draw.
+        mask: allowed actions of a discrete space, of any shape; None: all.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from purejaxppo.spaces import Box, Dict, Discrete
+
+    if isinstance(space, Dict):
+        keys = jax.random.split(key, len(space.spaces))
+        parts = zip(space.spaces, keys, strict=True)
+        return {name: draw(part, n, key) for (name, part), key in parts}
+    if isinstance(space, Box):
+        return jax.random.uniform(key, (n, *space.shape), minval=-1.0, maxval=1.0)
+    choices = space.n if isinstance(space, Discrete) else jnp.array(space.nvec)
+    shape = (n, *jnp.shape(choices))
+    if mask is None:
+        return jax.random.randint(key, shape, 0, choices)
+    allowed = mask.reshape(*shape, -1) > 0
+    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf))
 
 
 def pool_alone(sizes: Sizes, seconds: float) -> None:

@@ -8,7 +8,6 @@ benchmarks/results/processes.jsonl.
 """
 
 import contextlib
-import csv
 import itertools
 import socket
 import subprocess
@@ -88,10 +87,9 @@ def speed(contender: Contender, flags: list[str]) -> float:
             for other in others:
                 stack.callback(other.wait)
             harness.call([*command, "--process_id", "0"])
-        with (run_dir / "metrics.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = harness.metrics(run_dir)
     first, last = rows[len(rows) // 2 - 1], rows[-1]
-    steps, seconds = (float(last[x]) - float(first[x]) for x in ("global_step", "seconds"))
+    steps, seconds = (last[x] - first[x] for x in ("global_step", "seconds"))
     return steps / seconds
 
 

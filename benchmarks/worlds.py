@@ -183,24 +183,9 @@ def work(contender: str, sizes: dict[str, Any], seconds: float) -> None:
             return jax.vmap(own.reset)(jax.random.split(key, n))
 
     def random_action(key, state):
-        return uniform(key, space, n, mask(state))
+        return ours.draw(space, n, key, mask(state))
 
     run_rollouts(reset, refresh, step, random_action, length, seconds)
-
-
-def uniform(key, space, n: int, mask):
-    """Draw uniform actions for n environments, of those that masks of any shape allow."""
-    import jax
-    import jax.numpy as jnp
-
-    from purejaxppo.spaces import Discrete
-
-    choices = (space.n,) if isinstance(space, Discrete) else space.nvec
-    shape = (n,) if isinstance(space, Discrete) else (n, len(choices))
-    if mask is None:
-        return jax.random.randint(key, shape, 0, space.n if len(shape) == 1 else jnp.array(choices))
-    allowed = mask.reshape(*shape, choices[0]) > 0
-    return jax.random.categorical(key, jnp.where(allowed, 0.0, -jnp.inf))
 
 
 def run_rollouts(reset, refresh, step, random_action, length, seconds) -> None:
