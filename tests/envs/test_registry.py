@@ -37,16 +37,24 @@ def test_a_wrong_name_gets_the_nearest_right_one(name, hint):
     assert hint in text and name.partition("/")[0] in text
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "module", "package", "extra"),
+    [
+        ("playground/CartpoleBalance", "mujoco_playground", "mujoco_playground", "playground"),
+        ("unity/Walker.x86_64", "grpc", "grpcio", "unity"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    name, module, package, extra, monkeypatch
+):
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *args: None if name == "mujoco_playground" else real(name, *args),
+        lambda name, *args: None if name == module else real(name, *args),
     )
-    text = message("playground/CartpoleBalance")
-    assert "mujoco_playground is not installed" in text
-    assert "pip install 'purejaxppo[playground]'" in text
+    text = message(name)
+    assert text == f"{package} is not installed. Run: pip install 'purejaxppo[{extra}]'"
 
 
 def test_suggestions_skip_families_that_are_not_installed(monkeypatch):

@@ -13,9 +13,8 @@ import pytest
 from purejaxppo.envs.host.engine import EngineError, Unowned
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
-from purejaxppo.envs.host.godot_games import Games
+from purejaxppo.envs.host.godot_games import Games, Parsed, bounded, parse, uneventful
 from purejaxppo.envs.host.godot_spaces import layout_of
-from purejaxppo.envs.host.godot_steps import Parsed, bounded, parse, uneventful
 from purejaxppo.envs.host.godot_wire import LARGEST_FRAME, Wire, WireError
 from purejaxppo.spaces import Box, Dict, Discrete
 
