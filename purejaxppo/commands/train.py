@@ -1,6 +1,5 @@
 """`purejaxppo train --config hopper.yaml`: train, log, save, resume."""
 
-import dataclasses
 import logging
 import os
 import sys
@@ -8,12 +7,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from purejaxppo.commands import list as listing
 from purejaxppo.commands.flags import Train
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.parallel import meeting, places, processes
+from purejaxppo.parallel import places, processes
 from purejaxppo.parallel.settings import IN_RUNS, check_settings
 from purejaxppo.pictures import video
 from purejaxppo.runs import cli, recording, session
@@ -71,27 +68,18 @@ def listed_family(words: Sequence[str]) -> str:
     return behind[0] if behind and not behind[0].startswith("-") else ""
 
 
-def start(words: Sequence[str]) -> tuple[processes.Place, Parsed[Train]]:
-    """Reads the command line, and connects to the other processes if there are any."""
-    try:
-        flags = cli.own_flags(Train, words)
-    except ValueError:  # `parse` raises it again, in `prepare`
-        flags = Train()
-
-    def find(place: processes.Place) -> processes.Place:
-        return places.place_of(place, flags.coordinator, flags.num_processes, flags.process_id)
-
-    def prepare() -> Parsed[Train]:
-        parsed = parse(words)
-        check_settings(IN_RUNS)  # each process has its own settings of JAX
-        return parsed._replace(flags=dataclasses.replace(parsed.flags, process_id=-1))
-
-    # JAX's service would replace this process's handler of SIGTERM.
-    jax.config.update("jax_enable_preemption_service", False)
-    return meeting.start(places.launched(os.environ), find, prepare, seconds=flags.wait_seconds)
+def start(words: Sequence[str]) -> tuple[places.Place, Parsed[Train]]:
+    """Reads the command line, and starts JAX's distributed runtime for several processes."""
+    parsed = parse(words)
+    flags = parsed.flags
+    place = places.place_of(os.environ, flags.coordinator, flags.num_processes, flags.process_id)
+    check_settings(IN_RUNS)  # each process has its own settings of JAX
+    if place.count > 1:
+        places.start(place, flags.wait_seconds)
+    return place, parsed
 
 
-def train(parsed: Parsed[Train], place: processes.Place = processes.ALONE) -> int:
+def train(parsed: Parsed[Train], place: places.Place = places.ALONE) -> int:
     """Trains a config in its run folder, from scratch or from the last save."""
     flags, config = parsed
     named = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")

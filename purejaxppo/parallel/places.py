@@ -1,67 +1,63 @@
-"""The place of a process among those that train together: from mpirun, srun or flags."""
+"""The place of a process among those that train together, from mpirun, srun or flags.
 
+JAX's own detection of launchers is not used: it does not find Open MPI 5, and takes one device for
+each process, also where a process is alone on a node with several GPUs.
+"""
+
+import os
 import re
+import socket
+import sys
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
-from purejaxppo.parallel.processes import ALONE, Place
+import jax
+
+from purejaxppo.parallel.cores import cpu_cores
 
 FIRST_PORT, NUM_PORTS = 61440, 4096
-"""Ports for processes that a launcher started, chosen by the number of its job."""
+"""Ports for processes that a launcher started, chosen by the number of its job, as JAX does."""
+LOOPBACK = "127.0.0.1"
+FLAGS = ("--coordinator HOST:PORT", "--num_processes", "--process_id")
 
 
-def launched(environ: Mapping[str, str]) -> Place:
-    """The place that mpirun (Open MPI) or srun (SLURM) gave this process, ALONE if none."""
-    if int(environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-        return Place(
-            index=int(environ["OMPI_COMM_WORLD_RANK"]),
-            count=int(environ["OMPI_COMM_WORLD_SIZE"]),
-            coordinator=_open_mpi_address(environ),
-            by_launcher=True,
-        )
-    # A batch script has SLURM_NTASKS too; only what srun starts is in a step with a list of nodes.
-    if "SLURM_STEP_NODELIST" in environ and int(environ.get("SLURM_NTASKS", 1)) > 1:
-        job, step = (int(environ.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
-        return Place(
-            index=int(environ["SLURM_PROCID"]),
-            count=int(environ["SLURM_NTASKS"]),
-            coordinator=f"{first_node(environ['SLURM_STEP_NODELIST'])}:{_port(job + 31 * step)}",
-            by_launcher=True,
-        )
-    return ALONE
+@dataclass(frozen=True)
+class Place:
+    """The place of a process among those that train together.
+
+    Processes on one machine are local to each other; they share its cores and GPUs.
+    """
+
+    index: int = 0
+    count: int = 1
+    coordinator: str = ""
+    """host:port of process 0; empty: the launcher does not give it."""
+    local_index: int = 0
+    local_count: int = 1
+    cores: int = 0
+    """CPU devices of this process; 0: every core that it may run on."""
+    all_gpus: bool = True
+    """Take every visible GPU. Otherwise take the one with the number `local_index`."""
 
 
-def _open_mpi_address(environ: Mapping[str, str]) -> str:
-    """The address of mpirun's machine (from Open MPI 4), or of this one if all run on it."""
-    port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
-    told = re.search(r"tcp://([^,:]+)|tcp6://\[([^],]+)", environ.get("OMPI_MCA_orte_hnp_uri", ""))
-    if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environ["OMPI_COMM_WORLD_SIZE"]:
-        return f"127.0.0.1:{port}"
-    return f"{told[1] or told[2]}:{port}" if told else ""
+ALONE = Place()
 
 
-def _port(job: int) -> int:
-    return FIRST_PORT + job % NUM_PORTS
-
-
-def first_node(nodes: str) -> str:
-    """The first of SLURM's list of nodes: 'gpu[007-9,12],b3' -> 'gpu007'."""
-    name, bracket, rest = re.split(r"([\[,]|$)", nodes, maxsplit=1)
-    return name + re.split(r"[-,\]]", rest)[0] if bracket == "[" else name
-
-
-def place_of(given: Place, coordinator: str, num_processes: int, process_id: int) -> Place:
-    """Combines the place that a launcher gave with the flags of the command line.
+def place_of(
+    environ: Mapping[str, str], coordinator: str, num_processes: int, process_id: int
+) -> Place:
+    """Return the place that a launcher's variables and the flags of the command line give.
 
     Args:
-        given: from `launched`.
+        environ: environment variables.
         coordinator: --coordinator, empty if not given.
-        num_processes: --num_processes, 0 if not given; 1 trains alone whatever the launcher says.
+        num_processes: --num_processes, 0 if not given; 1 trains alone under any launcher.
         process_id: --process_id, -1 if not given.
 
     Raises:
-        ValueError: flags that do not fit each other or the launcher.
+        ValueError: the flags contradict each other or the launcher, or the address is missing.
     """
     if num_processes < 0 or process_id < -1:
         raise ValueError("--num_processes is at least 1, and --process_id at least 0")
@@ -74,55 +70,180 @@ def place_of(given: Place, coordinator: str, num_processes: int, process_id: int
         return ALONE
     if coordinator:
         address(coordinator)
-        given = replace(given, coordinator=coordinator)
-    if given.by_launcher:
-        _check_launched(given, num_processes, process_id)
-        return given
-    return _started_by_hand(coordinator, num_processes, process_id)
+    place = launched(environ)
+    if place == ALONE:
+        return _started_by_hand(coordinator, num_processes, process_id)
+    if num_processes not in (0, place.count) or process_id not in (-1, place.index):
+        raise ValueError(
+            f"--num_processes and --process_id are for processes started by hand. The launcher "
+            f"started this one as process {place.index} of {place.count}."
+        )
+    place = replace(place, coordinator=coordinator or place.coordinator)
+    if not place.coordinator:
+        raise ValueError(
+            "mpirun does not give the address of process 0. Add --coordinator HOST:PORT, with the "
+            "host of process 0."
+        )
+    return place
 
 
-def _check_launched(given: Place, num_processes: int, process_id: int) -> None:
-    """Refuses flags that contradict the launcher, and a place without an address."""
-    if num_processes not in (0, given.count) or process_id not in (-1, given.index):
-        raise ValueError(
-            f"--num_processes and --process_id are for processes started by hand; the "
-            f"launcher says that this is process {given.index} of {given.count}"
-        )
-    if not given.coordinator:
-        raise ValueError(
-            "mpirun does not say where process 0 is: add --coordinator HOST:PORT, with the "
-            "host of process 0"
-        )
+def launched(environ: Mapping[str, str]) -> Place:
+    """Return the place that mpirun (Open MPI) or srun (SLURM) gave this process, else ALONE."""
+    if int(environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
+        return _by_open_mpi(environ)
+    # A batch script has the number of tasks, too. Only processes of srun are in a step.
+    if "SLURM_STEP_NODELIST" in environ and int(environ.get("SLURM_NTASKS", 1)) > 1:
+        return _by_slurm(environ)
+    return ALONE
+
+
+def _by_open_mpi(environ: Mapping[str, str]) -> Place:
+    """Return the place of a process of mpirun; Open MPI 5 gives no address of another machine."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    index, count, *local = (int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in names)
+    uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
+    found = re.search(r"tcp://([^,:]+)|tcp6://(\[[^],]+)", uri)
+    host = (found[1] or f"{found[2]}]") if found else ""
+    host = LOOPBACK if local[1] == count else host
+    port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", uri.partition(".")[0]).encode()))
+    place = Place(index, count, f"{host}:{port}" if host else "", *local)
+    return _with_share(place, environ, os.cpu_count() or 1)
+
+
+def _by_slurm(environ: Mapping[str, str]) -> Place:
+    """Return the place of a process of srun."""
+    job, step = (int(environ.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
+    nodes = environ["SLURM_STEP_NODELIST"]
+    counts = task_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    host = LOOPBACK if len(counts) == 1 else first_node(nodes)
+    place = Place(
+        index=int(environ["SLURM_PROCID"]),
+        count=int(environ["SLURM_NTASKS"]),
+        coordinator=f"{host}:{_port(job + 31 * step)}",
+        local_index=int(environ["SLURM_LOCALID"]),
+        local_count=counts[int(environ.get("SLURM_NODEID", 0))],
+    )
+    return _with_share(place, environ, int(environ.get("SLURM_CPUS_ON_NODE", os.cpu_count() or 1)))
+
+
+def _with_share(place: Place, environ: Mapping[str, str], machine_cores: int) -> Place:
+    """Add a process's share of its machine, of which a launcher may have bound it to a part."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    given = "SLURM_GPUS_PER_TASK" in environ or (
+        visible is not None and len(visible.split(",")) < place.local_count
+    )
+    return replace(
+        place,
+        cores=min(cpu_cores(), max(1, machine_cores // place.local_count)),
+        all_gpus=given or place.local_count == 1,
+    )
+
+
+def _port(job: int) -> int:
+    return FIRST_PORT + job % NUM_PORTS
+
+
+def first_node(nodes: str) -> str:
+    """Return the first of SLURM's list of nodes: 'gpu[007-9,12],b3' -> 'gpu007'."""
+    name, bracket, rest = re.split(r"([\[,]|$)", nodes, maxsplit=1)
+    return name + re.split(r"[-,\]]", rest)[0] if bracket == "[" else name
+
+
+def task_counts(text: str) -> list[int]:
+    """Return the number of tasks of each node from SLURM's text: '4(x2),1' -> [4, 4, 1]."""
+    parts = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, nodes in parts for _ in range(int(nodes or 1))]
 
 
 def _started_by_hand(coordinator: str, num_processes: int, process_id: int) -> Place:
-    """The place that the three flags give together, ALONE if none was given."""
-    missing = [
-        flag
-        for flag, value in (
-            ("--coordinator HOST:PORT", coordinator),
-            ("--num_processes", num_processes),
-            ("--process_id", process_id + 1),
-        )
-        if not value
-    ]
-    if len(missing) == 3:
+    """Return the place that the three flags give together, ALONE if none was given."""
+    values = (coordinator, num_processes, process_id + 1)
+    missing = [flag for flag, value in zip(FLAGS, values, strict=True) if not value]
+    if len(missing) == len(FLAGS):
         return ALONE
     if missing:
         raise ValueError(
             f"{' and '.join(missing)} missing: processes that are started by hand need "
             f"--coordinator, --num_processes and --process_id"
         )
-    return Place(process_id, num_processes, coordinator)
+    place = Place(process_id, num_processes, coordinator)
+    if is_loopback(coordinator):  # all are on this machine
+        place = replace(place, local_index=process_id, local_count=num_processes)
+        return _with_share(place, os.environ, cpu_cores())
+    return replace(place, cores=cpu_cores())
 
 
 def address(coordinator: str) -> tuple[str, int]:
-    """'host:port' as a pair.
+    """Split 'host:port'.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it has another form.
     """
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"--coordinator {coordinator} is not of the form HOST:PORT, node1:12345")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(coordinator: str) -> bool:
+    """Return whether only processes of the same machine reach an address."""
+    return address(coordinator)[0] in ("localhost", LOOPBACK, "::1")
+
+
+def start(place: Place, seconds: float) -> None:
+    """Start JAX's distributed runtime; call it before the first use of JAX's devices.
+
+    Args:
+        place: of this process.
+        seconds: time to wait for the others.
+
+    Raises:
+        ValueError: a process is missing, or the port of process 0 is in use.
+    """
+    local = is_loopback(place.coordinator)
+    if place.index == 0:
+        _check_port(LOOPBACK if local else "", address(place.coordinator)[1])
+    _keep_stdout_to_ourselves()
+    # JAX's service would replace this process's handler of SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    # JAX ends the process when its own time is over. In a thread, Ctrl-C ends the waiting, too.
+    joined = ThreadPoolExecutor(1).submit(
+        jax.distributed.initialize,
+        place.coordinator,
+        place.count,
+        place.index,
+        local_device_ids=[] if place.all_gpus else [place.local_index],
+        cluster_detection_method="deactivate",
+        initialization_timeout=int(seconds) + 3600,
+        coordinator_bind_address=place.coordinator if local else None,
+    )
+    try:
+        joined.result(seconds)
+    except TimeoutError:
+        raise ValueError(
+            f"process {place.index} waited {seconds:g} s at {place.coordinator}, but not all "
+            f"{place.count} processes came. Start all of them, with one --coordinator that they "
+            f"reach."
+        ) from None
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise ValueError if a port is in use; JAX's service would crash."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise ValueError(
+            f"port {port} of process 0 cannot be used ({error.strerror}). Choose another one with "
+            f"--coordinator HOST:PORT."
+        ) from error
+
+
+def _keep_stdout_to_ourselves() -> None:
+    """Reserve stdout for Python: the first collectives of each process print to it from C++."""
+    sys.stdout.flush()
+    ours = os.dup(1)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    sys.stdout = os.fdopen(ours, "w", encoding=encoding, errors=errors, buffering=1)

@@ -1,4 +1,4 @@
-"""Common decisions of several processes that train one run together, see `meeting`.
+"""Common decisions of several processes that train one run together; `places` starts them.
 
 Decisions of Python between two programs must be the same in all processes, or one waits for a
 collective that another never joins: `maximum` and `raise_together` ensure this. One process alone
@@ -6,12 +6,12 @@ skips all of it.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -29,22 +29,6 @@ class DistributedError(ValueError):
         """Creates the error in process `index`."""
         super().__init__(sentence)
         self.quiet = index > 0
-
-
-@dataclass(frozen=True)
-class Place:
-    """The index of a process among those that train together, and the address of process 0."""
-
-    index: int = 0
-    count: int = 1
-    coordinator: str = ""
-    """host:port of process 0; empty: the launcher does not give it."""
-    by_launcher: bool = False
-    cores: int = 0
-    """CPU devices that each process gets; 0: every core that it may run on."""
-
-
-ALONE = Place()
 
 
 def is_distributed() -> bool:
@@ -109,6 +93,24 @@ def raise_together() -> Iterator[None]:
         if row.any():
             text = bytes(row[row > 0]).decode(errors="replace")
             raise DistributedError(f"process {index}: " * bool(index) + text, jax.process_index())
+
+
+def check_equal(work: str) -> None:
+    """Compare the texts that describe the work of each process.
+
+    Raises:
+        DistributedError: a process has another text than process 0.
+    """
+    if not is_distributed():
+        return
+    hashes = _gather(np.frombuffer(hashlib.sha256(work.encode()).digest(), np.uint8))
+    for index, row in enumerate(hashes):
+        if (row != hashes[0]).any():
+            raise DistributedError(
+                f"process {index} has another command, config or version than process 0. Start "
+                f"all of them with the same ones.",
+                jax.process_index(),
+            )
 
 
 def _gather(row: np.ndarray) -> np.ndarray:

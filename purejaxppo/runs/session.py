@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from purejaxppo import __version__
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import for_platform, load_config
 from purejaxppo.config.hints import number, short_path
@@ -21,7 +22,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
 from purejaxppo.interrupts import NOTHING_LOST, Interrupt
 from purejaxppo.learner import Parts
-from purejaxppo.parallel import awake, processes
+from purejaxppo.parallel import awake, places, processes
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.parallel.settings import IN_RUNS, check_settings
 from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
@@ -105,7 +106,7 @@ def programs_of(
     return Programs(config, used, change=change), TrainingLoop
 
 
-def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[jax.Device]:
+def start_jax(config: Config, place: places.Place = places.ALONE) -> list[jax.Device]:
     """Sets JAX up before its first use, and returns the devices to train on, of all processes.
 
     Raises:
@@ -115,7 +116,7 @@ def start_jax(config: Config, place: processes.Place = processes.ALONE) -> list[
     check_settings(IN_RUNS)
     use_compilation_cache()
     # One process alone may use more devices than it has cores.
-    most = config.devices if place == processes.ALONE else min(config.devices, cpu_cores())
+    most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
     use_cpu_cores(most or place.cores, calls_host=registry.on_host(config.env))
     found = devices.found(calls_lapack=registry.calls_lapack(config.env))
     if config.devices > len(found[0]):
@@ -133,7 +134,7 @@ def train(
     clobber: bool = False,
     quiet: bool = False,
     change: Callable[[Parts], Parts] | None = None,
-    place: processes.Place = processes.ALONE,
+    place: places.Place = places.ALONE,
 ) -> int:
     """Trains a config in its run folder, from scratch or from the last save.
 
@@ -158,6 +159,8 @@ def train(
     named, config, run_dir = run_dir, placed(config), run_dir.absolute()
     with processes.raise_together():
         used = start_jax(config, place)
+    processes.check_equal(repr((config, clobber, __version__, jax.__version__)))
+    with processes.raise_together():
         config = for_platform(config, used[0].platform)
         if not clobber:
             config, notes = continued(config, run_dir)
