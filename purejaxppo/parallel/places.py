@@ -38,8 +38,8 @@ class Place:
     local_count: int = 1
     cores: int = 0
     """CPU devices of this process; 0: every core that it may run on."""
-    all_gpus: bool = True
-    """Take every visible GPU. Otherwise take the one with the number `local_index`."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the visible GPUs that this process takes; empty: all."""
 
 
 ALONE = Place()
@@ -59,8 +59,6 @@ def place_of(
     Raises:
         ValueError: the flags contradict each other or the launcher, or the address is missing.
     """
-    if num_processes < 0 or process_id < -1:
-        raise ValueError("--num_processes is at least 1, and --process_id at least 0")
     if num_processes and process_id >= num_processes:
         raise ValueError(
             f"--process_id {process_id}: {num_processes} processes are numbered from 0 to "
@@ -100,13 +98,17 @@ def launched(environ: Mapping[str, str]) -> Place:
 def _by_open_mpi(environ: Mapping[str, str]) -> Place:
     """Return the place of a process of mpirun; Open MPI 5 gives no address of another machine."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    index, count, *local = (int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in names)
+    index, count, local_index, local_count = (
+        int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in names
+    )
+    port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
     uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
-    found = re.search(r"tcp://([^,:]+)|tcp6://(\[[^],]+)", uri)
-    host = (found[1] or f"{found[2]}]") if found else ""
-    host = LOOPBACK if local[1] == count else host
-    port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", uri.partition(".")[0]).encode()))
-    place = Place(index, count, f"{host}:{port}" if host else "", *local)
+    coordinator = ""
+    if local_count == count:
+        coordinator = f"{LOOPBACK}:{port}"
+    elif found := re.search(r"tcp://([^,:]+)|tcp6://\[([^],]+)", uri):
+        coordinator = f"{found[1] or f'[{found[2]}]'}:{port}"
+    place = Place(index, count, coordinator, local_index, local_count)
     return _with_share(place, environ, os.cpu_count() or 1)
 
 
@@ -135,7 +137,7 @@ def _with_share(place: Place, environ: Mapping[str, str], machine_cores: int) ->
     return replace(
         place,
         cores=min(cpu_cores(), max(1, machine_cores // place.local_count)),
-        all_gpus=given or place.local_count == 1,
+        gpus=() if given or place.local_count == 1 else (place.local_index,),
     )
 
 
@@ -212,7 +214,7 @@ def start(place: Place, seconds: float) -> None:
         place.coordinator,
         place.count,
         place.index,
-        local_device_ids=[] if place.all_gpus else [place.local_index],
+        local_device_ids=place.gpus,
         cluster_detection_method="deactivate",
         initialization_timeout=int(seconds) + 3600,
         coordinator_bind_address=place.coordinator if local else None,
@@ -233,8 +235,8 @@ def _check_port(host: str, port: int) -> None:
         socket.create_server((host, port)).close()
     except OSError as error:
         raise ValueError(
-            f"port {port} of process 0 cannot be used ({error.strerror}). Choose another one with "
-            f"--coordinator HOST:PORT."
+            f"port {port} of process 0 cannot be used ({os.strerror(error.errno or 0)}). Choose "
+            f"another one with --coordinator HOST:PORT."
         ) from error
 
 

@@ -1,24 +1,44 @@
-"""Index and count of a process: from mpirun, from srun, or from flags."""
+"""Index, count and address of a process: from mpirun, from srun, or from flags."""
+
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
+from support.children import environment
+from support.ports import free_port
 from support.runs import error_of
 
 import purejaxppo.commands.train as train_command
-from purejaxppo.parallel import places, processes
+from purejaxppo.parallel import places
+from purejaxppo.parallel.places import ALONE, Place
 
-pytestmark = [pytest.mark.toy, pytest.mark.usefixtures("config_file")]
+toy = pytest.mark.toy
+pytestmark = [pytest.mark.usefixtures("config_file"), pytest.mark.xdist_group("processes")]
 
-OPEN_MPI = {
+OPEN_MPI_4 = {
     "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "PMIX_NAMESPACE": "177995777",
     "OMPI_MCA_orte_hnp_uri": "177995776.0;tcp://192.0.2.2,10.0.0.2:56255;tcp6://[fd00::2]:45193",
+}
+OPEN_MPI_5 = {
+    **{name: value for name, value in OPEN_MPI_4.items() if name.startswith("OMPI_COMM")},
+    "PMIX_NAMESPACE": "prterun-node1-4711@1",
 }
 SRUN = {
     "SLURM_JOB_ID": "77",
-    "SLURM_STEP_NODELIST": "gpu[007-9,12],b3",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "gpu[007-008]",
+    "SLURM_STEP_TASKS_PER_NODE": "3,1",
     "SLURM_NTASKS": "4",
     "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+    "SLURM_CPUS_ON_NODE": "1024",
 }
 PLACES = [
     (["--process_id", "1"], "--coordinator HOST:PORT and --num_processes missing"),
@@ -26,40 +46,179 @@ PLACES = [
     (["--num_processes", "2", "--process_id", "2"], "2 processes are numbered from 0 to 1"),
     (["--coordinator", "here"], "--coordinator here is not of the form HOST:PORT"),
     (["--coordinator", "here:http"], "is not of the form HOST:PORT"),
-    (["--num_processes", "-2"], "--num_processes is at least 1"),
     (["--process_id", "first"], "--process_id = 'first' is a word"),
 ]
 
 
+@toy
 @pytest.mark.parametrize(("flags", "said"), PLACES)
-def test_places_that_cannot_be_get_one_sentence(flags, said, capsys):
+def test_flags_of_an_impossible_place_get_one_sentence(flags, said, capsys):
     assert train_command.main(["--config", "small.yaml", "--run_dir", "never", *flags]) == 2
     assert said in error_of(capsys)
 
 
-def test_places_are_read_from_mpirun_and_srun():
-    place = places.launched(OPEN_MPI)
-    assert (place.index, place.count, place.by_launcher) == (3, 4, True)
-    assert place.coordinator.startswith("192.0.2.2:")
-    near = places.launched({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "4"})
-    assert near.coordinator.startswith("127.0.0.1:")
+def without(environ, part):
+    return {name: value for name, value in environ.items() if part not in name}
+
+
+def local(environ):
+    """The variables of an mpirun whose processes are all on this machine."""
+    return {**environ, "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "3"}
+
+
+@toy
+def test_open_mpi_4_gives_index_count_and_address():
+    place = places.launched(OPEN_MPI_4)
+    assert (place.index, place.count, place.local_index, place.local_count) == (3, 4, 1, 2)
+    host, port = places.address(place.coordinator)
+    assert host == "192.0.2.2" and 61440 <= port < 65536
+    only_6 = {**OPEN_MPI_4, "OMPI_MCA_orte_hnp_uri": "1.0;tcp6://[fd00::2,fd00::3]:45193"}
+    assert places.launched(only_6).coordinator == f"[fd00::2]:{port}"
+
+
+@toy
+@pytest.mark.parametrize("environ", [OPEN_MPI_4, OPEN_MPI_5], ids=["4", "5"])
+def test_processes_of_mpirun_on_one_machine_meet_at_its_loopback_address(environ):
+    place = places.place_of(local(environ), "", 0, -1)
+    assert (place.index, place.count, place.local_index, place.local_count) == (3, 4, 3, 4)
+    assert places.is_loopback(place.coordinator)
+    other_job = {**local(environ), "PMIX_NAMESPACE": "another"}
+    assert places.launched(other_job).coordinator != place.coordinator
+
+
+@toy
+def test_open_mpi_5_on_several_machines_needs_the_coordinator_flag():
+    with pytest.raises(ValueError, match="Add --coordinator HOST:PORT"):
+        places.place_of(OPEN_MPI_5, "", 0, -1)
+    place = places.place_of(OPEN_MPI_5, "node1:5000", 0, -1)
+    assert (place.coordinator, place.index, place.local_count) == ("node1:5000", 3, 2)
+
+
+@toy
+def test_srun_gives_index_count_and_address():
     place = places.launched(SRUN)
     assert (place.index, place.count, place.coordinator) == (1, 4, "gpu007:61517")
-    assert places.first_node("a1,b2") == "a1"
-    assert places.first_node("a1") == "a1"
+    assert (place.local_index, place.local_count) == (1, 3)
+    last = {**SRUN, "SLURM_PROCID": "3", "SLURM_LOCALID": "0", "SLURM_NODEID": "1"}
+    assert (places.launched(last).index, places.launched(last).local_count) == (3, 1)
+    one_node = {**SRUN, "SLURM_STEP_NODELIST": "gpu007", "SLURM_STEP_TASKS_PER_NODE": "4"}
+    assert places.launched(one_node).coordinator == "127.0.0.1:61517"
 
 
+@toy
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [("a1", "a1"), ("a1,b2", "a1"), ("gpu[007-9,12],b3", "gpu007"), ("gpu[12,14]", "gpu12")],
+)
+def test_first_node_of_a_list_of_slurm(text, node):
+    assert places.first_node(text) == node
+
+
+@toy
+@pytest.mark.parametrize(("text", "counts"), [("2", [2]), ("3,1", [3, 1]), ("4(x2),1", [4, 4, 1])])
+def test_tasks_of_each_node_of_slurm(text, counts):
+    assert places.task_counts(text) == counts
+
+
+@toy
 def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone():
-    assert places.launched({}) == processes.ALONE
-    assert places.launched({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"}) == processes.ALONE
-    assert places.launched({k: v for k, v in SRUN.items() if "STEP" not in k}) == processes.ALONE
-    assert places.place_of(places.launched(SRUN), "", 1, -1) == processes.ALONE
+    assert places.launched({}) == ALONE
+    assert places.launched({**OPEN_MPI_4, "OMPI_COMM_WORLD_SIZE": "1"}) == ALONE
+    assert places.launched(without(SRUN, "STEP")) == ALONE
+    assert places.place_of(SRUN, "", 1, -1) == ALONE
 
 
-def test_flags_add_to_what_a_launcher_says_and_may_not_contradict_it():
-    given = places.launched({k: v for k, v in OPEN_MPI.items() if "uri" not in k})
-    with pytest.raises(ValueError, match="add --coordinator HOST:PORT"):
-        places.place_of(given, "", 0, -1)
-    assert places.place_of(given, "node1:5000", 0, -1).coordinator == "node1:5000"
-    with pytest.raises(ValueError, match="this is process 3 of 4"):
-        places.place_of(given, "node1:5000", 4, 0)
+@toy
+def test_flags_may_not_contradict_the_launcher():
+    with pytest.raises(ValueError, match="as process 3 of 4"):
+        places.place_of(OPEN_MPI_4, "node1:5000", 4, 0)
+
+
+@toy
+@pytest.mark.parametrize(
+    ("own", "machine", "share"),
+    [
+        (16, 16, 4),  # not bound: a fourth of the machine
+        (4, 16, 4),  # bound to four cores each
+        (8, 16, 4),  # two processes bound to one half of the machine
+        (1, 2, 1),
+    ],
+)
+def test_processes_of_one_machine_share_its_cores(own, machine, share, monkeypatch):
+    monkeypatch.setattr(places, "cpu_cores", lambda: own)
+    monkeypatch.setattr(os, "cpu_count", lambda: machine)
+    assert places.launched(local(OPEN_MPI_5)).cores == share
+    on_one_node = {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": str(machine)}
+    assert places.launched(SRUN | on_one_node).cores == share
+
+
+@toy
+def test_processes_started_by_hand_share_cores_at_a_loopback_address_alone(monkeypatch):
+    monkeypatch.setattr(places, "cpu_cores", lambda: 8)
+    assert places.place_of({}, "localhost:9", 4, 1) == Place(
+        1, 4, "localhost:9", local_index=1, local_count=4, cores=2, gpus=(1,)
+    )
+    assert places.place_of({}, "node1:9", 4, 1) == Place(1, 4, "node1:9", cores=8)
+
+
+@toy
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({}, (1,)),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, (1,)),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ()),  # fewer than processes: each has its own
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2", "SLURM_GPUS_PER_TASK": "3"}, ()),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, ()),  # alone on its node: all that it sees
+    ],
+)
+def test_processes_of_one_machine_take_one_gpu_each_unless_they_have_their_own(environ, gpus):
+    assert places.launched(SRUN | environ).gpus == gpus
+
+
+def by_hand(port, index, *flags):
+    place = f"--coordinator 127.0.0.1:{port} --num_processes 2 --process_id {index}".split()
+    command = [sys.executable, "-m", "purejaxppo.train", "--config", "small.yaml", *place, *flags]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def result(process):
+    """(exit code, stdout, stderr)"""
+    try:
+        out, err = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_missing_process_is_waited_for_and_gives_one_sentence(index):
+    port = free_port()
+    assert result(by_hand(port, index, "--wait_seconds", "0.5")) == (
+        2,
+        "",
+        f"error: process {index} waited 0.5 s at 127.0.0.1:{port}, but not all 2 processes came. "
+        f"Start all of them, with one --coordinator that they reach.\n",
+    )
+
+
+def test_a_port_in_use_gives_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, out, err = result(by_hand(port, 0))
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: port {port} of process 0 cannot be used (Address already in use). Choose another "
+        f"one with --coordinator HOST:PORT.\n"
+    )
+
+
+def test_processes_with_different_commands_are_refused_by_process_0_alone():
+    port = free_port()
+    both = [by_hand(port, index, "--seed", str(index)) for index in range(2)]
+    first, second = map(result, both)
+    sentence = "process 1 has another command, config or version than process 0"
+    assert first == (2, "", f"error: {sentence}. Start all of them with the same ones.\n")
+    assert second == (2, "", "")

@@ -18,7 +18,7 @@ from support.ports import free_port
 import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
-from purejaxppo.parallel import processes
+from purejaxppo.parallel import places, processes
 from purejaxppo.runs.programs import resolve_shards
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.runs.session import spread, start_jax
@@ -107,6 +107,7 @@ def slurm(*flags):
         "SLURM_JOB_ID": str(free_port()),
         "SLURM_STEP_ID": "0",
         "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURM_NTASKS": "2",
     }
     return [
@@ -381,7 +382,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
 def test_more_devices_than_a_process_has_are_refused():
     config = train_command.parse(["--config", "small.yaml", "--devices", "1000"]).config
     with pytest.raises(ValueError, match="devices = 1000, but JAX sees 2"):
-        start_jax(config, processes.Place(1, 2, "here:1", cores=2))
+        start_jax(config, places.Place(1, 2, "here:1", cores=2))
 
 
 @toy
