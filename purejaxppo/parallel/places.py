@@ -20,7 +20,6 @@ from purejaxppo.parallel.cores import cpu_cores
 FIRST_PORT, NUM_PORTS = 61440, 4096
 """Ports for processes that a launcher started, chosen by the number of its job, as JAX does."""
 LOOPBACK = "127.0.0.1"
-FLAGS = ("--coordinator HOST:PORT", "--num_processes", "--process_id")
 
 
 @dataclass(frozen=True)
@@ -159,20 +158,19 @@ def task_counts(text: str) -> list[int]:
 
 def _started_by_hand(coordinator: str, num_processes: int, process_id: int) -> Place:
     """Return the place that the three flags give together, ALONE if none was given."""
-    values = (coordinator, num_processes, process_id + 1)
-    missing = [flag for flag, value in zip(FLAGS, values, strict=True) if not value]
-    if len(missing) == len(FLAGS):
+    given = [coordinator != "", num_processes > 0, process_id >= 0]
+    if not any(given):
         return ALONE
-    if missing:
+    if not all(given):
         raise ValueError(
-            f"{' and '.join(missing)} missing: processes that are started by hand need "
-            f"--coordinator, --num_processes and --process_id"
+            "Processes that are started by hand need --coordinator HOST:PORT, --num_processes and "
+            "--process_id. Add the missing ones."
         )
     place = Place(process_id, num_processes, coordinator)
     if is_loopback(coordinator):  # all are on this machine
         place = replace(place, local_index=process_id, local_count=num_processes)
         return _with_share(place, os.environ, cpu_cores())
-    return replace(place, cores=cpu_cores())
+    return place
 
 
 def address(coordinator: str) -> tuple[str, int]:

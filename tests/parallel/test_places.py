@@ -41,8 +41,8 @@ SRUN = {
     "SLURM_CPUS_ON_NODE": "1024",
 }
 PLACES = [
-    (["--process_id", "1"], "--coordinator HOST:PORT and --num_processes missing"),
-    (["--coordinator", "here:1"], "--num_processes and --process_id missing"),
+    (["--process_id", "1"], "started by hand need --coordinator HOST:PORT, --num_processes and"),
+    (["--coordinator", "here:1"], "Add the missing ones."),
     (["--num_processes", "2", "--process_id", "2"], "2 processes are numbered from 0 to 1"),
     (["--coordinator", "here"], "--coordinator here is not of the form HOST:PORT"),
     (["--coordinator", "here:http"], "is not of the form HOST:PORT"),
@@ -158,7 +158,7 @@ def test_processes_started_by_hand_share_cores_at_a_loopback_address_alone(monke
     assert places.place_of({}, "localhost:9", 4, 1) == Place(
         1, 4, "localhost:9", local_index=1, local_count=4, cores=2, gpus=(1,)
     )
-    assert places.place_of({}, "node1:9", 4, 1) == Place(1, 4, "node1:9", cores=8)
+    assert places.place_of({}, "node1:9", 4, 1) == Place(1, 4, "node1:9")
 
 
 @toy
