@@ -71,8 +71,8 @@ FAULTS = {
     ),
     "a resumed run draws other random numbers": Fault(
         "runs/checkpoint.py",
-        "return train.replace(agent=agent), best, progress",
-        "return train.replace(agent=agent, key=template.key), best, progress",
+        "return train.replace(agent=agent), best, saved.progress",
+        "return train.replace(agent=agent, key=template.key), best, saved.progress",
         "runs/test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
     ),
     "a worker outlives a parent that is killed": Fault(
