@@ -305,7 +305,7 @@ def train(config_file, run_dir, *flags):
 def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
     config_file, run_dir = written(tmp_path / "small.yaml", 128, rnn="gru"), tmp_path / "run"
     assert train(config_file, run_dir) == 0
-    assert not list(logs.glob("purejaxppo-godot-*"))
+    assert not list(logs.glob("purejaxppo-game-*"))
     before = restore(run_dir, "last")
     assert read_csv(run_dir / "metrics.csv")[-1]["eval/return_mean"] != ""
     flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
