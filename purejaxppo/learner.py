@@ -118,9 +118,8 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
         state, metrics = train_step(parts, state, hp)
         return state, jax.tree.map(jnp.add, total, metrics)
 
-    trained: Trained = state, diagnostics.zero_metrics(parts.figures)
-    trained = jax.lax.fori_loop(0, num_updates, body, trained)
-    return trained
+    none = diagnostics.zero_metrics(parts.figures)
+    return jax.lax.fori_loop(0, num_updates, body, (state, none))
 
 
 def train_step(parts: Parts, state: TrainState, hp: Hyperparams) -> Trained:

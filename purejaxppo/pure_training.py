@@ -50,8 +50,7 @@ class TrainResult(NamedTuple):
 
     def seed(self, index: int) -> "TrainResult":
         """One seed of a vmapped result."""
-        one: TrainResult = jax.tree.map(lambda x: x[index], self)
-        return one
+        return jax.tree.map(lambda x: x[index], self)
 
 
 def hyperparams(config: Config, **changes: Any) -> Hyperparams:
@@ -81,7 +80,7 @@ def hyperparams(config: Config, **changes: Any) -> Hyperparams:
     if len(set(shapes.values())) > 1:
         raise ValueError(f"arrays to vmap over must have one shape, and these have {shapes}")
     shape = next(iter(shapes.values()), ())
-    everywhere: Hyperparams = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)
+    everywhere = jax.tree.map(lambda x: jnp.broadcast_to(x, shape), hp)
     return everywhere._replace(**arrays)
 
 
@@ -169,8 +168,7 @@ def merged(metrics: Metrics, points: int) -> Metrics:
             return x
         return jnp.sum(x.reshape(points, -1).astype(jnp.float32), axis=1)
 
-    total: Metrics = jax.tree.map(add, metrics)
-    return total
+    return jax.tree.map(add, metrics)
 
 
 def curves(metrics: Metrics) -> Curves:

@@ -213,5 +213,4 @@ def abstract_agents(config: Config, size: int) -> AgentState:
     """The shapes of `size` agents' parameters and statistics."""
     agent = Agent(config, AgentState({}, None))  # type: ignore[arg-type]
     keys = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), size))
-    shapes: AgentState = jax.eval_shape(jax.vmap(agent.policy.init), keys)
-    return shapes
+    return jax.eval_shape(jax.vmap(agent.policy.init), keys)

@@ -66,8 +66,7 @@ class Torso(nn.Module):
         x = dense(self.hidden[0], 1.0, "enter", config.initializer, config.compute_dtype)(x)
         for i in range(len(self.hidden)):
             x = Residual(config, name=f"block_{i}")(x)
-        features: Array = nn.LayerNorm(dtype=x.dtype, name="norm")(x)
-        return features
+        return nn.LayerNorm(dtype=x.dtype, name="norm")(x)
 
 
 class ActorCritic(nn.Module):
@@ -147,8 +146,7 @@ class ActorCritic(nn.Module):
         """A torso's features [..., F] of the parts of an observation that `space` has."""
         obs = take(obs, space)
         if not torsos.is_own(self.config):
-            features: Array = Torso(space, self.config, hidden, name=name)(obs)
-            return features
+            return Torso(space, self.config, hidden, name=name)(obs)
         own, where = torsos.make(self.config), f"network.torso = {self.config.torso}"
         torso = own.critic if name == "critic_torso" else own.actor
         params = self.param(name, torsos.init(torso, space, where))

@@ -72,8 +72,7 @@ def _lax_convolve(x: Array, kernel: Array, bias: Array, stride: int, padding: st
 
 def _lax_max_pool(x: Array) -> Array:
     windows, strides = (1, 3, 3, 1), (1, 2, 2, 1)
-    pooled: Array = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, strides, "SAME")
-    return pooled
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, strides, "SAME")
 
 
 def _enter(x: Array, channels_first: bool) -> Array:

@@ -182,8 +182,7 @@ def smoothing() -> np.ndarray:
     edges = np.arange(BINS + 1) - 0.5
     z = (edges - np.arange(BINS)[:, None]) / SMOOTHING
     mass = np.diff(np.vectorize(math.erf)(z / math.sqrt(2)), axis=-1)
-    normalized: np.ndarray = mass / mass.sum(axis=-1, keepdims=True)
-    return normalized
+    return mass / mass.sum(axis=-1, keepdims=True)
 
 
 def bins(limits: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

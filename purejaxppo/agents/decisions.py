@@ -25,8 +25,7 @@ def hold(absent: Array | None, old: T, new: T) -> T:
     """Arrays [N, ...], `old` where an agent was absent, `new` elsewhere; None: `new`."""
     if absent is None:
         return new
-    held: T = jax.tree.map(lambda x, y: jnp.where(_expand(absent, x), x, y), old, new)
-    return held
+    return jax.tree.map(lambda x, y: jnp.where(_expand(absent, x), x, y), old, new)
 
 
 def begins(
@@ -52,15 +51,14 @@ def following(rows: T, last: T, absent: Array | None) -> T:
         last: arrays [N, ...], the entry after the last row.
         absent: bool [T, N]; None: no row is.
     """
-    after: T = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), rows, last)
+    after = jax.tree.map(lambda x, y: jnp.concatenate([x[1:], y[None]]), rows, last)
     if absent is None:
         return after
     length = len(absent)
     asked = jnp.concatenate([~absent[1:], jnp.ones_like(absent[:1])])
     row = jnp.where(asked, jnp.arange(length)[:, None], length - 1)
     row = jax.lax.cummin(row, reverse=True)
-    found: T = jax.tree.map(lambda x: jnp.take_along_axis(x, _expand(row, x), axis=0), after)
-    return found
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, _expand(row, x), axis=0), after)
 
 
 def followed(rows: Transition) -> Array:

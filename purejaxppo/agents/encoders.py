@@ -46,11 +46,9 @@ def orthogonal(scale: float) -> Initializer:
 
     def init(key: Key, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
         if platforms.is_accelerated():
-            every: Array = initializer(key, shape, dtype)
-            return every
+            return initializer(key, shape, dtype)
         one = jax.custom_batching.sequential_vmap(lambda key: initializer(key, shape, dtype))
-        weights: Array = one(key)
-        return weights
+        return one(key)
 
     return init
 

@@ -134,7 +134,7 @@ def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
             outs = [apply(params[name], carry, obs, *rows) for name in policies]
             which = jnp.asarray(table)[obs["agent"]]
             last = which[-1] if which.ndim > 1 else which
-            picked: Outputs = pick(which, [out._replace(carry=()) for out in outs])
+            picked = pick(which, [out._replace(carry=()) for out in outs])
             return picked._replace(carry=pick(last, [out.carry for out in outs]))
 
         return chosen

@@ -69,8 +69,7 @@ class FullObs:
         steps = max(n for n in fitting if length % n == 0)
         parts = jax.tree.map(lambda x: x.reshape((-1, steps, *x.shape[1:])), (rows, *others))
         out = jax.lax.map(lambda part: function(*part), parts)
-        joined: T = jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
-        return joined
+        return jax.tree.map(lambda x: x.reshape((length, *x.shape[2:])), out)
 
     def sum_rows(
         self, function: Callable[..., T], stored: Stored, rows: ObsRows, *others: Array
@@ -168,18 +167,16 @@ class WindowedObs:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
         most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
-        out: T = jax.lax.map(
+        return jax.lax.map(
             lambda part: function(self.read(stored, part[0]), *part[1:]),
             (rows, *others),
             batch_size=max(1, most // num_envs),
         )
-        return out
 
     def sum_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
         """See `FullObs.sum_rows`."""
         parts = self.map_rows(function, stored, rows, *others)
-        total: T = jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
-        return total
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
 
 
 ObsStorage = FullObs | WindowedObs

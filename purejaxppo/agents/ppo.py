@@ -235,5 +235,5 @@ def mean_losses(parts: Losses, num_minibatches: int) -> Losses:
     """Means over the gradient steps that were made, from losses [E, M] of all steps."""
     made, skipped = jnp.sum(parts.epochs), jnp.sum(parts.skipped)
     steps = jnp.where(made + skipped > 0, made, 1.0)
-    means: Losses = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
+    means = jax.tree.map(lambda x: jnp.sum(x, where=parts.epochs > 0) / steps, parts)
     return means._replace(epochs=(made + skipped) / num_minibatches, skipped=skipped)

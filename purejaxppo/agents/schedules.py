@@ -61,7 +61,7 @@ def factor(name: str, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.
     counts as k strides, so that the first one does not have a factor of 0.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
-    value: Array = choose(name, SCHEDULES, "a schedule")(progress)
+    value = choose(name, SCHEDULES, "a schedule")(progress)
     return value * jnp.minimum(1.0, (progress + stride) / warmup) if warmup else value
 
 
@@ -74,8 +74,7 @@ def hyperparams_of(config: PPOConfig, num_updates: int) -> Hyperparams:
     """The tunable floats of a config, for a run of so many updates, as arrays [] each."""
     values = {name: getattr(config, name) for name in Hyperparams._fields[:-1]}
     values |= {"term_coefs": tuple(config.coefs), "total_updates": num_updates}
-    hp: Hyperparams = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), Hyperparams(**values))
-    return hp
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), Hyperparams(**values))
 
 
 def check(config: PPOConfig) -> None:

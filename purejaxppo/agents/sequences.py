@@ -50,8 +50,7 @@ class SingleSteps:
 
     def split(self, rows: T) -> T:
         """A tree of arrays [T, N, ...] as units [B, ...]."""
-        units: T = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
-        return units
+        return jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), rows)
 
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
@@ -98,8 +97,7 @@ class Sequences:
             sequences = x.reshape((-1, self.length, *x.shape[1:])).swapaxes(1, 2)
             return sequences.reshape((-1, self.length, *x.shape[2:]))
 
-        units: T = jax.tree.map(split, rows)
-        return units
+        return jax.tree.map(split, rows)
 
     def evaluate_units(
         self, unroll: Unroll, carry: Carry, obs: Obs, start: Array, absent: Array | None
@@ -148,6 +146,5 @@ def shuffled(key: Key, n: int) -> Array:
     bits = jax.random.bits(key, (n + 1,))
     mask = jnp.uint32(2**places - 1)
     low = (jnp.arange(n, dtype=jnp.uint32) ^ bits[n]) & mask
-    ordered: Array = jnp.sort((bits[:n] & ~mask) | low)
-    order: Array = ((ordered ^ bits[n]) & mask).astype(jnp.int32)
-    return order
+    ordered = jnp.sort((bits[:n] & ~mask) | low)
+    return ((ordered ^ bits[n]) & mask).astype(jnp.int32)

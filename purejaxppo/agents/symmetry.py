@@ -142,8 +142,7 @@ def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
 
     def augment(rows: Batch) -> Batch:
         image = mirrored(mirror, rows)
-        both: Batch = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, image)
-        return both
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, image)
 
     return augment
 

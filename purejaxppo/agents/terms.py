@@ -168,8 +168,7 @@ def as_term(found: Any, where: str) -> Term:
             f"{', '.join(GIVEN)}"
         )
     name = found.name or getattr(found.loss, "__name__", type(found.loss).__name__)
-    term: Term = found._replace(name=name)
-    return term
+    return found._replace(name=name)
 
 
 def example(

@@ -102,8 +102,7 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
             f"{where} gives {tracing.shapes_of(shape)} for one observation, and not features "
             f"float32 [1, F]"
         )
-    wrapped: Callable[[Key], Params] = jax.custom_batching.sequential_vmap(parameters)
-    return wrapped
+    return jax.custom_batching.sequential_vmap(parameters)
 
 
 def apply(torso: Any, params: Params, obs: Obs, space: spaces.Space) -> Array:
@@ -112,5 +111,5 @@ def apply(torso: Any, params: Params, obs: Obs, space: spaces.Space) -> Array:
     first, shape = jax.tree.leaves(obs)[0], jax.tree.leaves(example)[0].shape
     lead = first.shape[: first.ndim - len(shape)]
     rows = jax.tree.map(lambda x, one: x.reshape((-1, *one.shape)), obs, example)
-    features: Array = torso.apply(params, rows).astype(jnp.float32)
+    features = torso.apply(params, rows).astype(jnp.float32)
     return features.reshape((*lead, -1))
