@@ -21,13 +21,6 @@ from purejaxppo.aliases import Array, Carry, Key
 from purejaxppo.parallel import platforms
 
 
-def fresh(start: Array, carry: Carry) -> Carry:
-    """The carry [N, ...] with zeros where `start` [N]."""
-    return jax.tree.map(
-        lambda x: jnp.where(start.reshape(start.shape + (1,) * (x.ndim - 1)), 0.0, x), carry
-    )
-
-
 def gate_biases(span: int, factors: tuple[float, ...]) -> Initializer:
     """Initial biases [k H] of k gates: each of H units forgets after 1 to `span` steps of its own.
 
@@ -66,7 +59,7 @@ def over_time(
         before: gated_scan.Arrays, row: tuple[Array, Array, Array | None]
     ) -> tuple[gated_scan.Arrays, Array]:
         x, start, absent = row
-        carry = fresh(start, before)
+        carry = gated_scan.fresh(start, before)
         after = hold(absent, before, cell(carry, carry[-1] @ rows.kernel, x, rows.params))
         return after, after[-1]
 

@@ -21,11 +21,16 @@ from purejaxppo.aliases import Array, T
 from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition
 
 
+def expand(mask: Array, x: Array) -> Array:
+    """`mask` with axes of length 1 appended until it has as many as `x`."""
+    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
+
+
 def hold(absent: Array | None, old: T, new: T) -> T:
     """Arrays [N, ...], `old` where an agent was absent, `new` elsewhere; None: `new`."""
     if absent is None:
         return new
-    return jax.tree.map(lambda x, y: jnp.where(_expand(absent, x), x, y), old, new)
+    return jax.tree.map(lambda x, y: jnp.where(expand(absent, x), x, y), old, new)
 
 
 def begins(
@@ -58,7 +63,7 @@ def following(rows: T, last: T, absent: Array | None) -> T:
     asked = jnp.concatenate([~absent[1:], jnp.ones_like(absent[:1])])
     row = jnp.where(asked, jnp.arange(length)[:, None], length - 1)
     row = jax.lax.cummin(row, reverse=True)
-    return jax.tree.map(lambda x: jnp.take_along_axis(x, _expand(row, x), axis=0), after)
+    return jax.tree.map(lambda x: jnp.take_along_axis(x, expand(row, x), axis=0), after)
 
 
 def followed(rows: Transition) -> Array:
@@ -140,7 +145,7 @@ def _resume(decision: OpenDecision, rows: Transition, resumed: Array) -> Transit
     """Rows [T, N] whose first is an open decision where it is `resumed`, bool [N]."""
 
     def put(x: Array, y: Array) -> Array:
-        return x.at[0].set(jnp.where(_expand(resumed, y), y, x[0]).astype(x.dtype))
+        return x.at[0].set(jnp.where(expand(resumed, y), y, x[0]).astype(x.dtype))
 
     return rows._replace(
         obs=jax.tree.map(put, rows.obs, decision.obs),
@@ -163,8 +168,3 @@ def _add_up(outcome: _Outcome, after: _Outcome, absent: Array) -> _Outcome:
 
     _, outcomes = jax.lax.scan(backwards, after, (outcome, absent), reverse=True)
     return outcomes
-
-
-def _expand(mask: Array, x: Array) -> Array:
-    """`mask` with axes of length 1 appended until it has as many as `x`."""
-    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))

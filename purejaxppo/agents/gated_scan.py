@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.agents.decisions import expand
 from purejaxppo.aliases import Array, Tree
 
 UNROLLED = 8
@@ -61,9 +62,9 @@ def lstm(carry: Arrays, from_h: Array, from_x: Array, none: Tree) -> Arrays:
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
-def _kept(start: Array, xs: Tree) -> Tree:
-    """Arrays [..., N, F] with zeros where `start` [..., N]."""
-    return jax.tree.map(lambda x: jnp.where(start[..., None], 0.0, x), xs)
+def fresh(start: Array, xs: Tree) -> Tree:
+    """Arrays [*B, ...] with zeros where `start` [*B]."""
+    return jax.tree.map(lambda x: jnp.where(expand(start, x), 0.0, x), xs)
 
 
 def _run(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Arrays]:
@@ -71,8 +72,8 @@ def _run(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Arrays]:
 
     def step(carry: Arrays, row: tuple[Array, Array]) -> tuple[Arrays, Arrays]:
         from_x, start = row
-        from_h = _kept(start, jnp.matmul(carry[-1], rows.kernel, precision=precision))
-        carry = cell(_kept(start, carry), from_h, from_x, rows.params)
+        from_h = fresh(start, jnp.matmul(carry[-1], rows.kernel, precision=precision))
+        carry = cell(fresh(start, carry), from_h, from_x, rows.params)
         return carry, carry
 
     return jax.lax.scan(step, rows.carry, (rows.inputs, rows.start), unroll=UNROLLED)
@@ -118,7 +119,7 @@ def _backward(
     at_end, of_outputs = gradients
     product = partial(jnp.matmul, precision=precision)
     before = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs[:-1]]), rows.carry, carries)
-    before = _kept(rows.start, before)
+    before = fresh(rows.start, before)
     from_h = product(before[-1], rows.kernel)
     _, pull = jax.vjp(cell, before, from_h, rows.inputs, rows.params)
     gates = rows.kernel.shape[1] // rows.kernel.shape[0]
@@ -130,7 +131,7 @@ def _backward(
         terms = sum(jnp.tile(total, gates) * slope.terms for total, slope in each)
         earlier = [sum(t * s.carry[i] for t, s in each) for i in range(len(later))]
         earlier[-1] += product(terms, rows.kernel.T)
-        return _kept(start, tuple(earlier)), totals
+        return fresh(start, tuple(earlier)), totals
 
     row = of_outputs, _slopes(pull, carries), rows.start
     first, totals = jax.lax.scan(step, at_end, row, reverse=True, unroll=UNROLLED)

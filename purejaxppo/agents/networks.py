@@ -16,6 +16,7 @@ import numpy as np
 from purejaxppo import spaces
 from purejaxppo.agents import cells, torsos
 from purejaxppo.agents.actor_critic import ActorCritic, limits_of
+from purejaxppo.agents.decisions import expand
 from purejaxppo.aliases import Array, Carry, InitialCarry, Key, Obs, Params, Tree
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.parallel import platforms
@@ -146,7 +147,7 @@ def pick(which: Array, trees: list[Tree]) -> Tree:
     """Per row, the tree of its number: `which` [*B], leaves [*B, ...]."""
 
     def leaf(*xs: Array) -> Array:
-        mask = which.reshape(which.shape + (1,) * (xs[0].ndim - which.ndim))
+        mask = expand(which, xs[0])
         return functools.reduce(
             lambda out, i: jnp.where(mask == i, xs[i], out), range(1, len(xs)), xs[0]
         )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents import recurrences
+from purejaxppo.agents.decisions import expand
 from purejaxppo.aliases import Array, Reduce, Scalar, Tree
 from purejaxppo.types import RunningStats, Transition, ValueStats
 
@@ -55,13 +56,7 @@ def sum_rows(batch: Tree, valid: Array) -> Tree:
     """Sums over the valid rows [*B] of a pytree of arrays [*B, ...]."""
     axes = tuple(range(valid.ndim))
     return jax.tree.map(
-        lambda x: jnp.sum(
-            x,
-            axes,
-            where=valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim)),
-            dtype=jnp.float32,
-        ),
-        batch,
+        lambda x: jnp.sum(x, axes, where=expand(valid, x), dtype=jnp.float32), batch
     )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.decisions import following
+from purejaxppo.agents.decisions import expand, following
 from purejaxppo.aliases import Array, EnvState, Obs, ObsRows, Stored, T
 from purejaxppo.parallel import platforms
 from purejaxppo.spaces import Box, Space
@@ -161,7 +161,7 @@ class WindowedObs:
         padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
         start = _stretches(padded, rows.origin, rows.age, self.window)
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
-        return jnp.where(_expand(old, values), start, values)
+        return jnp.where(expand(old, values), start, values)
 
     def map_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
@@ -210,8 +210,3 @@ def _stretches(x: Array, env: Array, first: Array, length: int) -> Array:
     for _ in range(env.ndim):
         stretch = jax.vmap(stretch)
     return stretch(env, first)
-
-
-def _expand(mask: Array, x: Array) -> Array:
-    """`mask` with axes of length 1 appended until it has as many as `x`."""
-    return mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))

@@ -9,7 +9,15 @@ import pytest
 from support import flax_cells
 
 from purejaxppo import spaces
-from purejaxppo.agents import cells, encoders, networks, normalize, obs_storage, recurrences
+from purejaxppo.agents import (
+    cells,
+    encoders,
+    gated_scan,
+    networks,
+    normalize,
+    obs_storage,
+    recurrences,
+)
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.evaluation import Evaluator
@@ -107,7 +115,7 @@ def test_gradients_of_gated_units_are_those_of_flaxs_cells(kind, dtype, toleranc
             theirs = {"params": flax_cells.params_of(kind, params["params"])}
             outs = []
             for row, fresh in zip(x, start, strict=True):
-                carry, out = cell.apply(theirs, cells.fresh(fresh, carry), row)
+                carry, out = cell.apply(theirs, gated_scan.fresh(fresh, carry), row)
                 outs.append(out)
             return distance(jnp.stack(outs), carry)
 
