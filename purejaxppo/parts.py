@@ -116,7 +116,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     number, flag = (jnp.zeros((3, 2), kind) for kind in (jnp.float32, bool))
     params = jnp.zeros((3, 2, dist.num_params))
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
-    obs = jax.tree.map(lambda x: jnp.zeros((3, 2, *x.shape), x.dtype), example(spec.observation))
+    obs = example(spec.observation, (3, 2))
     tracing.check(
         made,
         where,

@@ -5,7 +5,6 @@ from dataclasses import fields
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
@@ -52,7 +51,7 @@ def with_nobody_absent(env: Env, state: RolloutState) -> SparseRolloutState:
     """A state for agents that may be absent, where none is."""
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
-    action = jax.tree.map(lambda x: jnp.zeros((n, *np.shape(x)), x.dtype), example(env.spec.action))
+    action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
     obs = jax.tree.map(jnp.copy, state.obs)
     decision = OpenDecision(obs, action, zero, zero, false, false, state.carry)
     values = {field.name: getattr(state, field.name) for field in fields(state)}

@@ -102,16 +102,9 @@ MASK = "action_mask"
 it, and forbidden actions are never chosen."""
 
 
-def example(space: Space) -> Any:
-    """A value of zeros, without a batch axis, as numpy arrays."""
-    match space:
-        case Dict(parts):
-            return {name: example(part) for name, part in parts}
-        case Box(shape, dtype=dtype):
-            return np.zeros(shape, dtype)
-        case MultiDiscrete(nvec):
-            return np.zeros(len(nvec), np.int32)
-    return np.zeros((), np.int32)
+def example(space: Space, batch: tuple[int, ...] = ()) -> Any:
+    """Return a value of zeros with leading axes `batch`, as numpy arrays [*batch, ...]."""
+    return tree_of(space, (np.zeros((*batch, *leaf.shape), leaf.dtype) for leaf in leaves(space)))
 
 
 def network_input(space: Space, *, normalize_obs: bool = True, by_dtype: bool = False) -> Space:

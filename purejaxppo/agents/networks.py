@@ -194,7 +194,7 @@ def recurrent(module: ActorCritic) -> Network:
         return tuple(kind.initial_carry(batch, config.rnn_size) for _ in range(count))
 
     def init(key: Key) -> Params:
-        obs = jax.tree.map(lambda x: x[None, None], zeros(module.observation))
+        obs = zeros(module.observation, (1, 1))
         return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
 
     def unroll(
@@ -211,6 +211,6 @@ def recurrent(module: ActorCritic) -> Network:
     return Network(init, apply, unroll, initial_carry, limits_of(module))
 
 
-def zeros(space: spaces.Space) -> Obs:
-    """An observation of zeros, without a batch axis."""
-    return jax.tree.map(jnp.asarray, spaces.example(space))
+def zeros(space: spaces.Space, batch: tuple[int, ...] = ()) -> Obs:
+    """Return an observation of zeros, jax arrays [*batch, ...]."""
+    return jax.tree.map(jnp.asarray, spaces.example(space, batch))

@@ -178,9 +178,7 @@ def example(
     key = jax.random.key(0)
 
     def run(key: Key) -> tuple[Outputs, Obs, Action]:
-        obs = jax.tree.map(
-            lambda x: jnp.zeros((size, *x.shape), x.dtype), spaces.example(observation)
-        )
+        obs = jax.tree.map(jnp.asarray, spaces.example(observation, (size,)))
         carry, start = network.initial_carry((size,)), jnp.ones(size, bool)
         outputs = network.apply(network.init(key), carry, obs, start)
         return outputs, obs, distribution.sample(outputs.dist_params, key)

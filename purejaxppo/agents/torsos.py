@@ -87,7 +87,7 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
     Raises:
         ValueError: the torso cannot be traced, or keeps state besides its parameters.
     """
-    obs = jax.tree.map(lambda x: jnp.asarray(x)[None], spaces.example(space))
+    obs = jax.tree.map(jnp.asarray, spaces.example(space, (1,)))
 
     def parameters(key: Key) -> Params:
         return torso.init(key, obs)

@@ -107,7 +107,7 @@ def check(task: Any, where: str) -> None:
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
-    action = abstract(task.action)
+    action = jax.tree.map(example, task.action)  # of several agents, a tuple of spaces
     step = f"{where}: step"
     after, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
@@ -172,7 +172,7 @@ def check_first_steps(task: Any, where: str) -> None:
 
 def first_steps(task: Any, num_steps: int = 4) -> tuple[Any, np.ndarray]:
     """Return observations [K + 1, ...] after a reset, and True once the episode ended, [K + 1]."""
-    action = jax.tree.map(np.zeros_like, example(task.action))
+    action = example(task.action)
 
     def step(state: Any, key: Key) -> tuple[Any, tuple[Any, Any]]:
         state, out = task.step(key, state, action)
@@ -235,18 +235,9 @@ def pair(found: Any, where: str) -> Sequence[Any]:
 
 def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
     """Raises ValueError unless an observation is of its space."""
-    if tracing.shapes_of(obs) != tracing.shapes_of(abstract(space)):
-        raise ValueError(
-            f"{where} gives an observation {tracing.shapes_of(obs)}, and its space is "
-            f"{tracing.shapes_of(abstract(space))}"
-        )
-
-
-def abstract(space: Space | tuple[Space, ...]) -> Any:
-    """The shapes of a space's values, with dtypes as the space has them; of several, a tuple."""
-    if not isinstance(space, Box | Discrete | MultiDiscrete | Dict):
-        return tuple(map(abstract, space))
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), example(space))
+    found, declared = tracing.shapes_of(obs), tracing.shapes_of(jax.tree.map(example, space))
+    if found != declared:
+        raise ValueError(f"{where} gives an observation {found}, and its space is {declared}")
 
 
 SUCCESS = "success_above"

@@ -283,7 +283,7 @@ class Against:
         self.observation = team.row
         self.action = team.action
         if opponent is not None:
-            row = jax.tree.map(lambda x: x[None], example(self.observation))
+            row = example(self.observation, (1,))
             gives = jax.ShapeDtypeStruct((1,), jnp.int32)
             key = jax.random.key(0)
             tracing.check(opponent, where, "(key, obs [1, ...])", key, row, gives=gives)

@@ -67,9 +67,7 @@ def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
 def rows_of(config: Config, spec: Any) -> BonusRows:
     """Shapes of a small rollout's rows."""
     shape = (config.intrinsic.num_minibatches, 2)
-    obs = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct((*shape, *x.shape), x.dtype), example(spec.observation)
-    )
+    obs = example(spec.observation, shape)
     dist = distributions.for_space(spec.action, config.network.distribution)
     params = jax.ShapeDtypeStruct((*shape, dist.num_params), jnp.float32)
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
