@@ -4,18 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo import spaces
-from purejaxppo.agents.distributions import log_std_positions, num_logits
+from purejaxppo.agents.distributions import parameter_kinds
 from purejaxppo.aliases import Array
-
-
-def logit_positions(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
-    """True for the parameters of `for_space(space)` that are logits; bool [P]."""
-    match space:
-        case spaces.Box():
-            return np.zeros(len(log_std_positions(space, continuous)), bool)
-        case spaces.Dict(parts):
-            return np.concatenate([logit_positions(part, continuous) for _, part in parts])
-    return np.ones(num_logits(space), bool)
 
 
 def flat_mask(mask: Array | dict[str, Array], space: spaces.Space) -> Array:
@@ -23,7 +13,8 @@ def flat_mask(mask: Array | dict[str, Array], space: spaces.Space) -> Array:
     if not isinstance(mask, dict):
         return mask
     assert isinstance(space, spaces.Dict)
-    parts = [flat_mask(mask[name], part) for name, part in space.spaces if num_logits(part)]
+    named = [(name, part) for name, part in space.spaces if "logit" in parameter_kinds(part)]
+    parts = [flat_mask(mask[name], part) for name, part in named]
     return jnp.concatenate(parts, axis=-1)
 
 
@@ -51,13 +42,13 @@ def forbid(
     Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
     """
     mask = flat_mask(mask, space)
-    size = num_logits(space)
+    is_logit = parameter_kinds(space, continuous) == "logit"
+    size = int(is_logit.sum())
     if mask.shape[-1] != size:
         raise ValueError(
             f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
             f"to allow or forbid: it needs one for each, part after part"
         )
-    positions = logit_positions(space, continuous)
     allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
-    where = np.where(positions, np.cumsum(positions) - 1, size)
+    where = np.where(is_logit, np.cumsum(is_logit) - 1, size)
     return jnp.where(allowed[..., where], params, impossible)

@@ -179,7 +179,7 @@ class ActorCritic(nn.Module):
     def head(self, features: Array) -> Array:
         """Distribution parameters [..., P] of `distributions.for_space(self.action)`."""
         config = self.config
-        is_log_std = distributions.log_std_positions(self.action, config.distribution)
+        is_log_std = distributions.parameter_kinds(self.action, config.distribution) == "log_std"
         low, high = log_std_limits(config)
         start = np.log(config.init_std)
         if config.std == "dependent":

@@ -289,26 +289,16 @@ def for_space(space: spaces.Space, continuous: str = "gaussian") -> Distribution
     raise ValueError(f"no distribution over {space}")
 
 
-def log_std_positions(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
-    """True for the parameters of `for_space(space)` that are log standard deviations; bool [P]."""
+def parameter_kinds(space: spaces.Space, continuous: str = "gaussian") -> np.ndarray:
+    """Return the kind of each parameter of `for_space(space)`: "logit", "log_std" or "other"; [P].
+
+    Logits are of discrete actions, log standard deviations and others of continuous ones.
+    """
     match space:
-        case spaces.Box(shape) if continuous not in CONTINUOUS:
-            return np.zeros(of_vector(continuous, shape[0]).num_params, bool)
+        case spaces.Box(shape) if continuous in ("gaussian", "tanh_gaussian"):
+            return np.repeat(["other", "log_std"], shape[0])
         case spaces.Box(shape):
-            has_std = continuous != "beta"
-            return (np.arange(2 * shape[0]) >= shape[0]) & has_std
+            return np.repeat("other", of_vector(continuous, shape[0]).num_params)
         case spaces.Dict(parts):
-            return np.concatenate([log_std_positions(part, continuous) for _, part in parts])
-    return np.zeros(num_logits(space), bool)
-
-
-def num_logits(space: spaces.Space) -> int:
-    """The number of parameters of `for_space(space)` that are logits of discrete actions."""
-    match space:
-        case spaces.Discrete(n):
-            return n
-        case spaces.MultiDiscrete(nvec):
-            return sum(nvec)
-        case spaces.Dict(parts):
-            return sum(num_logits(part) for _, part in parts)
-    return 0
+            return np.concatenate([parameter_kinds(part, continuous) for _, part in parts])
+    return np.repeat("logit", for_space(space).num_params)

@@ -159,10 +159,9 @@ def test_dict_actions_mix_choices_and_numbers(mixed, key):
     np.testing.assert_array_equal(env_action["button"], action["button"])
 
 
-def test_the_mask_of_log_standard_deviations_follows_the_parameters(mixed):
-    np.testing.assert_array_equal(
-        distributions.log_std_positions(mixed), [False, False, False, False, False, True, True]
-    )
+def test_kinds_are_in_the_order_of_the_parameters(mixed):
+    kinds = ["logit"] * 3 + ["other"] * 2 + ["log_std"] * 2
+    assert distributions.parameter_kinds(mixed).tolist() == kinds
 
 
 def test_continuous_actions_with_several_axes_are_refused():

@@ -9,7 +9,7 @@ from support.paths import OWN_CODE as FILE
 from support.runs import SMALL_WALK as SMALL
 
 from purejaxppo import load_config, make_train
-from purejaxppo.agents import action_masks, distributions, optimizers, schedules
+from purejaxppo.agents import distributions, optimizers, schedules
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
@@ -89,7 +89,8 @@ def test_a_distribution_by_hand():
     np.testing.assert_allclose(made.log_prob(mean, action), [-2 - np.log(2 * np.pi)], rtol=1e-6)
     both = Dict.of({"a": Discrete(3), "b": Box((2,))})
     assert distributions.for_space(both, f"{FILE}:unit_normal").num_params == 5
-    assert action_masks.logit_positions(both, f"{FILE}:unit_normal").tolist() == [1, 1, 1, 0, 0]
+    kinds = distributions.parameter_kinds(both, f"{FILE}:unit_normal").tolist()
+    assert kinds == ["logit"] * 3 + ["other"] * 2
 
 
 def test_a_policy_with_ones_own_distribution_learns():

@@ -66,7 +66,7 @@ def make(
     constant features.
     """
     distribution = distributions.for_space(action)
-    log_std = distributions.log_std_positions(action)
+    log_std = distributions.parameter_kinds(action) == "log_std"
     module = Curiosity(observation, action, network, config, distribution.num_params)
 
     def init(key: Key) -> Params:
