@@ -230,9 +230,11 @@ def popart() -> Critic:
 
     def preserve(params: Params, old: ValueStats, new: ValueStats) -> Params:
         (old_mean, old_std), (mean, std) = moments(old), moments(new)
-        head = params["critic"]
-        bias = (old_std * head["bias"] + old_mean - mean) / std
-        return {**params, "critic": {"kernel": head["kernel"] * (old_std / std), "bias": bias}}
+        return change_head(
+            params,
+            lambda kernel: kernel * (old_std / std),
+            lambda bias: (old_std * bias + old_mean - mean) / std,
+        )
 
     return Critic(1, value, loss, preserve)
 
@@ -263,16 +265,14 @@ def clip_observed(value: Array, stats: ValueStats) -> Array:
 
 def make(config: PPOConfig) -> Critic:
     """The critic that a config names, with its clipping of bootstrapped values."""
-    if config.critic == "scalar":
-        critic = scalar(config.value_clipping)
-    else:
-        limit = config.value_limit
-        kinds: dict[str, Callable[[], Critic]] = {
-            "symlog": symlog_critic,
-            "hl_gauss": partial(hl_gauss, (math.log1p(limit),) if limit else LIMITS),
-            "popart": popart,
-        }
-        critic = kinds[config.critic]()
+    limit = config.value_limit
+    kinds: dict[str, Callable[[], Critic]] = {
+        "scalar": partial(scalar, config.value_clipping),
+        "symlog": symlog_critic,
+        "hl_gauss": partial(hl_gauss, (math.log1p(limit),) if limit else LIMITS),
+        "popart": popart,
+    }
+    critic = kinds[config.critic]()
     if config.clip_bootstrap == "fixed":
         limit = config.bootstrap_limit
         critic = critic._replace(clip_bootstrap=lambda value, _: jnp.clip(value, -limit, limit))
