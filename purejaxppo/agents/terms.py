@@ -8,7 +8,7 @@ the minibatch's: `obs` (as the network sees it), `action`, `log_prob`, `value`, 
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from purejaxppo.config.references import load
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.streams import TERMS, stream
 from purejaxppo.types import Batch, Losses, Outputs, Rollout, RunningStats
+
+if TYPE_CHECKING:
+    from purejaxppo.agents.policy import Policy
 
 ASKED = ("next_obs", "reward", "terminated", "truncated")
 """Rows that are stored for terms that name them. `next_obs` is the true last observation where
@@ -93,18 +96,7 @@ NONE = Terms((), lambda params, outputs, batch, stats: {}, lambda key: {})
 """No terms."""
 
 
-class Reader(Protocol):
-    """The parts of a policy that terms use."""
-
-    network_input: spaces.Space
-    distribution: Distribution
-
-    def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:
-        """The observation as the network sees it."""
-        ...
-
-
-def make(config: PPOConfig, network: Network, policy: Reader) -> Terms:
+def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
     """The terms that a config names, checked by tracing.
 
     Raises:
