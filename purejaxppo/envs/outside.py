@@ -9,7 +9,7 @@ import numpy as np
 
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.native import Form, Native, Parts, decoder, encode, form_of, read, space_of
-from purejaxppo.envs.teams import Team, split_mask_off
+from purejaxppo.envs.teams import Team, never_empty, split_mask_off
 from purejaxppo.envs.wrappers import shaped
 from purejaxppo.spaces import MASK, example
 
@@ -130,7 +130,7 @@ def _world(team: Team, obs: Any) -> Rows:
             raise ValueError(f"agent {key}: it has several observations. Pass one of each agent.")
         own, mask = split_mask_off(_row(encoded, 0), space_of(form))
         seen[i] = own
-        masks[i] = jax.tree.map(_never_empty, mask)
+        masks[i] = jax.tree.map(lambda x: never_empty(x, np), mask)
     agents = np.arange(team.size, dtype=np.int32)
     rows: dict[str, Any] = {"agent": agents, "obs": team.join(seen, np)}
     if team.mask is not None:
@@ -142,11 +142,6 @@ def _world(team: Team, obs: Any) -> Rows:
         return actions if isinstance(obs, Mapping) else type(obs)(actions.values())
 
     return Rows(rows, leave, present)
-
-
-def _never_empty(mask: np.ndarray) -> np.ndarray:
-    """Allow everything if a mask [n] allows nothing, as after an episode's end."""
-    return mask if mask.any() else np.ones_like(mask)
 
 
 def _names(team: Team) -> list[str]:

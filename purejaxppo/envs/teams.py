@@ -246,6 +246,11 @@ def split_mask_off(obs: Any, space: Space) -> tuple[Any, Any]:
     return (next(iter(rest.values())) if len(rest) == 1 else rest), obs[MASK]
 
 
+def never_empty(mask: Any, xp: Any) -> Any:
+    """Allow everything if a mask [..., n] allows nothing, as of an ended or diverged world."""
+    return xp.where(xp.any(mask > 0, axis=-1, keepdims=True), mask, xp.ones_like(mask))
+
+
 def _join(values: Sequence[Any], own: Sequence[Any], space: Any, xp: Any) -> Any:
     if isinstance(space, Dict):
         return {

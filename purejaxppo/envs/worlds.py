@@ -28,6 +28,7 @@ from purejaxppo.envs.teams import (
     TRUNCATED,
     Team,
     joined_state_space,
+    never_empty,
     padded_like,
     split_mask,
     split_mask_off,
@@ -311,12 +312,7 @@ class WorldsEnv:
                     example(space),
                 )
         if MASK in rows:
-            rows[MASK] = jax.tree.map(never_empty, rows[MASK])
+            rows[MASK] = jax.tree.map(lambda x: never_empty(x, jnp), rows[MASK])
         if "state" in obs:
             rows["state"] = jnp.repeat(obs["state"], size, axis=0)
         return rows
-
-
-def never_empty(mask):
-    """A mask [N, n] that allows nothing, as of a diverged world, allows everything."""
-    return jnp.where(jnp.any(mask > 0, axis=-1, keepdims=True), mask, jnp.ones_like(mask))
