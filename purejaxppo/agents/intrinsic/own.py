@@ -39,29 +39,24 @@ def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
     number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
     tracing.check(made.reward, f"{where}: reward", "(state, rows)", state, rows, gives=number)
     tracing.check_arguments(made.update, f"{where}: update", "(state, rows, key, psum)", 4)
-
-    def update(state: Any, rows: BonusRows, key: Any) -> Any:
-        return made.update(state, rows, key, lambda x: x)
-
     if made.track is not None:
         track, returns = made.track, jnp.zeros(rows.valid.shape[1])
         tracing.check_arguments(track, f"{where}: track", "(state, returns, rows, psum)", 4)
-
-        def tracked(state: Any, returns: Any, rows: BonusRows) -> Any:
-            return track(state, returns, rows, lambda x: x)
-
         tracing.check(
-            tracked,
+            lambda state, returns, rows: track(state, returns, rows, lambda x: x),
             f"{where}: track",
             "(state, returns, rows)",
-            state,
-            returns,
-            rows,
+            *(state, returns, rows),
             gives=(state, returns),
         )
     figures = dict.fromkeys(made.figures, jax.ShapeDtypeStruct((), jnp.float32))
-    wanted = (state, figures)
-    tracing.check(update, f"{where}: update", "(state, rows, key)", state, rows, key, gives=wanted)
+    tracing.check(
+        lambda state, rows, key: made.update(state, rows, key, lambda x: x),
+        f"{where}: update",
+        "(state, rows, key)",
+        *(state, rows, key),
+        gives=(state, figures),
+    )
 
 
 def rows_of(config: Config, spec: Any) -> BonusRows:
