@@ -22,7 +22,7 @@ from purejaxppo.agents import (
 )
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.distributions import Distribution
-from purejaxppo.agents.policy import Policy
+from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
 from purejaxppo.config import references, tracing
@@ -102,7 +102,7 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
     Raises:
         ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
     """
-    known = {"gae": advantages.on_policy, "vtrace": advantages.off_policy(dist)}
+    known = {"gae": advantages.of_rollout, "vtrace": advantages.off_policy(dist)}
     where = f"ppo.advantage = {config.advantage}"
     own: Advantages = references.choose(config.advantage, known, "ppo.advantage")
     if config.advantage in known:
@@ -175,13 +175,9 @@ def map_over_shards(
     members: tuple[Axes, Axes] = (0, 0),
 ) -> Callable[..., T]:
     """`function`(parts, ...) for all shards and members (`Shards.map`), at the run's precision."""
-
-    @functools.wraps(function)
-    def traced(*args: Any) -> Any:
-        with jax.default_matmul_precision(parts.config.matmul_precision):
-            return function(parts, *args)
-
-    return parts.shards.map(traced, in_axes, out_axes, members)
+    traced = functools.partial(at_matmul_precision(function), parts)
+    named = functools.wraps(function)(traced)
+    return parts.shards.map(named, in_axes, out_axes, members)
 
 
 TrainProgram = Callable[[TrainState, Hyperparams, Array | int], Trained]

@@ -1,7 +1,6 @@
 """Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +53,7 @@ def with_nobody_absent(env: Env, state: RolloutState) -> SparseRolloutState:
     action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
     obs = jax.tree.map(jnp.copy, state.obs)
     decision = OpenDecision(obs, action, zero, zero, false, false, state.carry)
-    values = {field.name: getattr(state, field.name) for field in fields(state)}
-    return SparseRolloutState(**values, absent=false, open=decision)
+    return SparseRolloutState(**vars(state), absent=false, open=decision)
 
 
 def collect(

@@ -74,7 +74,7 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
 def of_rollout(
     rows: Transition, reward: Array, out: Predictions, hp: Hyperparams, rho: Scalar = 1.0
 ) -> Estimates:
-    """`gae` of a rollout's rows [T, N]."""
+    """`gae` of a rollout's rows [T, N]; with `rho` 1, under the policy that acted."""
     return gae(
         reward,
         out.value,
@@ -87,11 +87,6 @@ def of_rollout(
         rho=rho,
         absent=rows.absent,
     )
-
-
-def on_policy(rows: Transition, reward: Array, out: Predictions, hp: Hyperparams) -> Estimates:
-    """GAE under the policy that acted."""
-    return of_rollout(rows, reward, out, hp)
 
 
 def off_policy(distribution: Distribution) -> Advantages:

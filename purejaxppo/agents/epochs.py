@@ -46,11 +46,6 @@ def scan(
     return state, jax.vmap(unravel[0])(vectors)
 
 
-def every_epoch(epoch: Epoch, state: State, each: Tree) -> tuple[State, Losses]:
-    """All epochs."""
-    return scan(epoch, state, each)
-
-
 def until_kl(limit: float) -> Epochs:
     """Epochs until the mean KL of one of them is more than `limit`.
 
@@ -78,4 +73,4 @@ def until_kl(limit: float) -> Epochs:
 
 def make(config: PPOConfig) -> Epochs:
     """The epochs that a config names."""
-    return until_kl(config.target_kl) if config.early_stop_kl else every_epoch
+    return until_kl(config.target_kl) if config.early_stop_kl else scan

@@ -85,11 +85,9 @@ def check(config: PPOConfig) -> None:
     """
     for name in ("learning_rate", "clip", "ent", "intrinsic"):
         kind = getattr(config, f"{name}_schedule")
-        own, where = (
-            choose(kind, SCHEDULES, f"ppo.{name}_schedule"),
-            f"ppo.{name}_schedule = {kind}",
-        )
+        own = choose(kind, SCHEDULES, f"ppo.{name}_schedule")
         if kind not in SCHEDULES:
+            where = f"ppo.{name}_schedule = {kind}"
             number = jax.ShapeDtypeStruct((), jnp.float32)
             tracing.check(own, where, "(progress [])", number, gives=number)
             tracing.check_finite(own, where, jnp.zeros(()))

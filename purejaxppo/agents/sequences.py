@@ -105,12 +105,8 @@ class Sequences:
         """A network's outputs for units' observations [B, L, ...]: arrays [B, L, ...]."""
         rows = jax.tree.map(lambda x: x.swapaxes(0, 1), (obs, start, absent))
         out = unroll(carry, *rows)
-        return out._replace(
-            **{
-                name: jax.tree.map(lambda x: x.swapaxes(0, 1), getattr(out, name))
-                for name in ("dist_params", "critic", "features")
-            }
-        )
+        units = jax.tree.map(lambda x: x.swapaxes(0, 1), out._replace(carry=()))
+        return units._replace(carry=out.carry)
 
 
 Layout = SingleSteps | Sequences

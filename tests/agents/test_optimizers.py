@@ -134,7 +134,7 @@ def test_no_epoch_follows_one_that_went_too_far():
     state, parts = jax.jit(run)(jax.random.split(jax.random.key(0), 4))
     assert state == 2
     np.testing.assert_array_equal(parts.epochs, [[1, 1], [1, 1], [0, 0], [0, 0]])
-    state, parts = epochs.every_epoch(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
+    state, parts = epochs.scan(epoch, jnp.int32(0), jax.random.split(jax.random.key(0), 4))
     assert state == 4
 
 
