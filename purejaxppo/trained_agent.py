@@ -155,7 +155,7 @@ class Acting:
         env.close()
         self._config, self._state = agent.config, jax.device_get(agent.state)
         self._key, self._calls = jax.random.key(agent.config.seed), 0
-        self._steps: dict[bool, Callable] = {}
+        self._steps: dict[bool | None, Callable] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -176,8 +176,6 @@ class Acting:
         # The episode of an agent that was not there begins when it returns.
         starts = np.broadcast_to(np.asarray(~before if start is None else start, bool), (size,))
         self._present = rows.present
-        if deterministic is None:
-            deterministic = not self._config.eval.stochastic
         if deterministic not in self._steps:
             self._steps[deterministic] = self._make_step(deterministic)
         key, self._calls = jax.random.fold_in(self._key, self._calls), self._calls + 1
@@ -185,7 +183,7 @@ class Acting:
         self._carry, action = step(self._state, key, self._carry, rows.obs, starts)
         return rows.leave(jax.device_get(action))
 
-    def _make_step(self, deterministic: bool) -> Callable:
+    def _make_step(self, deterministic: bool | None) -> Callable:
         act = how_to_act(self._config, self._policy, deterministic)
 
         def step(state: AgentState, key: Key, carry: Any, obs: Obs, start: Any) -> tuple[Any, Any]:

@@ -44,6 +44,7 @@ def summarise(
     (steps, count, length_sum, diverged), (return_sum, broken, *parts) = psum((counts, floats))
     mean = jnp.stack(parts) / jnp.maximum(steps, 1)
     explained, variance = explained_variance(rows, mean, batch.valid, steps, psum)
+    learned = (losses.skipped == 0) | jnp.isfinite(losses.grad_norm)
     return Metrics(
         updates=jnp.ones((), jnp.int32),
         env_steps=steps,
@@ -52,14 +53,9 @@ def summarise(
         explained=explained,
         explained_variance=variance,
         finite=(broken == 0).astype(jnp.int32) * is_finite(agent),
-        learned=has_learned(losses),
+        learned=learned.astype(jnp.int32),
         extras={f"losses/{name}": mean for name, mean in dict(losses.terms).items()},
     )
-
-
-def has_learned(losses: Losses) -> Array:
-    """True unless all of an update's gradient steps were skipped, int32 []."""
-    return ((losses.skipped == 0) | jnp.isfinite(losses.grad_norm)).astype(jnp.int32)
 
 
 def mean_of_targets(

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents import critics, distributions, normalize, terms
-from purejaxppo.agents.networks import make_networks, zeros
+from purejaxppo.agents.networks import make_networks
 from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
-from purejaxppo.spaces import MASK, network_input
+from purejaxppo.spaces import MASK, example, network_input
 from purejaxppo.types import AgentState, EnvSpaces, Outputs, PolicyStep, RunningStats
 
 
@@ -66,7 +66,7 @@ class Policy:
 
     def init_obs_stats(self) -> RunningStats:
         """Empty statistics for the parts of an observation that are normalised."""
-        return normalize.init_stats(self.normalizable(zeros(self.observation)))
+        return normalize.init_stats(self.normalizable(example(self.observation)))
 
     def normalizable(self, obs: Obs) -> list[Array]:
         """Return an observation's arrays that are normalised, as float32, before normalisation."""
@@ -80,7 +80,7 @@ class Policy:
             and jnp.issubdtype(x.dtype, jnp.floating)
             and x.ndim < 3
             and not (path and path[0] == jax.tree_util.DictKey(MASK))
-            for path, x in jax.tree.leaves_with_path(zeros(self.network_input))
+            for path, x in jax.tree.leaves_with_path(example(self.network_input))
         ]
 
     def normalize_obs(self, stats: RunningStats, obs: Obs) -> Obs:

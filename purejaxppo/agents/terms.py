@@ -193,37 +193,25 @@ def initializer(term: Term, where: str, outputs: Outputs, arrays: Mapping[str, A
     Raises:
         ValueError: `init` or `loss` cannot be traced, or does not give a number per row.
     """
-    count = arrays["valid"]
-    number = jax.ShapeDtypeStruct(count.shape, jnp.float32)
+    number = tracing.rows(*arrays["valid"].shape)
+
+    def loss(*args: Any) -> Any:
+        return term.loss(*args[:-1], Rows(args[-1]))
+
     if term.init is None:
         tracing.check_arguments(term.loss, where, "(outputs, rows)", 2)
-        tracing.check(
-            lambda outputs, arrays: term.loss(outputs, Rows(arrays)),
-            where,
-            "(outputs, rows)",
-            outputs,
-            arrays,
-            gives=number,
-        )
+        tracing.check(loss, where, "(outputs, rows)", outputs, arrays, gives=number)
         return None
-    init = term.init
+    init, signature = term.init, "(params, outputs, rows)"
     tracing.check_arguments(init, f"{where}: init", "(key, outputs, rows)", 3)
-    tracing.check_arguments(term.loss, where, "(params, outputs, rows)", 3)
+    tracing.check_arguments(term.loss, where, signature, 3)
 
     def parameters(key: Key) -> Params:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (outputs, dict(arrays)))
         return init(key, zeros[0], Rows(zeros[1]))
 
     params = tracing.check(parameters, f"{where}: init", "(key)", jax.random.key(0))
-    tracing.check(
-        lambda params, outputs, arrays: term.loss(params, outputs, Rows(arrays)),
-        where,
-        "(params, outputs, rows)",
-        params,
-        outputs,
-        arrays,
-        gives=number,
-    )
+    tracing.check(loss, where, signature, params, outputs, arrays, gives=number)
     return jax.custom_batching.sequential_vmap(parameters)
 
 

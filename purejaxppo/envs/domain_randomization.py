@@ -58,11 +58,6 @@ class Randomized(Wrapper):
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def own_draws(self, key) -> dict[str, jax.Array]:
-        """Draws of the task's own function for an episode; nothing without one."""
-        draw = getattr(self.task, "draw_parameters", None)
-        return draw(key) if draw else {}
-
     def with_factors(self, drawn) -> Any:
         """The task with its parameters multiplied by drawn factors, and with its own draws."""
         factors = {name: x for name, x in drawn.items() if name in self.spread}
@@ -77,7 +72,8 @@ class Randomized(Wrapper):
     def reset(self, key):
         """(key) -> ((factors and own draws, state), obs)."""
         drawn = self.factors(streams.stream(key, streams.VARIATION))
-        drawn |= self.own_draws(streams.stream(key, streams.OWN_VARIATION))
+        if draw := getattr(self.task, "draw_parameters", None):
+            drawn |= draw(streams.stream(key, streams.OWN_VARIATION))
         state, obs = self.with_factors(drawn).reset(key)
         return (drawn, state), obs
 
