@@ -73,7 +73,7 @@ class BraxTask(mjx.Robot):
         """Adapts a raw Brax environment."""
         super().__init__(env)
         # Its own observation_size resets, operation by operation, each of which compiles.
-        start = jax.eval_shape(lambda: env.reset(jax.random.PRNGKey(0)))
+        start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self.observation = Box((start.obs.shape[-1],))
 
     def adjusted(self, values) -> "BraxTask":

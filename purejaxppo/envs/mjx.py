@@ -69,24 +69,30 @@ class Robot:
 
     def __init__(self, env: Any) -> None:
         """Adapts a raw environment."""
-        self.env = env
+        self._use(env)
         self.action = Box((int(env.action_size),), -1.0, 1.0)
+
+    def _use(self, env: Any) -> None:
+        """Take an environment. Its functions are traced once for all programs of a run."""
+        self.env = env
+        self._reset = jax.jit(env.reset, inline=True)
+        self._step = jax.jit(env.step, inline=True)
 
     def with_model(self, attribute: str, model: Any) -> Any:
         """The same robot with another model in an attribute of its environment."""
         task = copy.copy(self)
-        task.env = OtherModel(self.env, attribute, model)
+        task._use(OtherModel(self.env, attribute, model))
         return task
 
     def reset(self, key):
         """A key -> (the simulator's state, obs)."""
-        state = self.env.reset(jax.random.key_data(key))
+        state = self._reset(jax.random.key_data(key))
         return state, state.obs
 
     def step(self, key, state, action):
         """One control step; `done` is the task's own end, never a time limit."""
         del key
-        state = self.env.step(state, action)
+        state = self._step(state, action)
         return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
 
     @property
