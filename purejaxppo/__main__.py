@@ -50,8 +50,8 @@ def _wrong(words: Sequence[str]) -> str:
         command = "evaluate" if words[0].partition("=")[0] == "--run" else "train"
         return f"{words[0]}: a command comes first, as in purejaxppo {command} {' '.join(words)}"
     close = nearest(words[0], COMMANDS)
-    hint = f"did you mean {close!r}?" if close else f"there are {', '.join(COMMANDS)}"
-    return f"purejaxppo {words[0]}: no such command; {hint}"
+    hint = f"Did you mean {close!r}?" if close else f"There are {', '.join(COMMANDS)}."
+    return f"purejaxppo {words[0]}: no such command. {hint}"
 
 
 if __name__ == "__main__":

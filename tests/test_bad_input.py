@@ -11,8 +11,8 @@ toy = pytest.mark.toy
 
 BAD = [
     # environments
-    (["--env.name", "gymnax/Cartpole"], "unknown task", "did you mean 'gymnax/CartPole-v1'"),
-    (["--env.name", "brx/hopper"], "unknown family 'brx'; did you mean 'brax'?"),
+    (["--env.name", "gymnax/Cartpole"], "unknown task", "Did you mean 'gymnax/CartPole-v1'"),
+    (["--env.name", "brx/hopper"], "unknown family 'brx'. Did you mean 'brax'?"),
     (
         ["--env.name", "brax/hopper", "--env.backend", "bullet"],
         "env.backend = 'bullet': brax has spring, positional, generalized, mjx",
@@ -23,7 +23,7 @@ BAD = [
     (["--env.options", "gravitas", "3"], "env.options.gravitas: gymnax/CartPole-v1 has no"),
     (
         ["--env.name", "dummy/vector", "--env.options", "a", "1"],
-        "env.options.a: dummy/vector has no such option; it has none",
+        "env.options.a: dummy/vector has no such option. It has no options.",
     ),
     (
         ["--env.name", "gymnax/Breakout-MinAtar", "--network.encoder", "cnn_nature"],
@@ -49,7 +49,7 @@ def test_wrong_command_gets_one_sentence(flags, expected, tmp_path, capsys, monk
 def test_a_task_without_its_family_is_looked_for_in_all_of_them(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = refusal(["--config", "cartpole", "--env.name", "hopper"], capsys)
-    assert "is not of the form family/task; did you mean 'brax/hopper'" in said
+    assert "is not of the form family/task. Did you mean 'brax/hopper'" in said
 
 
 def test_options_of_evaluations_are_checked_before_there_is_a_folder(tmp_path, capsys, monkeypatch):

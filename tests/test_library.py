@@ -306,7 +306,7 @@ def test_a_callback_of_many_agents_gives_each_its_own_number():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"ppo.gama": 0.9}, r"ppo.gama: unknown key; did you mean ppo.gamma"),
+        ({"ppo.gama": 0.9}, r"ppo.gama: unknown key. Did you mean ppo.gamma"),
         ({"gamma": 0.9}, "gamma: unknown key. Use ppo.gamma = 0.9"),
         ({"ppo.gamma": 2.0}, r"ppo.gamma = 2.0"),
         ({"ppo.num_epochs": 1.5}, "ppo.num_epochs"),

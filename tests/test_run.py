@@ -152,14 +152,14 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
     [
         ([], "--run needs the folder of a run"),
         (["--run", "run", "--stochastic", "--deterministic"], "only one of them can be"),
-        (["run"], "'run' is not a flag; did you mean --run run?"),
+        (["run"], "'run' is not a flag. Did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
         (["--run", "run", "--episodes", "0"], "--episodes = 0 is too small; it must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
         (["--run", "run", "--render", "film.avi"], "film.avi: a film ends in .mp4, .gif or .html"),
         (["--run", "run", "--render", "no/film.gif"], "the folder no does not exist"),
-        (["--run", "run", "--epsiodes", "3"], "unknown flag; did you mean --episodes?"),
+        (["--run", "run", "--epsiodes", "3"], "unknown flag. Did you mean --episodes?"),
     ],
 )
 def test_a_wrong_evaluation_gets_one_sentence(flags, said, config_file, capsys):

@@ -85,8 +85,8 @@ def check(words: Sequence[str]) -> tuple[Kind, Path]:
         raise ValueError(f"{PROG} needs a kind and a file, as in {PROG} env walk.py")
     name = words[0]
     if name not in KINDS:
-        hint = did_you_mean(name, KINDS, f"there are {', '.join(KINDS)}")
-        raise ValueError(f"{PROG} {name}: no such kind; {hint}")
+        hint = did_you_mean(name, KINDS, f"There are {', '.join(KINDS)}.")
+        raise ValueError(f"{PROG} {name}: no such kind. {hint}")
     if len(words) != 2:
         found = f"not {len(words) - 1}" if len(words) > 2 else "none is there"
         raise ValueError(

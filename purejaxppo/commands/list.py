@@ -57,8 +57,8 @@ def run(words: Sequence[str]) -> int:
     if not words:
         raise ValueError(f"{PROG} needs the name of a list: there are {there}")
     if words[0] not in LISTS:
-        hint = did_you_mean(words[0], LISTS, f"there are {there}")
-        raise ValueError(f"{PROG} {words[0]}: no such list; {hint}")
+        hint = did_you_mean(words[0], LISTS, f"There are {there}.")
+        raise ValueError(f"{PROG} {words[0]}: no such list. {hint}")
     if len(words) > 2:
         raise ValueError(f"{PROG} {words[0]} takes one pattern, but {words[2]!r} follows it")
     return LISTS[words[0]](words[1] if len(words) > 1 else "*")
@@ -97,8 +97,8 @@ def list_envs(pattern: str = "*") -> int:
         for name, text in lines.items():
             print(f"{name:42} {text}")
     if not found:
-        hint = did_you_mean(wanted, families, f"its families are {', '.join(families)}")
-        raise ValueError(f"{PROG} envs {pattern}: no environment fits; {hint}")
+        hint = did_you_mean(wanted, families, f"Its families are {', '.join(families)}.")
+        raise ValueError(f"{PROG} envs {pattern}: no environment fits. {hint}")
     return 0
 
 
@@ -195,8 +195,8 @@ def list_configs(pattern: str = "*") -> int:
     lines |= derived.ABOUT
     fitting = [name for name in lines if _fits(name, pattern) or _fits(name, f"{pattern}.yaml")]
     if not fitting:
-        hint = did_you_mean(pattern, lines, f"`{PROG} configs` prints them all")
-        raise ValueError(f"{PROG} configs {pattern}: no config fits; {hint}")
+        hint = did_you_mean(pattern, lines, f"`{PROG} configs` prints them all.")
+        raise ValueError(f"{PROG} configs {pattern}: no config fits. {hint}")
     for name in fitting:
         print(f"{name:32} {lines[name]}")
     return 0

@@ -13,7 +13,7 @@ import yaml
 
 from purejaxppo import interrupts
 from purejaxppo.config import checks, copies, derived, references, renamed
-from purejaxppo.config.hints import nearest
+from purejaxppo.config.hints import KINDS, kind_of, nearest, wrong_type
 from purejaxppo.config.plain import plain, whole
 from purejaxppo.config.schema import HINTS, TUNABLE, Config, is_list, own_fields
 from purejaxppo.config.unknown import check_known, unknown
@@ -81,12 +81,8 @@ def find_config(name: str) -> Path:
     close = nearest(path.stem, known, 0.5)
     if name == "playground":
         raise ValueError("--config playground: name a task of it, as in playground/CheetahRun")
-    hint = (
-        f"did you mean '{close}.yaml'?"
-        if close
-        else "`purejaxppo list configs` prints what there is"
-    )
-    raise ValueError(f"--config {name}: no such file or config; {hint}")
+    hint = f"Did you mean '{close}.yaml'?" if close else "`purejaxppo list configs` prints all."
+    raise ValueError(f"--config {name}: no such file or config. {hint}")
 
 
 def load_config(
@@ -169,7 +165,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: a config is a mapping of keys to values, not {_article(data)}")
+        raise ValueError(f"{path}: a config is a mapping of keys to values, not {kind_of(data)}")
     return data
 
 
@@ -195,7 +191,7 @@ def apply_overrides(
         for part in path:
             inner = target.get(part, {})
             if not isinstance(inner, dict):
-                raise ValueError(f"{part} is a section of keys, not {_article(inner)}")
+                raise ValueError(f"{part} is a section of keys, not {kind_of(inner)}")
             target[part] = dict(inner)
             target = target[part]
         target[last] = value
@@ -250,7 +246,7 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
         ValueError: a value does not fit; names the field, with `prefix`.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{prefix[:-1]} is a section of keys, not {_article(data)}")
+        raise ValueError(f"{prefix[:-1]} is a section of keys, not {kind_of(data)}")
     hints = typing.get_type_hints(cls)
     values = {}
     for key, value in data.items():
@@ -299,7 +295,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     if hint is int and (number := whole(value)) is not None:
         return number
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise ValueError(f"{name} = {value!r} is {_article(value)}; it must be {KINDS[hint]}")
+        raise ValueError(wrong_type(name, value, hint))
     return value
 
 
@@ -313,16 +309,6 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
     return {str(key): item for key, item in value.items()}
-
-
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
-"""Scalar types in words; bool is the first, because it is an int, too."""
-
-
-def _article(value: Any) -> str:
-    names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "nothing"}
-    kinds = (name for kind, name in names.items() if isinstance(value, kind))
-    return next(kinds, f"a {type(value).__name__}")
 
 
 def flatten(config: Config) -> dict[str, Any]:

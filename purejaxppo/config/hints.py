@@ -4,7 +4,7 @@ Without JAX, since worker processes use them.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,26 @@ def number(x: float, among: float = 0.0) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A question that names the nearest of the known names, or `otherwise`: "it has a, b, c"."""
+    """Return the sentence "Did you mean NEAREST?"; `otherwise`, or all names, if none is near."""
     known = list(known)
     close = nearest(name, known)
-    return f"did you mean {close!r}?" if close else otherwise or f"it has {', '.join(known)}"
+    return f"Did you mean {close!r}?" if close else otherwise or f"It has {', '.join(known)}."
+
+
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+"""Scalar types in words; bool is the first, because it is an int, too."""
+
+
+def kind_of(value: Any) -> str:
+    """Return the type of a value in words."""
+    names: dict[Any, str] = {**KINDS, list: "a list", Mapping: "a mapping", type(None): "nothing"}
+    words = (word for known, word in names.items() if isinstance(value, known))
+    return next(words, f"a {type(value).__name__}")
+
+
+def wrong_type(name: str, value: Any, kind: type) -> str:
+    """Return the sentence about a value that is not of a scalar type."""
+    return f"{name} = {value!r} is {kind_of(value)}; it must be {KINDS[kind]}"
 
 
 def show(value: Any) -> str:

@@ -234,9 +234,9 @@ def in_module(
     made = [key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__]
     close = nearest(name, made)
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
-    has = f"it has {', '.join(made)}" if made else f"it has no {plural if kind else 'such thing'}"
-    hint = f"did you mean {close!r}?" if close and not kind else has
-    raise LoadError(f"{where}: {place} has no {kind + ' ' if kind else ''}{name!r}; {hint}")
+    has = f"It has {', '.join(made)}." if made else f"It has no {plural if kind else 'such thing'}."
+    hint = f"Did you mean {close!r}?" if close and not kind else has
+    raise LoadError(f"{where}: {place} has no {kind + ' ' if kind else ''}{name!r}. {hint}")
 
 
 def import_named(module: str, where: str) -> Any:

@@ -65,10 +65,10 @@ def unknown(
     if not dashes:
         help_all = "`purejaxppo train --help all`"
     elif any(other.startswith(f"{key}.") for other in known):
-        return f"--{name} is a section of fields: --help {key} lists them"
+        return f"--{name} is a section of fields. --help {key} lists them."
     by_leaf: dict[str, str] = {}
     for dotted in known:
         by_leaf.setdefault(dotted.rpartition(".")[2], dotted)
     close = nearest(key, known) or by_leaf.get(nearest(leaf, by_leaf) or "")
-    hint = f"did you mean {dashes}{close}?" if close else f"{help_all} lists them"
-    return f"{dashes}{name}: unknown {kind}; {hint}"
+    hint = f"Did you mean {dashes}{close}?" if close else f"{help_all} lists them."
+    return f"{dashes}{name}: unknown {kind}. {hint}"

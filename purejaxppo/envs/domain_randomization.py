@@ -111,8 +111,8 @@ def check(task: Any, config: EnvConfig) -> None:
                 raise ValueError(f"env.{field}: {config.name} has no parameters that can be varied")
             if name not in known:
                 raise ValueError(
-                    f"env.{field}.{name}: {config.name} has no such parameter; it has "
-                    f"{', '.join(known)}"
+                    f"env.{field}.{name}: {config.name} has no such parameter. It has "
+                    f"{', '.join(known)}."
                 )
     check_spread(config)
 

@@ -163,8 +163,8 @@ def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
     typed = checked(f"jaxmarl/{name}", options, _defaults(name), [GLOBAL_STATE])
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
-        hint = did_you_mean(str(options[LAYOUT]), known, f"there are {', '.join(known)}")
-        raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen; {hint}")
+        hint = did_you_mean(str(options[LAYOUT]), known, f"There are {', '.join(known)}.")
+        raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen. {hint}")
     return typed
 
 

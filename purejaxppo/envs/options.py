@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.hints import KINDS, did_you_mean, wrong_type
 from purejaxppo.config.plain import whole
 
 
@@ -20,11 +20,11 @@ def check_known(task: str, given: Iterable[str], known: Iterable[str]) -> None:
         ValueError: an unknown option.
     """
     known = list(known)
-    there = f"it has {', '.join(known)}" if known else "it has none"
+    there = f"It has {', '.join(known)}." if known else "It has no options."
     for option in given:
         if option not in known:
             hint = did_you_mean(option, known, there)
-            raise ValueError(f"env.options.{option}: {task} has no such option; {hint}")
+            raise ValueError(f"env.options.{option}: {task} has no such option. {hint}")
 
 
 def checked(
@@ -69,7 +69,10 @@ def alike(option: str, value: Any, default: Any) -> Any:
     is_text = isinstance(value, str) and isinstance(default, str)  # also a reference
     if is_text or type(value) is type(default) or (type(default) is float and type(value) is int):
         return value
-    raise ValueError(f"env.options.{option} = {value!r} should be like {default!r}")
+    name = f"env.options.{option}"
+    if type(default) in KINDS:
+        raise ValueError(wrong_type(name, value, type(default)))
+    raise ValueError(f"{name} = {value!r} must be like {default!r}")
 
 
 def check_port(port: int) -> None:

@@ -117,8 +117,8 @@ def adapter(family: str) -> Any:
         ValueError: no such family, or its package is not installed.
     """
     if family not in FAMILIES:
-        hint = did_you_mean(family, FAMILIES, f"there are {', '.join(FAMILIES)}")
-        raise ValueError(f"env.name: unknown family {family!r}; {hint}")
+        hint = did_you_mean(family, FAMILIES, f"There are {', '.join(FAMILIES)}.")
+        raise ValueError(f"env.name: unknown family {family!r}. {hint}")
     entry = FAMILIES[family]
     if importlib.util.find_spec(entry.requires) is None:
         package = entry.package or entry.requires
@@ -189,9 +189,9 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
         raise ValueError("env.name is missing: name a task, such as gymnax/CartPole-v1")
     if not name:
         raise ValueError(
-            f"env.name = {config.name!r} is not of the form family/task; "
+            f"env.name = {config.name!r} is not of the form family/task. "
             + (
-                f"did you mean 'jax/{config.name}'?"
+                f"Did you mean 'jax/{config.name}'?"
                 if is_reference(config.name)
                 else _suggest(config.name)
             )
@@ -199,7 +199,7 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
     module = adapter(family)
     known = getattr(module, "is_task", None) or module.task_names().__contains__
     if not known(name):
-        raise ValueError(f"env.name: unknown task {config.name!r}; {_suggest(config.name, family)}")
+        raise ValueError(f"env.name: unknown task {config.name!r}. {_suggest(config.name, family)}")
     backends = getattr(module, "BACKENDS", ())
     if config.backend and config.backend not in backends:
         there = f"{family} has {', '.join(backends)}" if backends else f"{family} has no back ends"
@@ -257,8 +257,8 @@ def _suggest(name: str, *families: str) -> str:
         close = difflib.get_close_matches(wanted, by_task, 3, 0.5)
         if close:
             best = list(dict.fromkeys(by_task[c] for c in close))
-            return f"did you mean {' or '.join(repr(b) for b in best)}?"
-    return "`purejaxppo list envs` prints what there is"
+            return f"Did you mean {' or '.join(repr(b) for b in best)}?"
+    return "`purejaxppo list envs` prints all."
 
 
 def make(

@@ -158,7 +158,7 @@ def read(words: Sequence[str], hints: Mapping[str, Any]) -> Words:
     starts = [i for i, word in enumerate(words) if word.startswith("--")]
     if words and 0 not in starts:
         flag = next((name for name in ("run", "config") if name in hints), "seed")
-        raise ValueError(f"{words[0]!r} is not a flag; did you mean --{flag} {words[0]}?")
+        raise ValueError(f"{words[0]!r} is not a flag. Did you mean --{flag} {words[0]}?")
     for start, end in itertools.pairwise([*starts, len(words)]):
         name, equals, inline = words[start][2:].partition("=")
         values = [inline] * bool(equals) + list(words[start + 1 : end])

@@ -72,9 +72,9 @@ def topic_of(words: Sequence[str]) -> str | None:
         topic = topic.lstrip("-").partition(".")[0]  # ppo of ppo.gamma
         known = [*sections(), RUN, "all"]
         if topic and topic not in known:
-            others = f"there are {', '.join(known)}"
+            others = f"There are {', '.join(known)}."
             raise ValueError(
-                f"--help {topic}: no such section; {did_you_mean(topic, known, others)}"
+                f"--help {topic}: no such section. {did_you_mean(topic, known, others)}"
             )
         return topic
     return None

@@ -153,7 +153,7 @@ def test_all_unknown_keys_of_a_config_are_answered_together():
         "  n_steps: unknown key. Use ppo.rollout_length = 32.",
     ]
     assert lines[2].startswith("  minibatch_size: unknown key. Use ppo.num_minibatches = 16. A ")
-    assert lines[3:] == ["  env.nam: unknown key; did you mean env.name?"]
+    assert lines[3:] == ["  env.nam: unknown key. Did you mean env.name?"]
 
 
 def test_all_unknown_flags_of_a_command_line_are_answered_together(capsys):
@@ -168,4 +168,4 @@ def test_all_unknown_flags_of_a_command_line_are_answered_together(capsys):
 
 def test_a_command_without_a_config_has_no_names_of_settings(capsys):
     assert evaluate.main(["--gamma", "1"]) == 2
-    assert "--gamma: unknown flag; --help lists them" in capsys.readouterr().err
+    assert "--gamma: unknown flag. --help lists them." in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_what_the_command_line_says_goes_before_them():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"env.num_env": 3}, "gpu.env.num_env: unknown key; did you mean env.num_envs?"),
+        ({"env.num_env": 3}, "gpu.env.num_env: unknown key. Did you mean env.num_envs?"),
         ({"env.num_envs": "x"}, "gpu.env.num_envs = 'x' is a word; it must be a whole number"),
         ({"env": 3}, "gpu.env: unknown key"),
         ({"what.ever": 3}, "gpu.what.ever: unknown key"),

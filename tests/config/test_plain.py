@@ -1,5 +1,6 @@
 """Numbers of NumPy and JAX as settings, and whole floats: the same as Python's."""
 
+import re
 from fractions import Fraction
 
 import jax.numpy as jnp
@@ -104,6 +105,14 @@ def test_an_option_may_be_a_whole_float_where_its_default_is_an_int():
     assert repr(alike("a", 4.0, 3)) == "4"
     assert repr(alike("a", 4, 0.5)) == "4"
     assert repr(alike("a", True, False)) == "True"
-    for value, default in [(4.5, 3), ("4", 3), (True, 3), (1, True), (True, 0.5), (1, "x")]:
-        with pytest.raises(ValueError, match=rf"^env.options.a = .* should be like {default!r}$"):
+    for value, default, words in [
+        (4.5, 3, "4.5 is a number; it must be a whole number"),
+        ("4", 3, "'4' is a word; it must be a whole number"),
+        (True, 3, "True is true or false; it must be a whole number"),
+        (1, True, "1 is a whole number; it must be true or false"),
+        (True, 0.5, "True is true or false; it must be a number"),
+        (1, "x", "1 is a whole number; it must be a word"),
+        (1, [2], "1 must be like [2]"),
+    ]:
+        with pytest.raises(ValueError, match=rf"^env.options.a = {re.escape(words)}$"):
             alike("a", value, default)

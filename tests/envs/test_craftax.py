@@ -40,11 +40,14 @@ def test_spaces_and_limits_are_the_simulators(name, observation, actions, limit)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mobs": 3}, "has no such option; it has always_diamond, cow_health, day_length"),
+        ({"mobs": 3}, "has no such option. It has always_diamond, cow_health, day_length"),
         ({"max_timesteps": 10}, "has no such option"),
-        ({"day_length": "long"}, "day_length = 'long' should be like 300"),
-        ({"always_diamond": 1}, "always_diamond = 1 should be like True"),
-        ({"zombie_health": True}, "zombie_health = True should be like 5"),
+        ({"day_length": "long"}, "day_length = 'long' is a word; it must be a whole number"),
+        ({"always_diamond": 1}, "always_diamond = 1 is a whole number; it must be true or false"),
+        (
+            {"zombie_health": True},
+            "zombie_health = True is true or false; it must be",
+        ),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options, said):

@@ -123,7 +123,7 @@ def test_evaluations_have_the_end_of_the_curriculum(key):
 def test_only_the_parameters_that_there_are(make_config):
     for name, message in (
         ("dummy/vector", "has no parameters"),
-        ("gymnax/Pendulum-v1", "it has max_speed"),
+        ("gymnax/Pendulum-v1", "It has max_speed"),
         ("gymnasium/CartPole-v1", "runs on the host"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -258,19 +258,19 @@ def test_options_are_checked():
 
     text = message("MPE_simple_spread_v3", agents=3)
     assert text == (
-        "env.options.agents: jaxmarl/MPE_simple_spread_v3 has no such option; "
-        "did you mean 'num_agents'?"
+        "env.options.agents: jaxmarl/MPE_simple_spread_v3 has no such option. "
+        "Did you mean 'num_agents'?"
     )
     assert "the time limit is env.max_episode_steps" in message("SMAX-3m", max_steps=3)
-    assert "has no such option; it has" in message("SMAX-3m", num_allies=3)
-    assert "local_ratio = 'x' should be like 0.5" in message(
+    assert "has no such option. It has" in message("SMAX-3m", num_allies=3)
+    assert "local_ratio = 'x' is a word; it must be a number" in message(
         "MPE_simple_spread_v3", local_ratio="x"
     )
-    assert "should be like True" in message("SMAX-3m", enemy_shoots=1)
-    assert "did you mean 'cramped_room'" in message("overcooked", layout="cramped")
-    assert "there are cramped_room, asymm" in message("overcooked", layout="zzz")
+    assert "it must be true or false" in message("SMAX-3m", enemy_shoots=1)
+    assert "Did you mean 'cramped_room'" in message("overcooked", layout="cramped")
+    assert "There are cramped_room, asymm" in message("overcooked", layout="zzz")
     assert "The minimum number of agents" in message("switch_riddle", num_agents=2)
-    with pytest.raises(ValueError, match="did you mean 'jaxmarl/SMAX-3m'"):
+    with pytest.raises(ValueError, match="Did you mean 'jaxmarl/SMAX-3m'"):
         registry.make(EnvConfig(name="jaxmarl/SMAX-3n"), 3)
 
 

@@ -170,10 +170,10 @@ def test_sampled_actions_are_allowed_ones(name, make_config):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("Snake-v1", {"time_limit": 5}, "has no such option; it has num_rows, num_cols"),
-        ("Maze-v0", {"generator": "mine"}, "has no such option; it has none"),
-        ("Snake-v1", {"num_rows": 5.5}, "5.5 should be like 12"),
-        ("LevelBasedForaging-v0", {"penalty": "high"}, "'high' should be like 0.0"),
+        ("Snake-v1", {"time_limit": 5}, "has no such option. It has num_rows, num_cols"),
+        ("Maze-v0", {"generator": "mine"}, "has no such option. It has no options."),
+        ("Snake-v1", {"num_rows": 5.5}, "5.5 is a number; it must be a whole number"),
+        ("LevelBasedForaging-v0", {"penalty": "high"}, "'high' is a word; it must be a number"),
     ],
 )
 @pytest.mark.toy

@@ -257,7 +257,7 @@ def write_module(tmp_path, monkeypatch):
 WRONG = [
     ("jax/none.py:Walk", {}, "env.name: none.py: no such file in"),
     ("jax/Walk", {}, "env.name: unknown task 'jax/Walk'"),
-    (f"jax/{FILE}:Wlak", {}, "has no 'Wlak'; did you mean 'Walk'?"),
+    (f"jax/{FILE}:Wlak", {}, "has no 'Wlak'. Did you mean 'Walk'?"),
     (f"jax/{FILE}:NOTHING", {}, "NOTHING is a NoneType, and not a task or a function"),
     (f"jax/{FILE}:Walk", {"sise": 1}, "got an unexpected keyword argument 'sise'"),
     (examples.Walk(), {"size": 1}, "env.options.size: .* is an object that exists"),

@@ -162,10 +162,10 @@ def test_options_are_checked():
             registry.make(EnvConfig(name=f"particles/{name}", options=options), 6)
         return str(error.value)
 
-    assert "did you mean 'num_agents'" in message("spread", agents=3)
+    assert "Did you mean 'num_agents'" in message("spread", agents=3)
     assert "env.options.num_agents = 0 must be at least 1" in message("spread", num_agents=0)
-    assert "should be like 3" in message("tag", num_hunters=1.5)
-    assert "should be like False" in message("tag", continuous=1)
+    assert "it must be a whole number" in message("tag", num_hunters=1.5)
+    assert "it must be true or false" in message("tag", continuous=1)
     assert "global_state = 'yes' is neither true nor false" in message("tag", global_state="yes")
 
 

@@ -275,11 +275,11 @@ def test_allowed_moves_of_2048_are_never_fined():
             {"opponent": "perfect"},
             "neither random nor a function of yours",
         ),
-        ("connect_four", {"size": 8}, "has no such option; it has opponent"),
-        ("2048", {"opponent": "random"}, "has no such option; it has none"),
+        ("connect_four", {"size": 8}, "has no such option. It has opponent"),
+        ("2048", {"opponent": "random"}, "has no such option. It has no options."),
         ("minatar-asterix", {"sticky_action_prob": 2}, "must be between 0 and 1"),
-        ("minatar-asterix", {"use_minimal_action_set": 1}, "should be like True"),
-        ("minatar-asterix", {"ramping": True}, "it has use_minimal_action_set, sticky"),
+        ("minatar-asterix", {"use_minimal_action_set": 1}, "it must be true or false"),
+        ("minatar-asterix", {"ramping": True}, "It has use_minimal_action_set, sticky"),
     ],
 )
 @pytest.mark.toy

@@ -22,12 +22,12 @@ def message(name, **options):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("dummy/vektor", "did you mean 'dummy/vector'"),
-        ("dumy/vector", "did you mean 'dummy'"),
-        ("gymnax/Cartpole-v1", "did you mean 'gymnax/CartPole-v1'"),
-        ("CartPole-v1", "did you mean 'gymnax/CartPole-v1'"),
+        ("dummy/vektor", "Did you mean 'dummy/vector'"),
+        ("dumy/vector", "Did you mean 'dummy'"),
+        ("gymnax/Cartpole-v1", "Did you mean 'gymnax/CartPole-v1'"),
+        ("CartPole-v1", "Did you mean 'gymnax/CartPole-v1'"),
         ("dummy/zzzzzzzz", "purejaxppo list envs"),
-        ("zzzz/vector", "there are brax, craftax"),
+        ("zzzz/vector", "There are brax, craftax"),
     ],
 )
 def test_a_wrong_name_gets_the_nearest_right_one(name, hint):
@@ -64,7 +64,7 @@ def test_suggestions_skip_families_that_are_not_installed(monkeypatch):
         "find_spec",
         lambda name, *args: real(name, *args) if name == "jax" else None,
     )
-    assert "did you mean 'dummy/constant'" in message("constant")
+    assert "Did you mean 'dummy/constant'" in message("constant")
 
 
 def test_wrong_back_ends_and_options_are_refused():

@@ -125,10 +125,10 @@ def test_a_ruleset_that_is_followed_pays(benchmark_file, key):
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        (EMPTY, {"speed": 3}, "has no such option; it has direction, pocket, view_size"),
+        (EMPTY, {"speed": 3}, "has no such option. It has direction, pocket, view_size"),
         (EMPTY, {"rules": True}, "has no such option"),
         (EMPTY, {"view_size": 4}, r"view_size = 4 must be 3, 5, 7"),
-        (EMPTY, {"pocket": "yes"}, "pocket = 'yes' should be like False"),
+        (EMPTY, {"pocket": "yes"}, "pocket = 'yes' is a word; it must be true or false"),
         (XLAND, {}, "pays nothing without rulesets: name a file of them"),
         (XLAND, {"benchmark": "/no/such"}, "there is no such file"),
         (XLAND, {"benchmark": __file__}, "is no file of XLand-MiniGrid's rulesets"),

@@ -19,10 +19,10 @@ from purejaxppo.sweep.__main__ import main as sweep
 pytestmark = pytest.mark.toy
 
 WRONG = [
-    (["--ppo.learning_rat", "1"], "unknown flag; did you mean --ppo.learning_rate?"),
+    (["--ppo.learning_rat", "1"], "unknown flag. Did you mean --ppo.learning_rate?"),
     (["--learning_rate", "1"], "--learning_rate: unknown flag. Use --ppo.learning_rate 1.0."),
-    (["--zzz", "1"], "--zzz: unknown flag; --help all lists them"),
-    (["--ppo", "1"], "--ppo is a section of fields: --help ppo lists them"),
+    (["--zzz", "1"], "--zzz: unknown flag. --help all lists them."),
+    (["--ppo", "1"], "--ppo is a section of fields. --help ppo lists them."),
     (["--seed"], "--seed needs a value"),
     (["--seed", "1", "2"], "--seed takes one value, but '2' follows it"),
     (["--seed", "1.5"], "command line: seed = 1.5 is a number; it must be a whole number"),
@@ -61,7 +61,7 @@ def test_all_unknown_flags_are_answered_at_once_with_ours_and_its_value(capsys):
     assert out == "" and first == "error: 6 unknown names"
     for line, (name, (_, ours, value)) in zip(lines[:-2], PORTED.items(), strict=True):
         assert line.startswith(f"  --{name}: ") and f"--{ours} {value}" in line
-    assert lines[-2].startswith("  --ppo.gama: ") and "did you mean --ppo.gamma?" in lines[-2]
+    assert lines[-2].startswith("  --ppo.gama: ") and "Did you mean --ppo.gamma?" in lines[-2]
     assert lines[-1].startswith("  --num-epochs: ") and "--ppo.num_epochs?" in lines[-1]
 
 
@@ -73,7 +73,7 @@ def test_all_unknown_keys_of_a_file_are_answered_at_once_with_ours_and_its_value
     _, *lines = str(error.value).splitlines()
     for line, (name, (_, ours, value)) in zip(lines[:-1], PORTED.items(), strict=True):
         assert line.startswith(f"  {name}: ") and f"{ours} = {value}" in line
-    assert lines[-1] == "  ppo.gama: unknown key; did you mean ppo.gamma?"
+    assert lines[-1] == "  ppo.gama: unknown key. Did you mean ppo.gamma?"
 
 
 SAME = [
@@ -215,5 +215,5 @@ def test_a_typo_in_a_task_is_not_compared_with_an_earlier_run(flags, capsys, tmp
     earlier.mkdir(parents=True)
     (earlier / "config.yaml").write_text("env: {name: dummy/vector, num_envs: 64}\n")
     assert train_command.main(["--env.name", "dummy/constannt", *flags]) == 2
-    assert "unknown task 'dummy/constannt'; did you mean 'dummy/constant'" in error_of(capsys)
+    assert "unknown task 'dummy/constannt'. Did you mean 'dummy/constant'" in error_of(capsys)
     assert (earlier / "config.yaml").is_file()

@@ -71,8 +71,8 @@ def test_help_all_has_every_field(name, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--help", "pp"], "--help pp: no such section; did you mean 'ppo'?"),
-        (["--help=x"], "--help x: no such section; there are env, network, ppo"),
+        (["--help", "pp"], "--help pp: no such section. Did you mean 'ppo'?"),
+        (["--help=x"], "--help x: no such section. There are env, network, ppo"),
         (["--config", "no.yaml", "--help"], "--config no.yaml: no such file"),
     ],
 )

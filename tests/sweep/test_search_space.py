@@ -36,7 +36,7 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
     [
         (["ppo.gamma"], "--grid ppo.gamma: expected a field and values"),
         (["ppo.gamma="], "expected a field and values"),
-        (["ppo.gama=0.9"], "unknown key; did you mean ppo.gamma?"),
+        (["ppo.gama=0.9"], "unknown key. Did you mean ppo.gamma?"),
         (["gamma=0.9"], "--grid: gamma: unknown key"),
         (["ppo.gamma=high"], "--grid ppo.gamma: ppo.gamma = 'high' is a word"),
         (["ppo.gamma=2"], "ppo.gamma = 2.0 is not between 0 and 1"),
@@ -130,7 +130,7 @@ def test_ranges_are_read_from_a_file(tmp_path):
         ("ppo.gamma: {uniform: 0.9}", "uniform needs a list of values"),
         ("ppo.gamma: {log_uniform: [0.0, 0.9]}", "it must start above 0"),
         ("network.activation: {uniform: [tanh, relu]}", "uniform needs two numbers"),
-        ("ppo.gammma: {uniform: [0.9, 0.99]}", "did you mean ppo.gamma?"),
+        ("ppo.gammma: {uniform: [0.9, 0.99]}", "Did you mean ppo.gamma?"),
         ("", "names no field to vary"),
     ],
 )

@@ -229,7 +229,7 @@ def _options(name: str, config: EnvConfig) -> Options:
     for option, value in options.items():
         if option not in known:
             hint = did_you_mean(option, known)
-            raise ValueError(f"env.options.{option}: envpool/{name} has no such setting; {hint}")
+            raise ValueError(f"env.options.{option}: envpool/{name} has no such setting. {hint}")
         default = settings.get(option, value)
         if isinstance(default, (bool, str)) != isinstance(value, (bool, str)):
             raise ValueError(

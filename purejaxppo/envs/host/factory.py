@@ -208,10 +208,10 @@ def _registered(name: str, options: Options, max_episode_steps: int) -> Gymnasiu
         return gymnasium.make(task, max_episode_steps or None, disable_env_checker=True, **options)
     except (gymnasium.error.UnregisteredEnv, gymnasium.error.DeprecatedEnv) as error:
         close = nearest(task, gymnasium.registry)
-        hint = f"did you mean {close!r}?" if close else "is its package named, as in package:Id-v0?"
+        hint = f"Did you mean {close!r}?" if close else "Is its package named, as in package:Id-v0?"
         if isinstance(error, gymnasium.error.DeprecatedEnv):
             hint = one_line(error)
-        raise MakeError(f"env.name: unknown task 'gymnasium/{name}'; {hint}") from error
+        raise MakeError(f"env.name: unknown task 'gymnasium/{name}'. {hint}") from error
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise MakeError(f"gymnasium/{name} needs another package: {one_line(error)}") from error
     except TypeError as error:
@@ -253,7 +253,7 @@ def _wrapper(name: str) -> Any:
         return getattr(place, class_name)
     except AttributeError:
         close = nearest(class_name, dir(place))
-        hint = f"; did you mean {close!r}?" if close else ""
+        hint = f". Did you mean {close!r}?" if close else ""
         raise MakeError(f"{where}: {place.__name__} has no {class_name!r}{hint}") from None
 
 

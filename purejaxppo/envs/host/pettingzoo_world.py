@@ -98,7 +98,7 @@ def _builder(name: str) -> Any:
     if not where and hasattr(module, "env"):
         raise MakeError(f"{label}: its agents take turns; only parallel environments are supported")
     close = nearest(attribute, [key for key in vars(module) if not key.startswith("_")])
-    hint = f"; did you mean {close!r}?" if where and close else ""
+    hint = f". Did you mean {close!r}?" if where and close else ""
     raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
 
 
@@ -107,7 +107,7 @@ def _registered(name: str, label: str) -> Any:
     known = getattr(pettingzoo, "parallel_registry", {})
     if name not in known:
         close = nearest(name, known)
-        raise MakeError(f"{label}: no such id{f'; did you mean {close!r}?' if close else ''}")
+        raise MakeError(f"{label}: no such id{f'. Did you mean {close!r}?' if close else ''}")
 
     def build(**options: Any) -> Any:
         try:
@@ -133,7 +133,7 @@ def _module(name: str, label: str) -> Any:
             module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
         ]
         close = nearest(last, known)
-        hint = f"; did you mean '{package}.{close}'?" if close else ""
+        hint = f". Did you mean '{package}.{close}'?" if close else ""
         raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
 
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.hints import wrong_type
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
@@ -81,7 +82,7 @@ def make(name: str, config: EnvConfig):
 def _count(option: str, value) -> int:
     number = whole(value)
     if number is None:
-        raise ValueError(f"env.options.{option} = {value!r} must be a whole number")
+        raise ValueError(wrong_type(f"env.options.{option}", value, int))
     if number < min(COUNTS[option], 1):
         raise ValueError(
             f"env.options.{option} = {value} must be at least {min(COUNTS[option], 1)}"

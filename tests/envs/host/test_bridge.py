@@ -539,9 +539,9 @@ def test_how_fast_a_simulator_runs_may_change_on_resuming():
 
 
 REFUSED = {
-    "envpool/Hoper-v5": "did you mean 'envpool/Hopper-v5'",
+    "envpool/Hoper-v5": "Did you mean 'envpool/Hopper-v5'",
     "envpool/Go9x9-v1": "is for 2 players",
-    "gymnasium/Hoper-v5": "did you mean 'Hopper-v5'",
+    "gymnasium/Hoper-v5": "Did you mean 'Hopper-v5'",
     "gymnasium/no_such_package:Env-v0": "no_such_package",
     "gymnasium/no_such_file.py:Env": "no_such_file.py",
 }
@@ -557,7 +557,7 @@ def test_what_cannot_be_made_is_refused_in_one_sentence(name, tmp_path, capsys):
 
 
 OPTIONS = [
-    ("envpool/Pong-v5", {"frame_skp": 2}, "did you mean 'frame_skip'"),
+    ("envpool/Pong-v5", {"frame_skp": 2}, "Did you mean 'frame_skip'"),
     ("envpool/Pong-v5", {"episodic_life": 3}, "takes False by default"),
     ("gymnasium/CartPole-v1", {"workers": "fibre"}, "neither process nor thread"),
     ("gymnasium/CartPole-v1", {"wrappers": "FrameStackObservation"}, "cannot be made from an"),

@@ -368,7 +368,7 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
 @pytest.mark.parametrize(
     ("options", "more", "said"),
     [
-        ({"time_scal": 2.0}, {}, "no such option; did you mean 'time_scale'"),
+        ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
         ({"parameters.x": "fast"}, {}, "'fast' should be a number"),
         ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
         ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),

@@ -447,17 +447,17 @@ def test_a_worker_that_dies_is_reported_at_once(fault, parts):
 
 
 UNKNOWN = [
-    (make_spec("CartPol-v1"), "unknown task 'gymnasium/CartPol-v1'; did you mean 'CartPole-v1'?"),
-    (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'; did you mean 'Hopper-v"),
-    (make_spec("Qwxyz-v0"), "is its package named, as in package:Id-v0?"),
+    (make_spec("CartPol-v1"), "unknown task 'gymnasium/CartPol-v1'. Did you mean 'CartPole-v1'?"),
+    (make_spec("Hopper-v99"), "unknown task 'gymnasium/Hopper-v99'. Did you mean 'Hopper-v"),
+    (make_spec("Qwxyz-v0"), "Is its package named, as in package:Id-v0?"),
     (make_spec("no words"), "gymnasium/no words: Malformed environment ID"),
     (make_spec("nopackage:Some-v0"), "no package 'nopackage' is installed"),
     (make_spec("CartPole-v1", (), {"gravitas": 1}), "unexpected keyword argument 'gravitas'"),
-    (make_spec("CartPole-v1", ("FlattenObs",)), "did you mean 'FlattenObservation'?"),
+    (make_spec("CartPole-v1", ("FlattenObs",)), "Did you mean 'FlattenObservation'?"),
     (make_spec("no/file.py:Env"), f"env.name: no/file.py: no such file in {Path.cwd()}"),
     (make_spec("/no/file.py:Env"), "env.name: /no/file.py: no such file"),
     (make_spec("no/file.py"), "which class of that file? Say gymnasium/no/file.py:ClassName"),
-    (example("Contour"), "has no class 'Contour'; it has Counter, OwnLimit"),
+    (example("Contour"), "has no class 'Contour'. It has Counter, OwnLimit"),
     (example("NoEnvironment"), "NoEnvironment is not a gymnasium.Env"),
     (example("Counter", size=3), "env.options: "),
 ]

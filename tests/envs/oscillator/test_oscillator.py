@@ -312,7 +312,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"couplng": 0.1}, "env.options.couplng: oscillator/bvdp has no such option; did you mean"),
+        ({"couplng": 0.1}, "env.options.couplng: oscillator/bvdp has no such option. Did you mean"),
         ({"coupling": "strong"}, "must be a number, or a range such as 0.03..0.5"),
         ({"coupling": "0.5..0.1"}, "low is above high"),
         ({"warmup": 10}, "env.options.warmup = 10 is shorter than the history of 250"),
@@ -320,7 +320,7 @@ def test_the_same_ensemble_keeps_its_currents(key):
         ({"skip": 1.5}, "must be a whole number"),
         ({"pulse": "square"}, "must be one of delta, current, biphasic"),
         ({"pulse": "biphasic", "width": 4, "skip": 6}, "set skip to 8 or more"),
-        ({"same_ensemble": 3}, "same_ensemble = 3 should be like False"),
+        ({"same_ensemble": 3}, "same_ensemble = 3 is a whole number; it must be true or false"),
     ],
 )
 def test_bad_options_get_one_sentence(options, said):
