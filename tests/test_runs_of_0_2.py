@@ -40,15 +40,14 @@ CASES = [
     pytest.param(*case, marks=[pytest.mark.full] * (case in REPEATED))
     for case in itertools.product(RUNS, OBSERVED)
 ]
-ANSWERED: dict[str, str] = {
-    "env.double_buffer": "It was removed. Use asynchronous = true.",
-    "keep_cores_awake": "keep_cores_awake",
-}
-"""Fields and flags of 0.2 that were removed or take other values -> a part of the sentence.
+ANSWERED: dict[str, str] = {"env.double_buffer": "It was removed. Use asynchronous = true."}
+"""Switches of 0.2 that were removed -> a part of the sentence that refuses them.
 
-Runs with such a field must still be evaluated, loaded and exported, and resumed once it is deleted
-from the config file.
+A config file may turn them off. Runs that turned one on must still be evaluated, loaded and
+exported, and resumed once it is deleted from the config file.
 """
+TRANSLATED = {"keep_cores_awake": {"auto": False, "never": False, "always": True}}
+"""Fields of 0.2 that have other values now: old value -> new value."""
 
 
 @pytest.fixture
@@ -134,13 +133,14 @@ def assert_numbers(actual, recorded, name="run"):
 
 
 def read_config(path):
-    """The fields of a config file by dotted name, without removed ones."""
+    """The fields of a config file by dotted name with the values of this version."""
     sections = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     flat = {}
     for section, value in sections.items():
         nested = value.items() if isinstance(value, dict) else [("", value)]
         flat |= {f"{section}.{key}".rstrip("."): x for key, x in nested}
-    return {name: value for name, value in flat.items() if name not in ANSWERED}
+    new = {name: TRANSLATED[name].get(flat[name], flat[name]) for name in TRANSLATED.keys() & flat}
+    return {name: value for name, value in (flat | new).items() if name not in ANSWERED}
 
 
 def write_config(path, values):
@@ -163,30 +163,32 @@ def field_of(config, name):
 
 @pytest.mark.toy
 def test_every_field_of_0_2_is_read_and_has_the_same_default(folder):
-    defaults = {name: field["default"] for name, field in FIELDS.items() if name not in ANSWERED}
+    defaults = {name: field["default"] for name, field in FIELDS.items()}
     write_config("all.yaml", defaults)
     config = purejaxppo.load_config("all.yaml")
-    for name, default in defaults.items():
-        assert field_of(config, name) == field_of(purejaxppo.Config(), name) == default, name
+    for name, old in defaults.items():
+        if name not in ANSWERED:
+            new = TRANSLATED[name][old] if name in TRANSLATED else old
+            assert field_of(config, name) == field_of(purejaxppo.Config(), name) == new, name
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("name", [name for name in FIELDS if FIELDS[name]["others"]])
 def test_every_choice_of_a_field_of_0_2_is_accepted(name):
     for value in FIELDS[name]["others"] if name not in ANSWERED else ():
-        assert field_of(purejaxppo.Config().replace(**{name: value}), name) == value
+        new = TRANSLATED.get(name, {}).get(value, value)
+        assert field_of(purejaxppo.Config().replace(**{name: value}), name) == new
 
 
 @pytest.mark.toy
 def test_removed_fields_and_flags_give_an_error_in_one_sentence(folder):
     for name, sentence in ANSWERED.items():
-        value = FIELDS.get(name, {"default": ""})["default"]
-        code, _, err = command("train", f"--{name}", *(() if value is False else (str(value),)))
+        code, _, err = command("train", f"--{name}")
         assert code == 2, err
         assert sentence in err
         assert err.count("\n") == 1
         if name in FIELDS:
-            write_config("one.yaml", {name: value})
+            write_config("one.yaml", {name: True})
             with pytest.raises(ValueError, match=re.escape(sentence)):
                 purejaxppo.load_config("one.yaml")
 

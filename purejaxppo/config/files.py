@@ -217,6 +217,7 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
     """
     try:
         if isinstance(data, Mapping):
+            data = renamed.translate(data)
             flat = flatten_data(data)
             known = {name: value for name, value in flat.items() if name in HINTS}
             others = {name: value for name, value in flat.items() if name not in known}

@@ -6,6 +6,22 @@ from typing import Any
 
 REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
 """Dotted names of removed settings -> sentences that answer them."""
+AWAKE = {"auto": False, "never": False, "always": True}
+"""The choices of `keep_cores_awake` in version 0.2 -> its values."""
+
+
+def translate(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a nested config, and replace values of version 0.2 by those of this one.
+
+    A removed setting is dropped if it has its default.
+    """
+    new = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    env, awake = new.get("env"), new.get("keep_cores_awake")
+    if isinstance(env, dict) and env.get("double_buffer") is False:
+        del env["double_buffer"]
+    if isinstance(awake, str) and awake in AWAKE:
+        new["keep_cores_awake"] = AWAKE[awake]
+    return new
 
 
 def rules_of_0_2(ppo: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,6 +58,4 @@ def upgrade(data: Mapping[str, Any]) -> dict[str, Any]:
     new["ppo"] = rules_of_0_2(ppo) | ppo
     # Double buffering did not change any number of a run, which continues without it.
     (new.get("env") or {}).pop("double_buffer", None)
-    if new.get("keep_cores_awake") in ("auto", "always", "never"):  # the choices in version 0.2
-        new["keep_cores_awake"] = new["keep_cores_awake"] == "always"
     return new

@@ -347,7 +347,7 @@ def test_a_run_of_seeds_resumes_exactly(run):
 def test_more_seeds_than_a_run_has_are_refused(run, capsys):
     for flags, said in (
         (["--member", "2"], "member = 2: there is 0 to 1"),
-        (["--member", "-2"], "member = -2: there is 0 to 1"),
+        (["--member", "-2"], "--member = -2 is too small; it must be at least -1"),
         (["--render", "x.gif"], "name one with --member, 0 to 1"),
     ):
         assert evaluate_command.main(["--run", str(run), *flags]) == 2
