@@ -1,6 +1,6 @@
-"""What each extra does, alone, on a task where it matters: 5 seeds with and without it.
+"""Returns with and without each algorithm option, on a task where it matters, over 5 seeds.
 
-    python benchmarks/ablations.py [memory curiosity ...] [--seeds 5]
+    python benchmarks/ablations.py [curiosity critic ...] [--seeds 5]
 
 Every variant is one call of `python -m purejaxppo.train` with `--num_seeds`, at equal environment
 steps, from the same config with other flags. Rows, one per variant, go to
@@ -181,8 +181,14 @@ def memory_length(progress):
 def main() -> None:
     """Run the studies that the command line names, or all."""
     parser = harness.options(__doc__, "ablations")
-    parser.add_argument("studies", nargs="*", choices=[[], *STUDIES], help="which; all if none")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "studies",
+        nargs="*",
+        choices=[[], *STUDIES],
+        metavar="STUDY",
+        help=f"all by default: {'; '.join(STUDIES)}",
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of each variant")
     args = parser.parse_args()
     for name in args.studies or (["rollouts"] if args.toy else STUDIES):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,12 @@
-"""Where an environment step's time goes: an iteration with its pieces switched off, one by one.
+"""Time of an environment step by part: an iteration with its parts left out one by one.
 
     python benchmarks/anatomy.py [--tasks pixels envpool gymnasium] [--rounds 7] [--seconds 1]
 
-Every stage is a program of its own that does less than the one before it: the whole iteration, no
+Every stage is a separate program that does less than the one before it: the whole iteration, no
 update, no values and advantages either, no statistics, no policy, and at last the simulator under
-its own Python API. All run as one shard. A piece's time is the difference between two stages, so
-that pieces add up to the whole; medians over interleaved rounds are compared. A difference far
-below zero says that the machine was busy. Rows go to benchmarks/results/anatomy.jsonl.
+its own Python API. All run as one shard. A part's time is the difference between two stages, so
+parts add up to the whole; medians over interleaved rounds are compared. A difference far below
+zero means that the cores were busy. Rows go to benchmarks/results/anatomy.jsonl.
 """
 
 import statistics

@@ -1,12 +1,12 @@
-"""Steps per second of game engines: how much of the engine's own speed the compiled loop keeps.
+"""Steps per second of games in the compiled loop, in a plain Python loop and by other clients.
 
     GODOT=.godot-engine/bin/godot python benchmarks/engines.py [--rounds 9] [--peer FOLDER]
     python benchmarks/engines.py --unity [--peer FOLDER]
 
 Godot: the game is tests/games/chase with random actions, 8 ticks to a step. Unity: a scripted game
-(tests/engines/unity_engine.py) that repeats one message of all its agents, so that the trainer's
-side is measured. Contenders take turns while the others' games are stopped, and each round's ratio
-compares neighbours in time:
+(tests/engines/unity_engine.py) that repeats one message of all its agents, to measure the trainer's
+side. Contenders take turns while the others' games are stopped, and each round's ratio compares
+neighbours in time:
 
 * engine, rows: our client in a plain Python loop, which sends prepared actions;
 * loop: the same games stepped in a compiled `scan`, which draws its actions, with XLA set up as
@@ -68,7 +68,7 @@ def main() -> None:
     """Compare the contenders of Godot or Unity in turns."""
     parser = harness.options(__doc__, "engines", rounds=9)
     parser.add_argument("--unity", action="store_true", help="Unity's games, not Godot's")
-    parser.add_argument("--steps", type=int, default=1000, help="of each round")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of each round")
     parser.add_argument("--peer", help="a folder with the package godot_rl or mlagents_envs")
     args = parser.parse_args()
     if args.toy:
@@ -122,7 +122,7 @@ Found = Iterator[tuple[str, Contender]]
 def godot(
     args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
 ) -> Found:
-    """Yield Godot's contenders, each with games of its own."""
+    """Yield Godot's contenders, each with its own games."""
     project = shutil.copytree(TESTS / "games/chase", folder / "chase")
     options = {"arguments": f"--arenas={agents}", "speedup": SPEEDUP}
     name = f"godot/{project}"
@@ -135,7 +135,7 @@ def godot(
 def unity(
     args: argparse.Namespace, stack: contextlib.ExitStack, folder: Path, agents: int, games: int
 ) -> Found:
-    """Yield Unity's contenders, each with a game of its own."""
+    """Yield Unity's contenders, each with its own game."""
     from support.unity import make_player
 
     arguments = f"--replay --agents {agents}"

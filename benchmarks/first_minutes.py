@@ -1,4 +1,4 @@
-"""`learning.py --first_minutes`: returns over the first seconds of training, beside Brax's PPO.
+"""`learning.py --first_minutes`: returns over the first seconds of training, next to Brax's PPO.
 
 Trainings take turns, one at a time, seed by seed: this library with the config, Brax's PPO with the
 config's sizes, and Brax's PPO with the sizes of its own notebook. Seconds are of training, without

@@ -1,11 +1,11 @@
-"""All figures of a GPU with one command, and programs compiled for one that is not there.
+"""Measure everything about a GPU with one command, or compile programs for a GPU without one.
 
     python benchmarks/gpu.py --budget 540              # run again to continue
     python benchmarks/gpu.py --programs [cartpole gru ...] [--cpu]
 
 Items run in the order of their value, each in a process with a time limit, and append rows to
-benchmarks/results/gpu.jsonl as soon as they are measured. A row that is there is not measured
-again, and an item that its limit ended is not tried again. `--list` prints the items (gpu_items.py,
+benchmarks/results/gpu.jsonl as soon as they are measured. Stored rows are not measured again,
+and an item that reached its time limit is not tried again. `--list` prints the items (gpu_items.py,
 gpu_correctness.py). `--programs` needs no GPU: see gpu_programs.py.
 """
 
@@ -31,8 +31,8 @@ TOY_SECONDS = 600.0
 def main() -> int:
     """Run the items, one of them in its process, or compile programs."""
     parser = harness.options(__doc__, "gpu")
-    parser.add_argument("--budget", type=float, default=540, help="seconds of all items")
-    parser.add_argument("--items", nargs="*", choices=ITEMS, metavar="ITEM")
+    parser.add_argument("--budget", type=float, default=540, help="seconds for all items")
+    parser.add_argument("--items", nargs="*", choices=ITEMS, metavar="ITEM", help="all by default")
     parser.add_argument("--list", action="store_true", help="print the items")
     parser.add_argument("--work", choices=ITEMS, help=argparse.SUPPRESS)
     gpu_programs.add_flags(parser)

@@ -1,4 +1,4 @@
-"""The items of gpu.py: what is measured on a GPU, each in a process of its own.
+"""The items of gpu.py: what is measured on a GPU, each in its own process.
 
 An item is a function of `toy` that yields (name, measurement), the names unique within the item. A
 toy run has the same rows with tiny sizes.
@@ -212,7 +212,7 @@ def widths() -> Iterator[tuple[str, str, dict[str, Any]]]:
 HIDDEN = "cartpole_hidden.yaml"
 ITEMS = {
     "machine": Item(machine, 60, "the card, a launch"),
-    "one update": Item(gpu_correctness.one_update, 120, "beside the CPU's from the same state"),
+    "one update": Item(gpu_correctness.one_update, 120, "next to the CPU's from the same state"),
     "one run": Item(gpu_correctness.one_run, 60, "twice; killed and resumed; a host simulator"),
     "cartpole": Item(
         speeds(
@@ -221,20 +221,20 @@ ITEMS = {
         60,
         "64, 4,096 and 16,384 environments",
     ),
-    "ant": Item(ant, 150, "4,096 environments, beside Brax's PPO"),
+    "ant": Item(ant, 150, "4,096 environments, next to Brax's PPO"),
     "balance": Item(
         speeds(("cartpole_balance, 2048", "cartpole_balance.yaml", {"gpu": True})),
         90,
         "CartpoleBalance, 2,048 environments",
     ),
-    "seeds": Item(seeds, 90, "1, 64 and 2,048 seeds, beside the plain plan"),
+    "seeds": Item(seeds, 90, "1, 64 and 2,048 seeds, next to the plain plan"),
     "sizes": Item(sized, 240, "every config that has sizes for a GPU"),
     "cells": Item(
         speeds(
             *((rnn, HIDDEN, {"gpu": True, "network.rnn": rnn}) for rnn in ("gru", "mingru", "lstm"))
         ),
         120,
-        "gru beside mingru and lstm",
+        "gru next to mingru and lstm",
     ),
     "widths": Item(speeds(*widths()), 120, "precision x width, and bfloat16"),
     "oscillator": Item(speeds(("oscillator", "oscillator.yaml", {})), 90, "1,000 neurons"),

@@ -2,7 +2,7 @@
 
 JAX's plugin for CUDA (`make gpu-compiler`) compiles for the description of an H200 without the
 card: real sm_90 kernels and their schedule, but no autotuning and no run. Each case's training is
-compiled as `purejaxppo train` compiles it, in a process of its own, and the kernels of an update
+compiled as `purejaxppo train` compiles it, in its own process, and the kernels of an update
 are counted in the optimised program (launches.py). `--cpu` compiles it for a CPU, too. Rows go to
 benchmarks/results/gpu_programs.jsonl; docs/make_results.py predicts bounds of steps/s from them.
 """
@@ -120,7 +120,7 @@ def main(args: argparse.Namespace, script: str) -> int:
 
 
 def in_process(name: str, args: argparse.Namespace, script: str) -> dict[str, Any]:
-    """Compile a case in a process of its own; return its figures, or the reason of a failure."""
+    """Compile a case in its own process; return its row, or the reason of a failure."""
     command = [sys.executable, script, "--one", name, *["--cpu"] * args.cpu]
     changed = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_DISABLE_MOST_OPTIMIZATIONS")
     env = {key: x for key, x in os.environ.items() if key not in changed}

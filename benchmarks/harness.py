@@ -1,6 +1,6 @@
 """The harness of all benchmarks: contenders in turns, medians, and rows of results.
 
-Each contender is a process of its own. One runs at a time, round after round, so that a noisy
+Each contender is a separate process. One runs at a time, round after round, so that a noisy
 machine is noisy for all and medians over rounds can be compared. A worker compiles, warms up and
 prints `ready` with its versions, then one `speed` per line of its stdin. Imports nothing that a
 peer's Python may lack.
@@ -46,16 +46,20 @@ def options(
     Args:
         doc: docstring of the script; its first line becomes the description.
         name: stem of the results file.
-        rounds: default number of timed rounds; 0: the script has none.
-        seconds: default length of a round; 0: the script has none.
+        rounds: default number of timed rounds; 0: no such flag.
+        seconds: default length of a round; 0: no such flag.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     if rounds:
         parser.add_argument("--rounds", type=int, default=rounds, help="timed rounds")
     if seconds:
-        parser.add_argument("--seconds", type=float, default=seconds, help="of one timed round")
-    parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
-    parser.add_argument("--toy", action="store_true", help="tiny sizes; print rows, keep none")
+        parser.add_argument("--seconds", type=float, default=seconds, help="length of a round")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / f"{name}.jsonl", help="file of the rows"
+    )
+    parser.add_argument(
+        "--toy", action="store_true", help="tiny sizes; print rows, do not store them"
+    )
     return parser
 
 

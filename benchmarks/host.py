@@ -1,4 +1,4 @@
-"""Steps per second where the simulator runs on the host, beside others' PPO.
+"""Steps per second where the simulator runs on the host, next to other PPO libraries.
 
     python benchmarks/host.py [--tasks hopper pong pong_small] [--peer-python PATH]
 
@@ -143,7 +143,9 @@ def main() -> None:
     parser = harness.options(__doc__, "host", rounds=7, seconds=4.0)
     parser.add_argument("--tasks", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--contenders", nargs="+", help="some of a task's; all by default")
-    parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers")
+    parser.add_argument(
+        "--peer-python", default=sys.executable, help="Python with the other libraries"
+    )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = harness.parse(parser)
     if args.worker:

@@ -1,13 +1,13 @@
-"""Trains configs over several seeds with the README's own commands, and keeps what they reached.
+"""Returns of configs over several seeds, trained and evaluated with the commands of the README.
 
     python benchmarks/learning.py cartpole acrobot --seeds 5
     python benchmarks/learning.py hopper_v5 --random_returns
     python benchmarks/learning.py ant --first_minutes --seeds 2
 
-For every config and seed: `python -m purejaxppo.train`, then what `python -m purejaxppo.evaluate
---episodes 100` does, for the best and for the last checkpoint. `--side_by_side 2` trains two seeds
-at a time, each on a core of its own; their rows say one core. Rows go to benchmarks/results/
-learning.jsonl, replacing those of the same seed, and those of the same config and flags with other
+For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
+purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
+trains two seeds at a time, each on one core; their rows say one core. Rows go to
+benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config and flags with other
 settings or on other cores. `--random_returns` keeps returns of uniformly random actions instead, in
 random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py).
 """
@@ -44,15 +44,20 @@ print(json.dumps(out))
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = harness.options(__doc__, "learning", seconds=120.0)
+    parser = harness.options(__doc__, "learning")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of --first_minutes")
     parser.add_argument("configs", nargs="*", help="bare names or paths of configs")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0..N-1")
-    parser.add_argument("--first", type=int, default=0, help="the first seed; others stay as kept")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; rows of others stay")
     parser.add_argument("--episodes", type=int, default=100, help="evaluation episodes per seed")
     parser.add_argument("--flags", default="", help="further flags of the train command")
     parser.add_argument("--side_by_side", type=int, default=0, help="seeds at a time, a core each")
-    parser.add_argument("--random_returns", action="store_true", help="of random actions")
-    parser.add_argument("--first_minutes", action="store_true", help="beside Brax's PPO")
+    parser.add_argument(
+        "--random_returns", action="store_true", help="store returns of random actions"
+    )
+    parser.add_argument(
+        "--first_minutes", action="store_true", help="compare with Brax's PPO by seconds"
+    )
     first_minutes.add_flags(parser)
     args = harness.parse(parser)
     if args.toy:

@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py [--tasks cartpole seeds pixels windows]
 
-Each run is a process of its own: the command `python -m purejaxppo.train`, and `make_train` with
+Each run is a separate process: the command `python -m purejaxppo.train`, and `make_train` with
 four vmapped seeds; then the command with 16 seeds, and on images, by the number of environments.
 Rows go to benchmarks/results/memory.jsonl.
 

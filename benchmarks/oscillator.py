@@ -78,7 +78,7 @@ def measure(
 
 
 def learn(seed: int) -> harness.Row:
-    """Train one seed with the command; return the figures of its best agent."""
+    """Train one seed with the command; return the metrics of its best agent."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = str(Path(folder) / "run")
         command = [sys.executable, "-m", "purejaxppo.train", "--config", "oscillator"]

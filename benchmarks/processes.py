@@ -3,7 +3,7 @@
     python benchmarks/processes.py [--rounds 7] [--updates 60]
 
 Brax's hopper at the sizes of hopper.yaml, by whole commands `python -m purejaxppo.train` in turns.
-Each command's speed is that of its second half, so that compiling is not counted. Rows go to
+Each command's speed is that of its second half, without compiling. Rows go to
 benchmarks/results/processes.jsonl.
 """
 
@@ -50,7 +50,7 @@ CONTENDERS = {
 def main() -> None:
     """Run the contenders' commands in turns."""
     parser = harness.options(__doc__, "processes", rounds=7)
-    parser.add_argument("--updates", type=int, default=60, help="of each command")
+    parser.add_argument("--updates", type=int, default=60, help="updates of each command")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     args = parser.parse_args()
     flags = ["--config", "hopper", "--total_timesteps", str(args.updates * 512 * 16)]

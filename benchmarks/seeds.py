@@ -1,4 +1,4 @@
-"""Many seeds at once: seconds, steps per second in sum, and peak memory, by the number of seeds.
+"""Speed and peak memory of many seeds trained at once, by the number of seeds.
 
     python benchmarks/seeds.py [--counts 1 4 16 32 64 256] [--rounds 3] [--steps 25600]
 
@@ -50,7 +50,9 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", help="numbers of seeds")
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--steps", type=int, default=25_600, help="environment steps of a seed")
-    parser.add_argument("--picture", type=Path, default=harness.PICTURES / "seeds.png")
+    parser.add_argument(
+        "--picture", type=Path, default=harness.PICTURES / "seeds.png", help="file of the plot"
+    )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     args = harness.parse(parser)
     if args.worker:

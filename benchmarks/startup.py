@@ -1,10 +1,10 @@
-"""Seconds from a command to what its user waits for, beside another version and a part alone.
+"""Seconds from a command to its first update or its end, next to another version.
 
     python benchmarks/startup.py [--before FOLDER] [--rounds 7] [--only WHAT ...]
 
-Whole commands in processes of their own, in turns: each round runs every contender once. A first
+Whole commands in separate processes, in turns: each round runs every contender once. A first
 update is over when its progress is printed. A cold start has an empty cache; a warm one is the
-third or a later one. `--before` is a checkout of another version, which has caches of its own.
+third or a later one. `--before` is a checkout of another version, which has its own caches.
 Rows go to benchmarks/results/startup.jsonl.
 """
 
@@ -33,7 +33,7 @@ programs = Programs(resolve_shards(config, len(jax.devices())), jax.devices())
 programs.compile_training(programs.abstract_state())
 """,
 }
-"""The part of a start that cannot be avoided, in a process of its own: imports of a simulator; or
+"""The part of a start that cannot be avoided, in a separate process: imports of a simulator; or
 tracing and compiling the program of training, without caches."""
 
 
@@ -70,7 +70,9 @@ def main() -> None:
     """Measure what the command line asks for."""
     parser = harness.options(__doc__, "startup", rounds=7)
     parser.add_argument("--before", type=Path, help="a checkout of another version")
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS)
+    parser.add_argument(
+        "--only", nargs="+", choices=MEASUREMENTS, metavar="WHAT", help="; ".join(MEASUREMENTS)
+    )
     parser.add_argument("--work", type=Path, help="a folder that keeps caches between calls")
     args = parser.parse_args()
     if args.toy:
@@ -137,7 +139,7 @@ def command(words: list[str]) -> list[str]:
 
 
 def environment(package: Path, cache: Path) -> dict[str, str]:
-    """Return the environment variables of a version, with a cache of its own."""
+    """Return the environment variables of a version, with its own cache."""
     inherited = {k: x for k, x in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     own = {"PYTHONPATH": str(package), "XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
     return inherited | own

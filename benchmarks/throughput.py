@@ -55,9 +55,11 @@ def main() -> None:
     parser = harness.options(__doc__, "throughput", rounds=7, seconds=4.0)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
-    parser.add_argument("--set", nargs="+", default=[], metavar="SIZE=NUMBER")
+    parser.add_argument("--set", nargs="+", default=[], metavar="SIZE=NUMBER", help="other sizes")
     parser.add_argument("--before", type=Path, help="folder of another checkout")
-    parser.add_argument("--worlds", nargs="*", metavar="TASK", help="simulators with auto-resets")
+    parser.add_argument(
+        "--worlds", nargs="*", metavar="TASK", help="measure simulators with auto-resets"
+    )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = harness.parse(parser)
     worker = [sys.executable, __file__, "--seconds", str(args.seconds), "--worker"]
