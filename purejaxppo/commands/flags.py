@@ -1,4 +1,4 @@
-"""Flags of the commands, besides the fields of a config; their docstrings are the help."""
+"""Flags of the commands that are not fields of a config; their docstrings are the help."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,15 +30,15 @@ class Train:
     film: bool = False
     """Draw an episode of the best agent at the end, into film.mp4 in the run's folder."""
     list_envs: bool = False
-    """Print the families of environments, or with the name of one behind it its tasks, and end."""
+    """Print the families of environments, or with --list_envs FAMILY its tasks, and end."""
     list_configs: bool = False
     """Print the configs that come with the library, and end."""
     coordinator: str = ""
-    """HOST:PORT at which process 0 of several can be reached; empty: as mpirun or srun says."""
+    """HOST:PORT of process 0; empty: from mpirun or srun."""
     num_processes: int = setting(0, low=0)
     """Processes that train together; 0: as many as mpirun or srun started, else one."""
     process_id: int = setting(-1, low=-1)
-    """This process's number, from 0; -1: as mpirun or srun says."""
+    """This process's number, from 0; -1: from mpirun or srun."""
     wait_seconds: float = setting(120.0, above=0)
     """Seconds that processes wait for each other when they start."""
 

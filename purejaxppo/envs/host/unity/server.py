@@ -56,7 +56,7 @@ class Server:
     def __init__(self, port: int = 0) -> None:
         """Starts to listen."""
         if port:
-            listen(port).close()  # its error has a reason, that of gRPC has none
+            listen(port).close()  # its error has a reason, unlike gRPC's
         self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
