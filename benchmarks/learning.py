@@ -7,9 +7,10 @@
 For every config and seed: `python -m purejaxppo.train`, then the evaluation of `python -m
 purejaxppo.evaluate --episodes 100`, for the best and for the last checkpoint. `--side_by_side 2`
 trains two seeds at a time, each on one core; their rows say one core. Rows go to
-benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config and flags with other
-settings or on other cores. `--random_returns` keeps returns of uniformly random actions instead, in
-random_returns.jsonl; `--first_minutes` compares with Brax's PPO by seconds (first_minutes.py).
+benchmarks/results/learning.jsonl, replacing those of the same seed, and those of the same config
+and flags with other settings or on other cores. `--random_returns` keeps returns of uniformly
+random actions instead, in random_returns.jsonl; `--first_minutes` compares with Brax's PPO by
+seconds (first_minutes.py).
 """
 
 import argparse
