@@ -7,7 +7,7 @@ from typing import Any
 REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
 """Dotted names of removed settings -> sentences that answer them."""
 AWAKE = {"auto": False, "never": False, "always": True}
-"""The choices of `keep_cores_awake` in version 0.2 -> its values."""
+"""Earlier choices of `keep_cores_awake` -> its values."""
 
 
 def translate(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ FAMILIES = {
         lapack=("generalized", "mjx"),
     ),
     "craftax": Family("craftax", "open worlds to survive in", "craftax"),
-    "dummy": Family("dummy", "no simulation, to measure the rest"),
+    "dummy": Family("dummy", "dummy environments for profiling"),
     "envpool": Family("host.envpool", "C++ on the host: Atari, MuJoCo, ...", "envpool", host=True),
     "godot": Family(
         "host.godot",
@@ -77,7 +77,7 @@ FAMILIES = {
     "jaxmarl": Family("jaxmarl", "several agents: MPE, SMAX, Overcooked, ...", "jaxmarl"),
     "jumanji": Family("jumanji", "puzzles, packing, routing; with masks", "jumanji"),
     "oscillator": Family("oscillator.adapter", "ensembles of neurons to desynchronise"),
-    "particles": Family("particles", "several agents each: discs in the plane"),
+    "particles": Family("particles", "multi-agent particle environments"),
     "pettingzoo": Family(
         "host.pettingzoo",
         "several agents: any module, package:Class or file.py:function, in worker processes",

@@ -28,8 +28,8 @@ def check_vmappable(config: Config) -> None:
     """Raises ValueError for the setting that only an agent that trains alone supports."""
     if config.asynchronous:
         raise ValueError(
-            "asynchronous is for an agent that trains alone, and not for many in one program: "
-            "switch it off, or train seeds in runs of their own"
+            "asynchronous = true does not support several agents in one program. Use asynchronous "
+            "= false, or train seeds in separate runs."
         )
 
 

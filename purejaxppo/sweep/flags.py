@@ -56,8 +56,6 @@ def check_population(command: Sweep, config: Config) -> None:
             "--search population is one program, which --memory_gb cannot cut: leave it out"
         )
     if config.num_seeds > 1:
-        raise ValueError(
-            "--search population gives each agent a seed of its own: leave num_seeds at 1"
-        )
+        raise ValueError("--search population gives each agent its own seed: leave num_seeds at 1")
     if command.num_trials < 2:
         raise ValueError(f"--num_trials = {command.num_trials}: a population has at least 2 agents")

@@ -369,5 +369,5 @@ def test_seeds_that_cannot_be_are_refused(config_file, capsys):
 def test_asynchronous_training_of_many_agents_is_refused(make_config):
     config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
     config = replace(config, asynchronous=True)
-    with pytest.raises(ValueError, match="asynchronous is for an agent that trains alone"):
+    with pytest.raises(ValueError, match="asynchronous = true does not support several agents"):
         Programs(config, jax.devices()[:1], seeds_of(config))
