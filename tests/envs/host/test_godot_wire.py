@@ -309,7 +309,7 @@ def test_a_row_that_is_no_step_keeps_the_observation_that_was_sent():
         assert parsed.cut.tolist() == [False, not skipped]
 
 
-def test_no_frame_does_more_than_be_refused():
+def test_spoiled_frames_are_parsed_or_refused():
     count = 2_000
     draw, (games, game) = random.Random(count), one_game()
     refused = 0
