@@ -70,4 +70,6 @@ def show(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return str(list(value)) if value else "empty"
+    if value and isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {show(item)}' for name, item in value.items())}}}"
     return str(value) if value or value == 0 else "empty"
