@@ -58,9 +58,9 @@ def test_a_default_is_the_fields_own_beside_what_the_config_has(capsys):
     assert "--network.layer_norm | --network.no_layer_norm  (default false)" in said
     assert "--network.policies NAME VALUE ...  (default empty)" in said
     assert "layer of plain ones. Needs network.block = plain." in " ".join(said.split())
+    assert "Recurrent cell behind the hidden layers." in said
     said = help_of(["train", "--config", "cartpole.yaml", "--help", "run"], capsys)
     assert "--gpu NAME VALUE ...  (default empty; cartpole.yaml has {env.num_envs: 4096, " in said
-    assert "Recurrent cell behind the hidden layers." in said
 
 
 @pytest.mark.parametrize("name", ["train", "sweep"])
