@@ -65,7 +65,7 @@ class First(Generic[G, L]):
     def read(
         self, key: Any, start: Callable[[], tuple[G, L]], *, editor: bool, keep: bool
     ) -> tuple[L, list[G]]:
-        """Returns the agents of a game, and a list of the game if it runs and nobody has it.
+        """Returns the agents of a game, and a list of the game if it runs unused.
 
         Args:
             key: of the kind of game, whose agents are read once.
@@ -138,7 +138,7 @@ class GameEnv(HostEnv):
 
 
 def close_unused(unused: list[Any]) -> None:
-    """Ends games that nobody has taken over."""
+    """Ends games that no pool has taken over."""
     while unused:
         unused.pop().close()
 

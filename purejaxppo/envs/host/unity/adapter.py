@@ -52,7 +52,7 @@ DEFAULTS: dict[str, Any] = {
     "height": 84,
     "package_version": "1.1.0",
 }
-"""Options, with their defaults; besides, `max_agents.NAME` and `parameters.NAME`."""
+"""Options with their defaults; `max_agents.NAME` and `parameters.NAME` are options, too."""
 LEAST = {"timeout": 1, "restarts": 0, "max_agents": 0}
 """Least values of options."""
 SLOTS, PARAMETERS = "max_agents.", "parameters."
