@@ -278,7 +278,7 @@ def convert(value: Any, hint: Any, name: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value not in args:
-            raise ValueError(f"{name} = {value!r} is none of {', '.join(map(str, args))}")
+            raise ValueError(f"{name} = {value!r} must be one of {', '.join(map(str, args))}")
         return value
     if origin in (typing.Union, types.UnionType):
         known = typing.get_args(args[0])

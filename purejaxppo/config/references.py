@@ -189,7 +189,7 @@ def choose(value: str, known: Mapping[str, Any], where: str) -> Any:
 
 def neither(value: Any, known: Iterable[str], where: str) -> str:
     """The message for a value that is no built-in's name and no reference."""
-    return f"{where} = {value!r} is none of {', '.join(known)}, nor your own as file.py:Name"
+    return f"{where} = {value!r} must be one of {', '.join(known)}, or your own as file.py:Name"
 
 
 def load(text: str, where: str) -> Any:

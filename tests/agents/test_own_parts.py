@@ -123,7 +123,7 @@ WRONG = [
         {"ppo.advantage": f"{FILE}:plain_gradient"},
         r"is called with \(transitions, reward, pred",
     ),
-    ({"ppo.advantage": "gea"}, "is none of gae, vtrace, nor your own as file.py:Name"),
+    ({"ppo.advantage": "gea"}, "must be one of gae, vtrace, or your own as file.py:Name"),
     ({"intrinsic.kind": f"{FILE}:silent_bonus"}, "update gives {0: int32 .*, 1.intrinsic/updates"),
     ({"intrinsic.kind": f"{FILE}:half_gradient"}, r"takes \(config\), and is called with"),
     ({"intrinsic.kind": f"{FILE}:two_arguments"}, "intrinsic.kind.*raises TypeError"),

@@ -34,7 +34,7 @@ WRONG = [
     ("env:\n  num_envs: yes\n", "env.num_envs = True", "a whole number"),
     ("ppo:\n  normalize_obs: 1\n", "ppo.normalize_obs = 1", "true or false"),
     ("network:\n  hidden: 64\n", "network.hidden = 64 is not a list such as [64, 64]"),
-    ("network:\n  activation: sine\n", "'sine' is none of tanh, relu"),
+    ("network:\n  activation: sine\n", "'sine' must be one of tanh, relu"),
     ("env:\n  options: {a: [1]}\n", "env.options.a = [1] is not a number"),
     ("seed:\n", "seed = None is nothing; it must be a whole number"),
 ]

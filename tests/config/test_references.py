@@ -84,7 +84,7 @@ def test_what_cannot_be_loaded_gets_one_sentence(write):
     assert "no package 'no_such_package' is installed" in refused("no_such_package.sub:f")
     assert "math has no 'sqr'" in refused("math:sqr")
     assert "mine.py: which name of it? Say mine.py:Name" in refused("mine.py")
-    known = "ppo.objective = 'clop' is none of clip, spo, nor your own as file.py:Name"
+    known = "ppo.objective = 'clop' must be one of clip, spo, or your own as file.py:Name"
     with pytest.raises(ValueError, match=known):
         choose("clop", {"clip": 0, "spo": 1}, "ppo.objective")
 
@@ -159,7 +159,9 @@ def test_overrides_may_be_objects():
     ],
 )
 def test_neither_a_builtin_nor_a_reference(section, field, value):
-    with pytest.raises(ValueError, match=f"{section}.{field} = .* is none of .*your own as file"):
+    with pytest.raises(
+        ValueError, match=f"{section}.{field} = .* must be one of .*your own as file"
+    ):
         from_dict({section: {field: value}})
 
 

@@ -45,7 +45,7 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["ppo.gamma=[0.9"], "not a list such as 1,2,3"),
         (["seed=1,2"], "--num_seeds says how many seeds"),
         (["eval.num_episodes=1,2"], "is not a setting that learning depends on"),
-        (["network.activation=tanh,sin"], "'sin' is none of tanh, relu"),
+        (["network.activation=tanh,sin"], "'sin' must be one of tanh, relu"),
     ],
 )
 def test_an_impossible_grid_is_refused_in_a_sentence(texts, said):
