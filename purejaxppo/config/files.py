@@ -218,6 +218,7 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
     try:
         if isinstance(data, Mapping):
             data = renamed.translate(data)
+            check_sections(data)
             flat = flatten_data(data)
             known = {name: value for name, value in flat.items() if name in HINTS}
             others = {name: value for name, value in flat.items() if name not in known}
@@ -227,6 +228,14 @@ def from_dict(data: Mapping[str, Any], where: str = "config") -> Config:
         return config
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def check_sections(data: Mapping[str, Any]) -> None:
+    """Raise ValueError if a key is the dotted name of a field in a section, as flags have it."""
+    for name in (str(key) for key in data):
+        section, dot, key = field_of(name)[0].rpartition(".")
+        if dot and f"{section}.{key}" in HINTS:
+            raise ValueError(f"{name} is not a key. Write {key} into the section {section}.")
 
 
 def flatten_data(data: Mapping[str, Any]) -> dict[str, Any]:

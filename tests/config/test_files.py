@@ -28,6 +28,8 @@ WRONG = [
     ("ppo:\n  gamma: 0.9\n  gamma: 0.99\n", "in line 3: 'gamma' is there twice"),
     ("num_envs: 4\n", "num_envs: unknown key. Use env.num_envs = 4."),
     ("ppo:\n  gama: 0.9\n", "ppo.gama: unknown key. Did you mean ppo.gamma?"),
+    ("ppo.gamma: 0.9\n", "bad.yaml: ppo.gamma is not a key. Write gamma into the section ppo."),
+    ("env.options.a: 1\n", "env.options.a is not a key. Write options into the section env."),
     ("ppo: 3\n", "ppo is a section of keys, not a whole number"),
     ("ppo:\n  gamma: high\n", "ppo.gamma = 'high' is a word; it must be a number"),
     ("env:\n  num_envs: 2.5\n", "env.num_envs = 2.5 is a number", "a whole number"),
