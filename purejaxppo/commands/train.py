@@ -71,8 +71,9 @@ def listed_family(words: Sequence[str]) -> str:
 def start(words: Sequence[str]) -> tuple[places.Place, Parsed[Train]]:
     """Reads the command line, and starts JAX's distributed runtime for several processes."""
     parsed = parse(words)
-    flags = parsed.flags
-    place = places.place_of(os.environ, flags.coordinator, flags.num_processes, flags.process_id)
+    flags, config = parsed
+    given = flags.coordinator, flags.num_processes, flags.process_id
+    place = places.place_of(os.environ, *given, devices=config.devices)
     check_settings(IN_RUNS)  # each process has its own settings of JAX
     if place.count > 1:
         places.start(place, flags.wait_seconds)

@@ -45,7 +45,11 @@ ALONE = Place()
 
 
 def place_of(
-    environ: Mapping[str, str], coordinator: str, num_processes: int, process_id: int
+    environ: Mapping[str, str],
+    coordinator: str,
+    num_processes: int,
+    process_id: int,
+    devices: int = 0,
 ) -> Place:
     """Return the place that a launcher's variables and the flags of the command line give.
 
@@ -54,6 +58,7 @@ def place_of(
         coordinator: --coordinator, empty if not given.
         num_processes: --num_processes, 0 if not given; 1 trains alone under any launcher.
         process_id: --process_id, -1 if not given.
+        devices: --devices of each process, 0 if not given.
 
     Raises:
         ValueError: the flags contradict each other or the launcher, or the address is missing.
@@ -67,9 +72,9 @@ def place_of(
         return ALONE
     if coordinator:
         address(coordinator)
-    place = launched(environ)
+    place = launched(environ, devices)
     if place == ALONE:
-        return _started_by_hand(coordinator, num_processes, process_id)
+        return _started_by_hand(coordinator, num_processes, process_id, devices)
     if num_processes not in (0, place.count) or process_id not in (-1, place.index):
         raise ValueError(
             f"--num_processes and --process_id are for processes started by hand. The launcher "
@@ -84,21 +89,48 @@ def place_of(
     return place
 
 
-def launched(environ: Mapping[str, str]) -> Place:
-    """Return the place that mpirun (Open MPI) or srun (SLURM) gave this process, else ALONE."""
-    if int(environ.get("OMPI_COMM_WORLD_SIZE", 1)) > 1:
-        return _by_open_mpi(environ)
-    # A batch script has the number of tasks, too. Only processes of srun are in a step.
-    if "SLURM_STEP_NODELIST" in environ and int(environ.get("SLURM_NTASKS", 1)) > 1:
-        return _by_slurm(environ)
+def launched(environ: Mapping[str, str], devices: int = 0) -> Place:
+    """Return the place that mpirun (Open MPI) or srun (SLURM) gave this process, else ALONE.
+
+    Args:
+        environ: environment variables.
+        devices: --devices of each process, 0 if not given.
+
+    Raises:
+        ValueError: a variable of the launcher is missing or not a number.
+    """
+    if _number(environ, "OMPI_COMM_WORLD_SIZE", 1) > 1:
+        return _by_open_mpi(environ, devices)
+    # Batch scripts and interactive shells have SLURM_NTASKS of the job, too. Processes of srun are
+    # in a step with so many tasks.
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1))
+    if "SLURM_STEP_NODELIST" in environ and tasks > 1:
+        return _by_slurm(environ, tasks, devices)
     return ALONE
 
 
-def _by_open_mpi(environ: Mapping[str, str]) -> Place:
+def _number(environ: Mapping[str, str], name: str, missing: int | None = None) -> int:
+    """Return a variable as a number, or `missing` where it is not set.
+
+    Raises:
+        ValueError: it is not a number, or is not set and `missing` is None.
+    """
+    text = environ.get(name)
+    if text is None and missing is not None:
+        return missing
+    if text is None or not text.isdecimal():
+        raise ValueError(
+            f"{name} = {text or 'empty'}: mpirun or srun has to set it to a number. Use "
+            f"--num_processes 1 to train alone."
+        )
+    return int(text)
+
+
+def _by_open_mpi(environ: Mapping[str, str], devices: int) -> Place:
     """Return the place of a process of mpirun; Open MPI 5 gives no address of another machine."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     index, count, local_index, local_count = (
-        int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in names
+        _number(environ, f"OMPI_COMM_WORLD_{name}") for name in names
     )
     port = _port(zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()))
     uri = environ.get("OMPI_MCA_orte_hnp_uri", "")
@@ -108,35 +140,49 @@ def _by_open_mpi(environ: Mapping[str, str]) -> Place:
     elif found := re.search(r"tcp://([^,:]+)|tcp6://\[([^],]+)", uri):
         coordinator = f"{found[1] or f'[{found[2]}]'}:{port}"
     place = Place(index, count, coordinator, local_index, local_count)
-    return _with_share(place, environ, os.cpu_count() or 1)
+    return _with_share(place, environ, _machine_cores(environ), devices)
 
 
-def _by_slurm(environ: Mapping[str, str]) -> Place:
-    """Return the place of a process of srun."""
-    job, step = (int(environ.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
+def _by_slurm(environ: Mapping[str, str], tasks: int, devices: int) -> Place:
+    """Return the place of a process of srun, of so many tasks."""
+    job, step, node = (_number(environ, f"SLURM_{x}", 0) for x in ("JOB_ID", "STEP_ID", "NODEID"))
     nodes = environ["SLURM_STEP_NODELIST"]
-    counts = task_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    listed = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts = task_counts(listed)
+    if node >= len(counts):
+        raise ValueError(
+            f"SLURM_STEP_TASKS_PER_NODE = {listed or 'empty'}: srun has to set it to the tasks of "
+            f"node {node}. Use --num_processes 1 to train alone."
+        )
     host = LOOPBACK if len(counts) == 1 else first_node(nodes)
     place = Place(
-        index=int(environ["SLURM_PROCID"]),
-        count=int(environ["SLURM_NTASKS"]),
+        index=_number(environ, "SLURM_PROCID"),
+        count=tasks,
         coordinator=f"{host}:{_port(job + 31 * step)}",
-        local_index=int(environ["SLURM_LOCALID"]),
-        local_count=counts[int(environ.get("SLURM_NODEID", 0))],
+        local_index=_number(environ, "SLURM_LOCALID"),
+        local_count=counts[node],
     )
-    return _with_share(place, environ, int(environ.get("SLURM_CPUS_ON_NODE", os.cpu_count() or 1)))
+    return _with_share(place, environ, _machine_cores(environ), devices)
 
 
-def _with_share(place: Place, environ: Mapping[str, str], machine_cores: int) -> Place:
+def _machine_cores(environ: Mapping[str, str]) -> int:
+    """Return the cores of this machine, or those of it that a SLURM job has."""
+    return _number(environ, "SLURM_CPUS_ON_NODE", os.cpu_count() or 1)
+
+
+def _with_share(
+    place: Place, environ: Mapping[str, str], machine_cores: int, devices: int
+) -> Place:
     """Add a process's share of its machine, of which a launcher may have bound it to a part."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    visible, own = environ.get("CUDA_VISIBLE_DEVICES"), max(devices, 1)
     given = "SLURM_GPUS_PER_TASK" in environ or (
-        visible is not None and len(visible.split(",")) < place.local_count
+        visible is not None and len(visible.split(",")) < place.local_count * own
     )
+    gpus = tuple(range(place.local_index * own, (place.local_index + 1) * own))
     return replace(
         place,
         cores=min(cpu_cores(), max(1, machine_cores // place.local_count)),
-        gpus=() if given or place.local_count == 1 else (place.local_index,),
+        gpus=() if given or place.local_count == 1 else gpus,
     )
 
 
@@ -156,7 +202,7 @@ def task_counts(text: str) -> list[int]:
     return [int(count) for count, nodes in parts for _ in range(int(nodes or 1))]
 
 
-def _started_by_hand(coordinator: str, num_processes: int, process_id: int) -> Place:
+def _started_by_hand(coordinator: str, num_processes: int, process_id: int, devices: int) -> Place:
     """Return the place that the three flags give together, ALONE if none was given."""
     given = [coordinator != "", num_processes > 0, process_id >= 0]
     if not any(given):
@@ -169,7 +215,7 @@ def _started_by_hand(coordinator: str, num_processes: int, process_id: int) -> P
     place = Place(process_id, num_processes, coordinator)
     if is_loopback(coordinator):  # all are on this machine
         place = replace(place, local_index=process_id, local_count=num_processes)
-        return _with_share(place, os.environ, cpu_cores())
+        return _with_share(place, os.environ, cpu_cores(), devices)
     return place
 
 

@@ -1,6 +1,7 @@
 """Index, count and address of a process: from mpirun, from srun, or from flags."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -129,6 +130,28 @@ def test_one_process_of_a_launcher_a_batch_script_and_num_processes_1_are_alone(
 
 
 @toy
+def test_an_interactive_shell_of_a_job_is_alone():
+    shell = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    assert places.launched(SRUN | shell) == ALONE
+    assert places.launched({**SRUN, "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "4"}).count == 4
+
+
+@toy
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        *[(OPEN_MPI_5, f"OMPI_COMM_WORLD_{x}") for x in ("RANK", "LOCAL_RANK", "LOCAL_SIZE")],
+        *[(SRUN, f"SLURM_{x}") for x in ("PROCID", "LOCALID", "STEP_TASKS_PER_NODE")],
+    ],
+)
+def test_a_variable_that_the_launcher_did_not_set_is_named(environ, name):
+    with pytest.raises(ValueError, match=f"^{name} = empty: .*has to set it"):
+        places.launched(without(environ, name))
+    with pytest.raises(ValueError, match=f"^{name} = some: .*has to set it"):
+        places.launched({**environ, name: "some"})
+
+
+@toy
 def test_flags_may_not_contradict_the_launcher():
     with pytest.raises(ValueError, match="as process 3 of 4"):
         places.place_of(OPEN_MPI_4, "node1:5000", 4, 0)
@@ -150,6 +173,8 @@ def test_processes_of_one_machine_share_its_cores(own, machine, share, monkeypat
     assert places.launched(local(OPEN_MPI_5)).cores == share
     on_one_node = {"SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": str(machine)}
     assert places.launched(SRUN | on_one_node).cores == share
+    monkeypatch.setattr(os, "cpu_count", lambda: 4 * machine)  # mpirun in a part of the machine
+    assert places.launched(local(OPEN_MPI_5) | on_one_node).cores == share
 
 
 @toy
@@ -174,6 +199,19 @@ def test_processes_started_by_hand_share_cores_at_a_loopback_address_alone(monke
 )
 def test_processes_of_one_machine_take_one_gpu_each_unless_they_have_their_own(environ, gpus):
     assert places.launched(SRUN | environ).gpus == gpus
+
+
+@toy
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [
+        ("0,1,2,3,4,5", (2, 3)),  # of all processes
+        ("2,3", ()),  # of this one
+    ],
+)
+def test_processes_of_one_machine_take_as_many_gpus_each_as_devices_says(visible, gpus):
+    environ = SRUN | {"CUDA_VISIBLE_DEVICES": visible}
+    assert places.place_of(environ, "", 0, -1, devices=2).gpus == gpus
 
 
 def by_hand(port, index, *flags):
@@ -215,9 +253,15 @@ def test_a_port_in_use_gives_one_sentence():
     )
 
 
-def test_processes_with_different_commands_are_refused_by_process_0_alone():
+@pytest.mark.parametrize("flag", ["--seed", "--config"])
+def test_processes_with_different_commands_are_refused_by_process_0_alone(flag, config_file):
+    """A config's name gives the run's folder."""
+    values = "01"
+    if flag == "--config":
+        values = "small.yaml", "other.yaml"
+        shutil.copy(config_file, config_file.with_name("other.yaml"))
     port = free_port()
-    both = [by_hand(port, index, "--seed", str(index)) for index in range(2)]
+    both = [by_hand(port, index, flag, value) for index, value in enumerate(values)]
     first, second = map(result, both)
     sentence = "process 1 has another command, config or version than process 0"
     assert first == (2, "", f"error: {sentence}. Start all of them with the same ones.\n")
