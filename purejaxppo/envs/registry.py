@@ -123,7 +123,12 @@ def adapter(family: str) -> Any:
     if importlib.util.find_spec(entry.requires) is None:
         package = entry.package or entry.requires
         raise ValueError(f"{package} is not installed. Run: pip install 'purejaxppo[{family}]'")
-    return importlib.import_module(f"purejaxppo.envs.{entry.module}")
+    try:
+        return importlib.import_module(f"purejaxppo.envs.{entry.module}")
+    except ModuleNotFoundError as error:  # of another package than the one above
+        raise ValueError(
+            f"{error.name} is not installed. Run: pip install 'purejaxppo[{family}]'"
+        ) from error
 
 
 def task_names(family: str) -> list[str]:

@@ -57,6 +57,16 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     assert text == f"{package} is not installed. Run: pip install 'purejaxppo[{extra}]'"
 
 
+def test_a_second_missing_package_is_named_too(monkeypatch):
+    def missing(module):
+        raise ModuleNotFoundError(f"No module named 'google' ({module})", name="google.protobuf")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    sentence = "google.protobuf is not installed. Run: pip install 'purejaxppo[unity]'"
+    assert message("unity/Walker.x86_64") == sentence
+
+
 def test_suggestions_skip_families_that_are_not_installed(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
