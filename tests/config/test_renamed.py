@@ -1,5 +1,6 @@
 """Configs of runs of earlier versions."""
 
+import dataclasses
 import re
 
 import pytest
@@ -8,7 +9,7 @@ from purejaxppo.commands.evaluate import main as evaluate
 from purejaxppo.commands.train import main as train
 from purejaxppo.config.files import load_config, to_yaml
 from purejaxppo.config.renamed import upgrade
-from purejaxppo.config.schema import EnvConfig
+from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.export.__main__ import main as export
 
 pytestmark = pytest.mark.toy
@@ -33,6 +34,13 @@ def test_every_command_answers_a_run_of_version_0_1_with_one_sentence(
         f"error: {tmp_path}/config.yaml: this run was made with version 0.1, which this version "
         "cannot read. Use version 0.1 for it, or train again in another --run_dir.\n"
     )
+
+
+def test_config_of_this_version_is_not_changed_by_an_upgrade():
+    changes = {"ppo.learning_rate_schedule": "adaptive", "ppo.critic": "hl_gauss"}
+    data = dataclasses.asdict(Config().replace(**changes))
+    assert data["ppo"]["obs_preprocessing"] == "by_bounds"
+    assert upgrade(data) == data
 
 
 def test_adaptive_run_of_0_2_keeps_the_limits_of_its_rate():
