@@ -191,7 +191,7 @@ def work(task: str, name: str, args: argparse.Namespace) -> None:
     """Compile, warm up, then time one round per line of stdin."""
     contender = CONTENDERS[task][name]
     if not contender.peer:
-        ours.start()
+        ours.start(calls_host=True)
     contender.work({**contender.sizes, **(TOY if args.toy else {})}, args.seconds)
 
 
