@@ -159,7 +159,8 @@ def train(
     named, config, run_dir = run_dir, placed(config), run_dir.absolute()
     with processes.raise_together():
         used = start_jax(config, place)
-    processes.check_equal(repr((config, str(named), clobber, __version__, jax.__version__)))
+    command = config, str(named), clobber, place.count
+    processes.check_equal(repr((command, __version__, jax.__version__)))
     with processes.raise_together():
         config = for_platform(config, used[0].platform)
         if not clobber:

@@ -253,13 +253,18 @@ def test_a_port_in_use_gives_one_sentence():
     )
 
 
-@pytest.mark.parametrize("flag", ["--seed", "--config"])
-def test_processes_with_different_commands_are_refused_by_process_0_alone(flag, config_file):
-    """A config's name gives the run's folder."""
-    values = "01"
-    if flag == "--config":
-        values = "small.yaml", "other.yaml"
-        shutil.copy(config_file, config_file.with_name("other.yaml"))
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("--seed", ("0", "1")),
+        ("--config", ("small.yaml", "other.yaml")),  # the name gives the run's folder
+        ("--num_processes", ("2", "3")),
+    ],
+)
+def test_processes_with_different_commands_are_refused_by_process_0_alone(
+    flag, values, config_file
+):
+    shutil.copy(config_file, config_file.with_name("other.yaml"))
     port = free_port()
     both = [by_hand(port, index, flag, value) for index, value in enumerate(values)]
     first, second = map(result, both)
