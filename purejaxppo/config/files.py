@@ -31,7 +31,7 @@ class Loader(yaml.SafeLoader):
                     problem=f"{key.value!r} is there twice", problem_mark=key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return super().construct_mapping(node, deep=True)  # finds values that hold themselves
 
     def construct_number(self, node: yaml.ScalarNode) -> float | str:
         """Loads a float; one that would be infinite, such as the hash 695e0514, stays a text."""
@@ -160,6 +160,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         place = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "a character that YAML does not allow"
         raise ValueError(f"{path}: not valid YAML{place}: {problem}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: values are nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if data is None:

@@ -229,7 +229,7 @@ def scalar(word: str) -> Any:
     """Read a word as YAML does: a number, true or false, a quoted text, otherwise the word."""
     try:
         node, value = yaml.compose(word, Loader), yaml.load(word, Loader)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         return word
     if not isinstance(node, yaml.ScalarNode):
         return word
@@ -249,5 +249,5 @@ def collection(word: str) -> Any:
         return None
     try:
         return yaml.load(word, Loader)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         return None

@@ -26,6 +26,8 @@ WRONG = [
         "ppo.clip_epsilon: unknown key. Use ppo.clip_eps",
     ),
     ("ppo:\n  gamma: 0.9\n  gamma: 0.99\n", "in line 3: 'gamma' is there twice"),
+    ("env: &e\n  options: *e\n", "not valid YAML in line 1: found unconstructable recursive node"),
+    ("[" * 3000, "bad.yaml: values are nested too deeply"),
     ("num_envs: 4\n", "num_envs: unknown key. Use env.num_envs = 4."),
     ("ppo:\n  gama: 0.9\n", "ppo.gama: unknown key. Did you mean ppo.gamma?"),
     ("ppo.gamma: 0.9\n", "bad.yaml: ppo.gamma is not a key. Write gamma into the section ppo."),

@@ -27,6 +27,7 @@ WRONG = [
     (["--seed", "1", "2"], "--seed takes one value, but '2' follows it"),
     (["--seed", "1.5"], "command line: seed = 1.5 is a number; it must be a whole number"),
     (["--network.hidden", "64", "x"], "network.hidden = 'x' is a word"),
+    (["--network.hidden", "[" * 3000], "' is a word; it must be a whole number"),
     (["--ppo.shuffle", "rows"], "ppo.shuffle = 'rows' must be one of transitions"),
     (["--env.options", "length"], "--env.options needs pairs"),
     (["--env.options.length"], "--env.options.length needs a value"),
