@@ -387,7 +387,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         (("--grid", "ppo.num_minibatches=3"), "does not split into ppo.num_minibatches = 3"),
         (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0 is too small"),
         (("--grid", RATES, "--devices", 64), "devices = 64, but JAX sees"),
-        (("--grid", RATES, "--launcher", "cloud"), "none of local, ray, slurm"),
+        (("--grid", RATES, "--launcher", "cloud"), "must be one of local, ray, slurm"),
         (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
         (("--grid", RATES, "--num_shards", 2), "leave num_shards at 0"),
