@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 REMOVED = {"env.double_buffer": "It was removed. Use asynchronous = true."}
-"""Dotted names of removed settings -> sentences that answer them."""
+"""Dotted names of removed switches -> sentences that answer them where they are on."""
 AWAKE = {"auto": False, "never": False, "always": True}
 """Earlier choices of `keep_cores_awake` -> its values."""
 

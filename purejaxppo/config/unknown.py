@@ -16,6 +16,8 @@ def check_known(
 ) -> None:
     """Raise ValueError if there are unknown names; it answers all of them.
 
+    Switches of earlier versions that are off are accepted (`renamed.REMOVED`).
+
     Args:
         unknown_names: the names with their values.
         known: the names of settings.
@@ -23,10 +25,11 @@ def check_known(
         dashes: before names, "--" for flags.
     """
     sizes = foreign.sizes_of({**values, **unknown_names})
-    lines = [
+    answers = (
         unknown(name, known, dashes, value=value, sizes=sizes)
         for name, value in unknown_names.items()
-    ]
+    )
+    lines = [answer for answer in answers if answer]
     if len(lines) > 1:
         raise ValueError("\n  ".join([f"{len(lines)} unknown names", *lines]))
     if lines:
@@ -43,6 +46,8 @@ def unknown(
 ) -> str:
     """A sentence about an unknown name: what it is here, or the nearest known name.
 
+    It is empty for a removed switch that is off.
+
     Args:
         name: the key of a config by dotted name, or a flag as written without dashes in front.
         known: the names of settings.
@@ -56,6 +61,8 @@ def unknown(
     leaf = key.rpartition(".")[2]
     positive = key.removesuffix(leaf) + leaf.removeprefix("no_")
     for other, given in ((key, value), (positive, False)):
+        if other in REMOVED and given is False:
+            return ""
         ours = REMOVED.get(other) or foreign.answer(
             other, given, known=known, sizes=sizes or foreign.sizes_of({}), dashes=dashes
         )

@@ -7,6 +7,7 @@ import pytest
 
 from purejaxppo.commands.evaluate import main as evaluate
 from purejaxppo.commands.train import main as train
+from purejaxppo.commands.train import parse
 from purejaxppo.config.files import load_config, to_yaml
 from purejaxppo.config.renamed import upgrade
 from purejaxppo.config.schema import Config, EnvConfig
@@ -92,5 +93,7 @@ def test_double_buffering_of_0_2_is_refused_in_other_configs_where_it_is_on(tmp_
     sentence = "env.double_buffer: unknown key. It was removed. Use asynchronous = true."
     with pytest.raises(ValueError, match=re.escape(sentence)):
         load_config(path)
+    for off in (["--env.no_double_buffer"], ["--env.double_buffer", "false"]):
+        assert parse(["--env.name", "dummy/vector", *off]).config.env == EnvConfig("dummy/vector")
     assert train(["--env.double_buffer"]) == 2
     assert "It was removed. Use asynchronous = true." in capsys.readouterr().err
