@@ -33,11 +33,11 @@ from purejaxppo.runs.console import Console, duration, fail, say, short
 from purejaxppo.runs.divergence import REMEDY, first_obs_value
 from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, record_run, run_folder
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.logs import logs
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs, resolve_shards
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
-from purejaxppo.runs.sinks import logs
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")

@@ -28,10 +28,10 @@ from purejaxppo.envs import vectorize
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.checkpoint import Checkpoints, restore_all
 from purejaxppo.runs.console import Stopped
+from purejaxppo.runs.logs import logs
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.sinks import logs
 
 WATCHED = []
 """Who wants to know before a file is made, renamed or deleted."""

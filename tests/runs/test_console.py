@@ -92,7 +92,7 @@ def test_a_command_prints_warnings_once_without_the_name_of_the_logger(log_file,
         "from pathlib import Path\n"
         "from purejaxppo.commands import begin_process\n"
         "from purejaxppo.config.schema import Config, LoggingConfig\n"
-        "from purejaxppo.runs.sinks import logs\n"
+        "from purejaxppo.runs.logs import logs\n"
         "begin_process()\n"
         "logging.basicConfig()\n"
         "log = logging.getLogger('purejaxppo')\n"

@@ -1,6 +1,5 @@
 """Where rows go, and what a killed run leaves there."""
 
-import logging
 import struct
 import sys
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.runs.console import message_of
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, logs, open_sinks
+from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, open_sinks
 
 
 class Wandb:
@@ -128,17 +127,6 @@ def test_a_file_that_cannot_be_written_is_named_and_the_old_one_kept(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_a_log_file_on_a_full_disk_does_not_end_a_run(make_config, tmp_path, capfd):
-    config = make_config(logging=LoggingConfig(log_file="debug.log"))
-    with file_size_limit(4096), logs(config, tmp_path):
-        for _ in range(100):
-            logging.getLogger("purejaxppo").debug("a line of some length" * 10)
-            logging.getLogger("absl").error("a thread of a save failed")
-    assert capfd.readouterr() == ("", "")
-    assert "a thread of a save failed" in (tmp_path / "debug.log").read_text()
-    assert not logging.getLogger("purejaxppo").handlers
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -165,18 +153,3 @@ def test_damaged_rows_are_left_out_with_a_warning_and_the_others_kept(damage, tm
     caplog.clear()
     assert read_csv(path) == [*rows, {"global_step": 30, "update": 3, "charts/a": 2.0}]
     assert caplog.messages == []
-
-
-def test_late_errors_of_a_failed_save_are_not_printed(make_config, tmp_path, caplog):
-    asyncio = logging.getLogger("asyncio")
-    with logs(make_config(), tmp_path):
-        pass
-    asyncio.error("Task exception was never retrieved\nfuture: <Task orbax/checkpoint>")
-    trace = {}
-    exec(compile("def save(): raise OSError(28, 'No space')", "orbax/path.py", "exec"), trace)
-    try:
-        trace["save"]()
-    except OSError as error:
-        asyncio.error("Future exception was never retrieved", exc_info=error)
-    asyncio.error("Task exception was never retrieved\nfuture: <Task own.py>")
-    assert [record.getMessage()[-8:] for record in caplog.records] == [" own.py>"]
