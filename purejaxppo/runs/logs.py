@@ -1,18 +1,44 @@
-"""The log file of a run."""
+"""The log file of a run.
+
+Loggers belong to the process, and several runs in threads share them: the first run sets them up,
+the last one restores them. A record goes to the log of the run whose thread made it. Threads of
+other libraries, such as those that write a checkpoint, belong to no run: all runs log their records.
+"""
 
 import contextlib
 import logging
+import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.schema import Config
 from purejaxppo.parallel import processes
 
+LOGGERS = ("purejaxppo", "absl")
+"""Names of the loggers whose records go to log files; Orbax logs to absl's."""
 
-class LogFile(logging.FileHandler):
-    """A log file. Records that cannot be written are dropped: a full disk does not end a run."""
+_CHANGING = threading.Lock()
+"""Lock for the settings of loggers."""
+_LOG: ContextVar["RunLog | None"] = ContextVar("log", default=None)
+"""The log of the run that this thread belongs to."""
+
+
+class RunLog(logging.FileHandler):
+    """The log file of a run. A record that cannot be written is dropped and ends no run."""
+
+    restore: Callable[[], None]
+    """Restores the loggers' settings from before the first of the present runs."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Opens the file."""
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        self.addFilter(lambda record: _LOG.get() in (None, self))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Does nothing; Python would print a traceback for each record."""
@@ -21,6 +47,14 @@ class LogFile(logging.FileHandler):
         """Closes the file."""
         with contextlib.suppress(OSError):
             super().close()
+
+
+class ToRoot(logging.Handler):
+    """Passes records to the handlers of the root logger, as if they propagated."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Passes a record on."""
+        logging.getLogger().handle(record)
 
 
 def not_of_a_save(record: logging.LogRecord) -> bool:
@@ -35,50 +69,58 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
     return False
 
 
+def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
+    """Logs errors of TensorStore that arrive after Orbax has given up a save; others: `hook`."""
+    if str(lost.exc_value) == "Event loop is closed":
+        logging.getLogger("absl").debug("a late result", exc_info=lost.exc_value)
+    else:
+        hook(lost)
+
+
+def set_up_loggers() -> Callable[[], None]:
+    """Lets loggers pass debug detail to log files and warnings to the terminal; returns its undo.
+
+    After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to log
+    files, because the run reports the reason in one sentence.
+    """
+    undo = contextlib.ExitStack()
+    ours, absl = loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        undo.callback(logger.setLevel, logger.level)
+        undo.callback(setattr, logger, "propagate", logger.propagate)
+    if ours.propagate:  # a command prints warnings itself
+        warnings = ToRoot(logging.WARNING)
+        ours.addHandler(warnings)
+        undo.callback(ours.removeHandler, warnings)
+    ours.setLevel(logging.DEBUG)
+    ours.propagate = absl.propagate = False
+    logging.getLogger("asyncio").addFilter(not_of_a_save)
+    undo.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+    sys.unraisablehook = partial(without_late_results, sys.unraisablehook)
+    return undo.close
+
+
 @contextlib.contextmanager
 def logs(config: Config, run_dir: Path) -> Iterator[None]:
-    """Sends debug detail to the log file, if the config has one and this process writes.
-
-    After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to the
-    log file, because the run reports the reason in one sentence.
-    """
-    ours, absl = logging.getLogger("purejaxppo"), logging.getLogger("absl")
-    handler: logging.Handler = logging.NullHandler()
-    terminal = logging.StreamHandler()
-    terminal.setLevel(logging.WARNING)
-    propagates = ours.propagate  # False in a command, which prints warnings itself
-    level = ours.level
-    ours.setLevel(logging.WARNING)  # custom code may change the level of the root logger
+    """Sends debug detail to the log file, if the config has one and this process writes."""
+    path = Path(os.devnull)
     if config.logging.log_file and processes.is_main():
         path = run_dir / config.logging.log_file
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = LogFile(path, encoding="utf-8", errors="backslashreplace")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        ours.addHandler(handler)
-        if propagates:
-            ours.addHandler(terminal)
-        ours.setLevel(logging.DEBUG)
-        ours.propagate = False  # absl, which Orbax imports, lets the root logger print everything
-    absl.addHandler(handler)
-    absl.propagate = False
-    logging.getLogger("asyncio").addFilter(not_of_a_save)
-    hook = sys.unraisablehook
-
-    def without_late_results(lost: Any) -> None:
-        """Logs errors of TensorStore that arrive after Orbax has given up a save."""
-        if str(lost.exc_value) == "Event loop is closed":
-            absl.debug("a late result", exc_info=lost.exc_value)
-        else:
-            hook(lost)
-
-    sys.unraisablehook = without_late_results
+    log, ours = RunLog(path), logging.getLogger(LOGGERS[0])
+    with _CHANGING:
+        running = [other for other in ours.handlers if isinstance(other, RunLog)]
+        log.restore = running[0].restore if running else set_up_loggers()
+        for name in LOGGERS:
+            logging.getLogger(name).addHandler(log)
+    token = _LOG.set(log)
     try:
         yield
     finally:
-        sys.unraisablehook = hook
-        for logger in (ours, absl):
-            logger.removeHandler(handler)
-        ours.propagate, absl.propagate = propagates, True
-        ours.removeHandler(terminal)
-        ours.setLevel(level)
-        handler.close()
+        _LOG.reset(token)
+        with _CHANGING:
+            for name in LOGGERS:
+                logging.getLogger(name).removeHandler(log)
+            if not any(isinstance(other, RunLog) for other in ours.handlers):
+                log.restore()
+        log.close()
