@@ -2,7 +2,8 @@
 
 Loggers belong to the process, and several runs in threads share them: the first run sets them up,
 the last one restores them. A record goes to the log of the run whose thread made it. Threads of
-other libraries, such as those that write a checkpoint, belong to no run: all runs log their records.
+other libraries, such as those that write a checkpoint, belong to no run: all runs log their
+records.
 """
 
 import contextlib
