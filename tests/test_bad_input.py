@@ -91,9 +91,7 @@ def test_a_run_goes_on_beside_films_and_ratings_and_clobber_leaves_what_is_not_i
 
 @toy
 def test_a_missing_package_is_named_with_its_extra(capsys, monkeypatch):
-    from purejaxppo.envs import registry
-
-    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert train_command.main(["--config", "cartpole", "--run_dir", "never"]) == 2
     assert (
         "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'" in capsys.readouterr().err

@@ -181,22 +181,21 @@ def test_a_reason_of_several_tasks_is_said_once(capsys, monkeypatch):
 
 
 @toy
-def test_families_are_listed_without_importing_a_simulator(capsys, monkeypatch):
-    from purejaxppo.envs import registry
+def test_missing_families_are_listed_with_the_command_that_installs_them(capsys, monkeypatch):
+    from purejaxppo.envs import families
 
     found = importlib.util.find_spec
     here = {"jax", "brax"}
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: found("jax") if name in here else None
     )
-    monkeypatch.setattr(registry, "adapter", pytest.fail)
     for words in (["list", "envs"], ["train", "--list_envs"]):
         assert command.main(words) == 0
         *lines, last = capsys.readouterr().out.splitlines()
         said = dict(line.split(maxsplit=1) for line in lines)
-        assert set(said) == {f"{family}/" for family in registry.FAMILIES}
-        assert said["brax/"] == registry.FAMILIES["brax"].about
-        assert said["gymnax/"] == "not installed: pip install 'purejaxppo[gymnax]'"
+        assert set(said) == {f"{family}/" for family in families.ADAPTERS}
+        assert said["brax/"] == families.load("brax").about
+        assert said["gymnax/"] == "gymnax is not installed. Run: pip install 'purejaxppo[gymnax]'"
         assert last == "`purejaxppo list envs FAMILY` prints the tasks of one"
 
 

@@ -80,8 +80,8 @@ def run(command: Evaluate) -> int:
 
 def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> None:
     """Prints and draws the report of the task's family on a controller, if it has one."""
-    family = registry.adapter(agent.config.env.name.partition("/")[0])
-    if agent.members or not hasattr(family, "report"):
+    family, _ = registry.resolve(agent.config.env)
+    if agent.members or family.report is None:
         return
     if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
         print("no report: it takes a policy without memory that sees the whole observation")

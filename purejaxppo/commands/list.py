@@ -2,7 +2,6 @@
 
 import contextlib
 import fnmatch
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,21 +74,21 @@ def list_envs(pattern: str = "*") -> int:
     Raises:
         ValueError: no name fits.
     """
-    from purejaxppo.envs import registry
+    from purejaxppo.envs import families, registry
 
     if pattern == "*":
         return list_families()
-    families, (wanted, _, tasks) = list(registry.FAMILIES), pattern.partition("/")
-    if wanted.lower() in families and list_tasks(wanted.lower(), tasks or "*"):
+    known, (wanted, _, tasks) = list(families.declared()), pattern.partition("/")
+    if wanted.lower() in known and list_tasks(wanted.lower(), tasks or "*"):
         return 0
-    named = [family for family in families if _fits(family, wanted)]
+    named = [family for family in known if _fits(family, wanted)]
     whole = pattern
     if "/" not in pattern:
         whole = f"{pattern}/*" if named else f"*{pattern}*"
     found = 0
-    for family in named or families * ("/" not in pattern):
-        about = registry.FAMILIES[family].about
+    for family in named or known * ("/" not in pattern):
         try:
+            about = families.load(family).about
             lines = {n: about for n in registry.task_names(family) if _fits(n, whole)}
         except ValueError as error:
             lines = {f"{family}/...": str(error)} if named else {}
@@ -97,19 +96,23 @@ def list_envs(pattern: str = "*") -> int:
         for name, text in lines.items():
             print(f"{name:42} {text}")
     if not found:
-        hint = did_you_mean(wanted, families, f"Its families are {', '.join(families)}.")
+        hint = did_you_mean(wanted, known, f"Its families are {', '.join(known)}.")
         raise ValueError(f"{PROG} envs {pattern}: no environment fits. {hint}")
     return 0
 
 
 def list_families() -> int:
     """Prints one family per line; imports no simulator."""
-    from purejaxppo.envs import registry
+    from purejaxppo.envs import families
 
-    for name, family in registry.FAMILIES.items():
-        there = importlib.util.find_spec(family.requires) is not None
-        missing = f"not installed: pip install 'purejaxppo[{name}]'"
-        print(f"{name + '/':14} {family.about if there else missing}")
+    for name in families.declared():
+        try:
+            family = families.load(name)
+            families.check_installed(name, family)
+            about = family.about
+        except ValueError as error:
+            about = str(error)
+        print(f"{name + '/':14} {about}")
     print(f"`{PROG} envs FAMILY` prints the tasks of one")
     return 0
 
@@ -122,13 +125,13 @@ def list_tasks(family: str, pattern: str = "*") -> int:
     Raises:
         ValueError: its package is not installed.
     """
-    from purejaxppo.envs import registry
+    from purejaxppo.envs import families, registry
 
     configs, reasons = configs_by_task(), dict[str, str]()
     names = [n for n in registry.task_names(family) if _fits(n, f"{family}/{pattern}")]
     for name in names:
         try:
-            said = "" if registry.FAMILIES[family].host else facts(name)
+            said = "" if families.load(family).on_host else facts(name)
         except ValueError as error:
             reason = str(error).removeprefix(f"{name} ")
             first = reasons.setdefault(reason, name)

@@ -13,6 +13,7 @@ import jax
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
+from purejaxppo.envs.families import Family
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -89,3 +90,13 @@ class BraxTask(mjx.Robot):
             return charts.film([state.obs for state in states], height=height, width=width)
         poses = [(state.pipeline_state.q, None, None) for state in states]
         return mujoco_scene.draw(model, poses, height=height, width=width)
+
+
+FAMILY = Family(
+    about="robots; --env.backend spring, positional, generalized or mjx",
+    tasks=task_names,
+    make_task=make,
+    requires="brax",
+    backends=BACKENDS,
+    lapack=("generalized", "mjx"),
+)

@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Box, Discrete
 
@@ -122,3 +123,8 @@ class CraftaxTask:
         for state in states:
             image = np.asarray(picture(state))
             yield from charts.grids(image[None], height=height, width=width)
+
+
+FAMILY = Family(
+    about="open worlds to survive in", tasks=task_names, make_task=make, requires="craftax"
+)

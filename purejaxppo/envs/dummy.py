@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
@@ -186,3 +187,6 @@ class Choices:
         allowed = obs["action_mask"] > 0
         right = jnp.argmax(jnp.where(allowed, obs["obs"], -jnp.inf))
         return jnp.where(allowed[action], action == right, -1.0)
+
+
+FAMILY = Family(about="dummy environments for profiling", tasks=task_names, make_task=make)

@@ -12,6 +12,7 @@ from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.late_imports import imported_late
 from purejaxppo.envs.options import check_known
@@ -40,11 +41,6 @@ def _gymnax():
 def task_names() -> list[str]:
     """The tasks of this family that run without downloading anything."""
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
-
-
-def is_task(name: str) -> bool:
-    """True for gymnax's own tasks, and for references to others of its interface."""
-    return is_reference(name) or name in task_names()
 
 
 def load_own(name: str) -> tuple[Any, Any]:
@@ -258,3 +254,12 @@ class GymnaxTask:
         observe = jax.jit(lambda state: self.env.get_obs(state, params=self.params, key=key))
         observations = [jax.device_get(observe(state)) for state in states]
         return charts.film(observations, height=height, width=width)
+
+
+FAMILY = Family(
+    about="classic control, MinAtar, bsuite",
+    tasks=task_names,
+    make_task=make,
+    requires="gymnax",
+    names="reference",
+)

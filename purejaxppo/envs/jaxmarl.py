@@ -23,6 +23,7 @@ import numpy as np
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import GLOBAL_STATE
@@ -345,3 +346,11 @@ class JaxMarlTask:
             yield OvercookedVisualizer._render_grid(
                 grid, agent_dir_idx=state.agent_dir_idx, agent_inv=state.agent_inv
             )
+
+
+FAMILY = Family(
+    about="several agents: MPE, SMAX, Overcooked, ...",
+    tasks=task_names,
+    make_task=make,
+    requires="jaxmarl",
+)

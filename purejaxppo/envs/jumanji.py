@@ -17,6 +17,7 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
@@ -308,3 +309,11 @@ class JumanjiTask:
         finally:
             self.env.close()
             plt.switch_backend(before)
+
+
+FAMILY = Family(
+    about="puzzles, packing, routing; with masks",
+    tasks=task_names,
+    make_task=make,
+    requires="jumanji",
+)

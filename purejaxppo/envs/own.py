@@ -15,24 +15,15 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config import tracing
 from purejaxppo.config.plain import plain, time_limit
-from purejaxppo.config.references import is_reference, load, located
+from purejaxppo.config.references import load, located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.wrappers import WithoutWindows
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 NEEDED = ("observation", "action", "reset", "step")
-
-
-def task_names() -> list[str]:
-    """No names: every reference is one."""
-    return []
-
-
-def is_task(name: str) -> bool:
-    """True if a name has the form of a reference."""
-    return is_reference(name)
 
 
 def make(name: str, config: EnvConfig) -> Any:
@@ -50,7 +41,7 @@ def make(name: str, config: EnvConfig) -> Any:
             f"{where} is no task: it has no {missing[0]!r}, and needs {', '.join(NEEDED)}"
         )
     check_once(task, where, config)
-    return with_defaults(task)
+    return task
 
 
 def made(found: Any, options: Any, where: str, method: str) -> Any:
@@ -270,3 +261,8 @@ def wrapped(task: Any, config: EnvConfig) -> Any:
             task = WithoutWindows(task)
         check_once(task, where, config)
     return task
+
+
+FAMILY = Family(
+    about="your own in JAX: file.py:Name", tasks=list, make_task=make, names="reference"
+)

@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.spaces import Box, Discrete, Space
@@ -323,3 +324,6 @@ def _checked(name: str, kind: Any, options: Mapping[str, Scalar]) -> dict[str, S
         if least is not None and not least <= value < np.inf:
             raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")
     return typed
+
+
+FAMILY = Family(about="multi-agent particle environments", tasks=task_names, make_task=make)

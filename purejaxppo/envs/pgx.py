@@ -20,6 +20,7 @@ from purejaxppo.config import tracing
 from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
@@ -324,3 +325,12 @@ class Against:
         states = list(states)
         games, seat = [state.game for state in states], int(states[0].seat)
         return _film(self.game.env, games, height, width, seat)
+
+
+FAMILY = Family(
+    about="MinAtar, 2048, board games against oneself",
+    tasks=task_names,
+    make_task=make,
+    requires="pgx",
+    references=(OPPONENT,),
+)

@@ -18,6 +18,7 @@ from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import check_known
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
@@ -240,3 +241,14 @@ class PlaygroundTask(mjx.Robot):
 
         poses = [(s.data.qpos, s.data.mocap_pos, s.data.mocap_quat) for s in states]
         return mujoco_scene.draw(self.env.mj_model, poses, height=height, width=width)
+
+
+FAMILY = Family(
+    about="MuJoCo Playground on MJX",
+    tasks=task_names,
+    make_task=make,
+    requires="mujoco_playground",
+    backends=BACKENDS,
+    lapack=("", "jax"),
+    paths=("menagerie",),
+)

@@ -1,18 +1,16 @@
-"""Environments by name, `family/task`. A new simulator is one adapter file and one line here."""
+"""Environments by name, `family/task`: checks of a config's names, and its environments."""
 
 import difflib
-import importlib
-import importlib.util
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.references import is_reference, located, modules_in, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import curriculum, domain_randomization, own
+from purejaxppo.envs import curriculum, domain_randomization, families, own
 from purejaxppo.envs.curriculum import CurriculumEnv
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.engine import EDITOR
 from purejaxppo.envs.vectorize import VectorEnv
@@ -20,126 +18,27 @@ from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_
 from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions, limit_of
 
 
-class Family(NamedTuple):
-    """A simulator's adapter, the package that it imports, and its description.
-
-    The extra of the library that installs the package has the family's name.
-    """
-
-    module: str
-    """In `purejaxppo.envs`."""
-    about: str
-    requires: str = "jax"
-    host: bool = False
-    """True if the adapter makes a whole `Env` on the host, and not a `Task` in JAX."""
-    names: Literal["task", "reference", "module", "program"] = "task"
-    """The part of env.name after the family: a listed task, a reference (`file.py:Name` or
-    `module:Name`), a reference or a module alone, or the path of a program."""
-    references: tuple[str, ...] = ()
-    """Options that are lists of references."""
-    programs: tuple[str, ...] = ()
-    """Options that are paths of programs."""
-    paths: tuple[str, ...] = ()
-    """Other options that are paths."""
-    package: str = ""
-    """The name on PyPI of the package that it imports, if it is not `requires`."""
-    lapack: tuple[str, ...] = ()
-    """Back ends that call LAPACK for many environments at once; "" is the default back end."""
-
-
-FAMILIES = {
-    "brax": Family(
-        "brax",
-        "robots; --env.backend spring, positional, generalized or mjx",
-        "brax",
-        lapack=("generalized", "mjx"),
-    ),
-    "craftax": Family("craftax", "open worlds to survive in", "craftax"),
-    "dummy": Family("dummy", "dummy environments for profiling"),
-    "envpool": Family("host.envpool", "C++ on the host: Atari, MuJoCo, ...", "envpool", host=True),
-    "godot": Family(
-        "host.godot",
-        "games made with Godot 4: an exported game, a project's folder, or editor",
-        host=True,
-        names="program",
-        programs=("godot",),
-    ),
-    "gymnasium": Family(
-        "host.gymnasium",
-        "any id, package:Id or file.py:Class, in worker processes",
-        "gymnasium",
-        host=True,
-        names="reference",
-        references=("wrappers",),
-    ),
-    "gymnax": Family("gymnax", "classic control, MinAtar, bsuite", "gymnax", names="reference"),
-    "jax": Family("own", "your own in JAX: file.py:Name", names="reference"),
-    "jaxmarl": Family("jaxmarl", "several agents: MPE, SMAX, Overcooked, ...", "jaxmarl"),
-    "jumanji": Family("jumanji", "puzzles, packing, routing; with masks", "jumanji"),
-    "oscillator": Family("oscillator.adapter", "ensembles of neurons to desynchronise"),
-    "particles": Family("particles", "multi-agent particle environments"),
-    "pettingzoo": Family(
-        "host.pettingzoo",
-        "several agents: any module, package:Class or file.py:function, in worker processes",
-        "pettingzoo",
-        host=True,
-        names="module",
-    ),
-    "pgx": Family(
-        "pgx", "MinAtar, 2048, board games against oneself", "pgx", references=("opponent",)
-    ),
-    "playground": Family(
-        "playground",
-        "MuJoCo Playground on MJX",
-        "mujoco_playground",
-        paths=("menagerie",),
-        lapack=("", "jax"),
-    ),
-    "unity": Family(
-        "host.unity.adapter",
-        "players with ML-Agents built in: path/to/Player, or editor",
-        "grpc",
-        host=True,
-        names="program",
-        references=("channels",),
-        package="grpcio",
-    ),
-    "xminigrid": Family(
-        "xminigrid", "grid worlds: MiniGrid, XLand", "xminigrid", paths=("benchmark",)
-    ),
-}
-
-
-def adapter(family: str) -> Any:
-    """The adapter module of a family.
+def task_names(name: str) -> list[str]:
+    """Full names, family/task, of everything a family offers.
 
     Raises:
-        ValueError: no such family, or its package is not installed.
+        ValueError: unknown family, or its simulator is not installed.
     """
-    if family not in FAMILIES:
-        hint = did_you_mean(family, FAMILIES, f"There are {', '.join(FAMILIES)}.")
-        raise ValueError(f"env.name: unknown family {family!r}. {hint}")
-    entry = FAMILIES[family]
-    if importlib.util.find_spec(entry.requires) is None:
-        package = entry.package or entry.requires
-        raise ValueError(f"{package} is not installed. Run: pip install 'purejaxppo[{family}]'")
-    try:
-        return importlib.import_module(f"purejaxppo.envs.{entry.module}")
-    except ModuleNotFoundError as error:  # of another package than the one above
-        raise ValueError(
-            f"{error.name} is not installed. Run: pip install 'purejaxppo[{family}]'"
-        ) from error
+    family = families.load(name)
+    families.check_installed(name, family)
+    return [f"{name}/{task}" for task in family.tasks()]
 
 
-def task_names(family: str) -> list[str]:
-    """Full names, family/task, of everything a family offers."""
-    return [f"{family}/{name}" for name in adapter(family).task_names()]
+def family_of(config: EnvConfig) -> Family | None:
+    """The family of env.name; None for an unknown one, about which `resolve` raises an error."""
+    name = config.name.partition("/")[0]
+    return families.load(name) if name in families.declared() else None
 
 
 def on_host(config: EnvConfig) -> bool:
     """True if the simulator runs on the host: in one shard, and not restored on resuming."""
-    family = FAMILIES.get(config.name.partition("/")[0])
-    return family is not None and family.host
+    family = family_of(config)
+    return family is not None and family.on_host
 
 
 class Started(NamedTuple):
@@ -151,17 +50,16 @@ class Started(NamedTuple):
 
 def started(config: EnvConfig) -> Started:
     """The modules and programs that env.name and env.options name; nothing is imported."""
-    family, _, name = config.name.partition("/")
-    if family not in FAMILIES:
+    family, name = family_of(config), config.name.partition("/")[2]
+    if family is None:
         return Started([], [])
-    entry = FAMILIES[family]
-    texts = [str(config.options[key]) for key in entry.references if key in config.options]
-    texts += [name] * (entry.names in ("reference", "module"))
+    texts = [str(config.options[key]) for key in family.references if key in config.options]
+    texts += [name] * (family.names in ("reference", "id", "module"))
     modules = [module for text in texts for module in modules_in(text)]
-    if entry.names == "module" and not {":", "/"} & set(name):
+    if family.names == "module" and not {":", "/"} & set(name):
         modules.append(name)
-    programs = [str(config.options[key]) for key in entry.programs if config.options.get(key)]
-    if entry.names == "program" and name != EDITOR:
+    programs = [str(config.options[key]) for key in family.programs if config.options.get(key)]
+    if family.names == "program" and name != EDITOR:
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
     return Started(modules, programs)
@@ -169,27 +67,26 @@ def started(config: EnvConfig) -> Started:
 
 def paths(config: EnvConfig) -> list[str]:
     """Return the paths in env.name and env.options, without Python files."""
-    family, _, name = config.name.partition("/")
-    if family not in FAMILIES:
+    family, name = family_of(config), config.name.partition("/")[2]
+    if family is None:
         return []
-    entry = FAMILIES[family]
-    options = [config.options.get(key) for key in (*entry.programs, *entry.paths)]
-    return [name] * (entry.names == "program") + [x for x in options if isinstance(x, str)]
+    options = [config.options.get(key) for key in (*family.programs, *family.paths)]
+    return [name] * (family.names == "program") + [x for x in options if isinstance(x, str)]
 
 
 def calls_lapack(config: EnvConfig) -> bool:
     """True if the simulator calls LAPACK for many environments at once; see `parallel.lapack`."""
-    family = FAMILIES.get(config.name.partition("/")[0])
+    family = family_of(config)
     return family is not None and config.backend in family.lapack
 
 
-def resolve(config: EnvConfig) -> tuple[Any, str]:
-    """The adapter of a config and its task's name there.
+def resolve(config: EnvConfig) -> tuple[Family, str]:
+    """The family of a config and its task's name there.
 
     Raises:
         ValueError: unknown name (with the nearest known), missing package, unknown back end.
     """
-    family, name = config.name.partition("/")[0], without_family(config.name)
+    family_name, name = config.name.partition("/")[0], without_family(config.name)
     if not config.name:
         raise ValueError("env.name is missing: name a task, such as gymnax/CartPole-v1")
     if not name:
@@ -201,15 +98,17 @@ def resolve(config: EnvConfig) -> tuple[Any, str]:
                 else _suggest(config.name)
             )
         )
-    module = adapter(family)
-    known = getattr(module, "is_task", None) or module.task_names().__contains__
-    if not known(name):
-        raise ValueError(f"env.name: unknown task {config.name!r}. {_suggest(config.name, family)}")
-    backends = getattr(module, "BACKENDS", ())
-    if config.backend and config.backend not in backends:
-        there = f"{family} has {', '.join(backends)}" if backends else f"{family} has no back ends"
-        raise ValueError(f"env.backend = {config.backend!r}: {there}")
-    return module, name
+    family = families.load(family_name)
+    families.check_installed(family_name, family)
+    if not family.has_task(name):
+        raise ValueError(
+            f"env.name: unknown task {config.name!r}. {_suggest(config.name, family_name)}"
+        )
+    known = family.backends
+    if config.backend and config.backend not in known:
+        text = f"has {', '.join(known)}" if known else "has no back ends"
+        raise ValueError(f"env.backend = {config.backend!r}: {family_name} {text}")
+    return family, name
 
 
 def make_task(config: EnvConfig) -> Any:
@@ -227,8 +126,9 @@ def make_task(config: EnvConfig) -> Any:
 
 def _adapted(config: EnvConfig) -> Any:
     """The adapter's environment, with the config's variations checked."""
-    module, name = resolve(config)
-    task = module.make(name, config)
+    family, name = resolve(config)
+    assert family.make_task is not None
+    task = own.with_defaults(family.make_task(name, config))
     domain_randomization.check(task, config)
     return task
 
@@ -248,10 +148,10 @@ def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
     return UnitActions(task)
 
 
-def _suggest(name: str, *families: str) -> str:
+def _suggest(name: str, *names: str) -> str:
     """A hint with the known names that are nearest to a wrong one."""
     known: list[str] = []
-    for family in families or FAMILIES:
+    for family in names or families.declared():
         try:
             known += task_names(family)
         except ValueError:
@@ -324,7 +224,8 @@ def make(
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
     """The environments of a host adapter."""
     texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
-    module, name = resolve(config)
+    family, name = resolve(config)
+    assert family.make_batch is not None
     config = replace(config, options=texts)
     gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
     remedies = {
@@ -338,8 +239,8 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
                 f"env.{field} is for simulators in JAX, and {config.name} runs on the host: "
                 f"{remedy}"
             )
-    if getattr(module, "HAS_PARAMETERS", False):
+    if family.randomizes:
         domain_randomization.check_spread(config)
     else:
         domain_randomization.check_host(config)
-    return module.make(name, config, num_envs, **settings)
+    return family.make_batch(name, config, num_envs, **settings)

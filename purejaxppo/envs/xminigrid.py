@@ -16,6 +16,7 @@ import numpy as np
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
@@ -197,3 +198,12 @@ class RuledTask(GridTask):
         ruleset = jax.tree.map(lambda x: x[number], self.rulesets)
         timestep = self.env.reset(self.params.replace(ruleset=ruleset), key)
         return timestep, self.see(timestep)
+
+
+FAMILY = Family(
+    about="grid worlds: MiniGrid, XLand",
+    tasks=task_names,
+    make_task=make,
+    requires="xminigrid",
+    paths=("benchmark",),
+)

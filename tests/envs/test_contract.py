@@ -13,7 +13,7 @@ from support.memory import drop_large_programs
 from purejaxppo import spaces
 from purejaxppo.agents.advantages import gae
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import families, registry
 from purejaxppo.envs.vectorize import select
 from purejaxppo.envs.worlds import WorldsState
 from purejaxppo.rollout import collect, init_rollout
@@ -369,7 +369,7 @@ def valid_after(done, num_agents):
 
 def make(name, backend="", limit=LIMIT):
     family = name.partition("/")[0]
-    if importlib.util.find_spec(registry.FAMILIES[family].requires) is None:
+    if importlib.util.find_spec(families.load(family).requires) is None:
         pytest.skip(f"needs the extra {family}")
     config = EnvConfig(
         name=name,
@@ -624,7 +624,7 @@ def test_the_lists_above_are_complete():
     assert set(registry.task_names("dummy")) <= {name for name, _ in ALL}
     assert {(name, "") for name in ALIKE} < set(ALL)
     recorded = {name.partition("/")[0] for name, _ in ALL}
-    assert recorded == set(registry.FAMILIES) - GAMES
+    assert recorded == set(families.ADAPTERS) - GAMES
     assert recorded - DEAR == {name.partition("/")[0] for name in ONE_OF_EACH_KIND}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import jumanji as adapter
 from purejaxppo.envs import registry
 from purejaxppo.parts import make_parts
 from purejaxppo.rollout import collect, init_rollout
@@ -14,13 +15,13 @@ from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 jumanji = pytest.importorskip("jumanji")
 
 FULL = pytest.mark.full
-NAMES = registry.adapter("jumanji").task_names()
+NAMES = adapter.task_names()
 
 
 def make(name, limit=0, **options):
     """The adapter's task, without wrappers."""
     config = EnvConfig(f"jumanji/{name}", max_episode_steps=limit, options=options)
-    return registry.adapter("jumanji").make(name, config)
+    return adapter.make(name, config)
 
 
 def walk(name, actions, limit=0):

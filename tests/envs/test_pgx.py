@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import pgx as adapter
 from purejaxppo.envs import registry
 from purejaxppo.evaluation import Evaluator, evaluated
 from purejaxppo.parts import make_parts
@@ -231,14 +232,14 @@ def test_evaluations_need_the_spaces_of_training(make_config):
 
 
 def test_freeways_own_limit_truncates_and_a_lost_ball_terminates():
-    task = registry.adapter("pgx").make("minatar-freeway", EnvConfig("pgx/minatar-freeway"))
+    task = adapter.make("minatar-freeway", EnvConfig("pgx/minatar-freeway"))
     key = jax.random.key(0)
     state = task.reset(key)[0].replace(_terminate_timer=jnp.int32(0))
     _, out = jax.jit(task.step)(key, state, 0)
     assert out.truncated and not out.terminated
 
     config = EnvConfig("pgx/minatar-breakout", options={"sticky_action_prob": 0.0})
-    task = registry.adapter("pgx").make("minatar-breakout", config)
+    task = adapter.make("minatar-breakout", config)
     state, _ = task.reset(key)
     step = jax.jit(task.step)
     for _ in range(30):
@@ -290,7 +291,7 @@ def test_wrong_options_are_answered_in_one_sentence(name, options, said):
 
 @pytest.mark.toy
 def test_the_names_are_those_of_the_package():
-    assert set(registry.adapter("pgx").task_names()) == set(pgx.available_envs())
+    assert set(adapter.task_names()) == set(pgx.available_envs())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Names to environments, and what is said of names that are wrong."""
 
 import importlib.util
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -58,11 +59,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 def test_a_second_missing_package_is_named_too(monkeypatch):
-    def missing(module):
-        raise ModuleNotFoundError(f"No module named 'google' ({module})", name="google.protobuf")
-
-    monkeypatch.setattr(importlib, "import_module", missing)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    for name in [name for name in sys.modules if name.startswith("purejaxppo.envs.host.unity")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)  # its import fails
     sentence = "google.protobuf is not installed. Run: pip install 'purejaxppo[unity]'"
     assert message("unity/Walker.x86_64") == sentence
 

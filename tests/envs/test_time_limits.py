@@ -16,7 +16,7 @@ from support.unity import make_player
 from purejaxppo import rollout
 from purejaxppo.agents import advantages, decisions
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Discrete, example
@@ -274,8 +274,8 @@ def still_world(tmp_path, monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_a_time_limit_alone_leaves_no_advantage(case, still_world, monkeypatch):
     family = str(case.name).partition("/")[0]
-    if family in registry.FAMILIES:
-        pytest.importorskip(registry.FAMILIES[family].requires)
+    if family in families.ADAPTERS:
+        pytest.importorskip(families.load(family).requires)
     if family == "brax":
         from brax import envs
 

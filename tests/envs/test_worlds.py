@@ -10,7 +10,7 @@ from support.paths import EXAMPLE_WORLDS
 
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.envs.host.errors import SimulatorError
@@ -423,7 +423,7 @@ def test_a_registered_id_is_made_or_says_what_it_lacks():
     pettingzoo = pytest.importorskip("pettingzoo", minversion="1.27")
     from pettingzoo.env_registry.registration import register
 
-    assert "sisl/pursuit-v5" in registry.adapter("pettingzoo").task_names()
+    assert "sisl/pursuit-v5" in families.load("pettingzoo").tasks()
     register("parallel", "hand/hand-v0", runpy.run_path(str(EXAMPLE_WORLDS))["Hand"])
     register("parallel", "hand/lost-v0", "no_such_module:Hand")
 

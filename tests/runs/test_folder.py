@@ -14,7 +14,7 @@ from purejaxppo.config.checks import settings
 from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import HINTS, Config, PretrainConfig
-from purejaxppo.envs import registry
+from purejaxppo.envs import families
 from purejaxppo.envs.host import godot, gymnasium, pettingzoo
 from purejaxppo.envs.host.unity import adapter as unity
 from purejaxppo.export import __main__ as export_command
@@ -207,15 +207,10 @@ def test_every_field_that_holds_references_is_read(field, given):
     assert imports("given") == [MODULE.format(folder=Path.cwd())]
 
 
-def test_every_family_that_accepts_any_name_declares_the_kind_of_its_names():
-    free = {name for name in registry.FAMILIES if hasattr(registry.adapter(name), "is_task")}
-    assert free == {name for name, family in registry.FAMILIES.items() if family.names != "task"}
-
-
 @pytest.mark.parametrize("family", ["godot", "unity", "gymnasium", "pettingzoo"])
 def test_every_text_option_is_marked_if_it_starts_something(family):
     defaults = {"godot": godot, "unity": unity, "gymnasium": gymnasium, "pettingzoo": pettingzoo}
     texts = {key for key, x in defaults[family].DEFAULTS.items() if isinstance(x, str)}
-    entry = registry.FAMILIES[family]
+    entry = families.load(family)
     harmless = {"workers", "package_version"}  # and the arguments of a program are in its line
     assert texts - harmless - {"arguments"} == {*entry.references, *entry.programs}

@@ -16,6 +16,7 @@ from purejaxppo import spaces
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.factory import Options
 from purejaxppo.envs.host.gym_spaces import convert
@@ -325,3 +326,11 @@ class EnvPool:
     def close(self) -> None:
         """Ends the environments' threads."""
         self.env.close()
+
+
+FAMILY = Family(
+    about="C++ on the host: Atari, MuJoCo, ...",
+    tasks=task_names,
+    make_batch=make,
+    requires="envpool",
+)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.engine import EDITOR, EngineError, has_display, runnable
@@ -57,11 +58,6 @@ _first: First[Games, Layout] = First()
 def task_names() -> list[str]:
     """The editor; games and projects are files."""
     return [EDITOR]
-
-
-def is_task(name: str) -> bool:
-    """True for any name but ""; `make` raises an error if there is no such game."""
-    return bool(name)
 
 
 def make(
@@ -226,3 +222,12 @@ def _import(editor: str, project: Path, name: str, timeout: float) -> None:
         raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
     if done.returncode:
         raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
+
+
+FAMILY = Family(
+    about="games made with Godot 4: an exported game, a project's folder, or editor",
+    tasks=task_names,
+    make_batch=make,
+    names="program",
+    programs=("godot",),
+)

@@ -16,6 +16,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction
 from purejaxppo.config.references import LoadError, without_family
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import SimulatorError
@@ -50,11 +51,6 @@ def task_names() -> list[str]:
         if stem not in newest or (spec.version or 0) > (newest[stem].version or 0):
             newest[stem] = spec
     return sorted(spec.id for spec in newest.values())
-
-
-def is_task(name: str) -> bool:
-    """True for any name but ""; `make` raises an error if there is no such environment."""
-    return bool(name)
 
 
 def make(
@@ -269,3 +265,13 @@ class Solo:
     def close(self) -> None:
         """Closes the environment."""
         self.env.close()
+
+
+FAMILY = Family(
+    about="any id, package:Id or file.py:Class, in worker processes",
+    tasks=task_names,
+    make_batch=make,
+    requires="gymnasium",
+    names="id",
+    references=("wrappers",),
+)

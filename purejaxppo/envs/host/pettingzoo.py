@@ -13,6 +13,7 @@ from typing import Any
 
 from purejaxppo.config.references import absolute
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gymnasium import POOL, Workers, split_options
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import WorldsEnv, count_worlds
@@ -30,11 +31,6 @@ def task_names() -> list[str]:
     modules = (module.name for module in pkgutil.iter_modules(places))
     particles = [f"mpe2.{name}" for name in modules if re.search(r"_v\d+$", name)]
     return particles + sorted(getattr(pettingzoo, "parallel_registry", {}))
-
-
-def is_task(name: str) -> bool:
-    """True for any name but ""; `make` raises an error if there is no such environment."""
-    return bool(name)
 
 
 def make(
@@ -82,3 +78,12 @@ def make(
     first_world = first // num_envs * num_worlds
     worlds = workers.env(num_worlds, seed=seed, evaluation=evaluation, first=first_world, film=film)
     return WorldsEnv(worlds, team)
+
+
+FAMILY = Family(
+    about="several agents: any module, package:Class or file.py:function, in worker processes",
+    tasks=task_names,
+    make_batch=make,
+    requires="pettingzoo",
+    names="module",
+)

@@ -1,6 +1,12 @@
 """The family `oscillator/`: its tasks, and the report that `evaluate` adds."""
 
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.oscillator.report import report
 from purejaxppo.envs.oscillator.task import make, task_names
 
-__all__ = ["make", "report", "task_names"]
+FAMILY = Family(
+    about="ensembles of neurons to desynchronise",
+    tasks=task_names,
+    make_task=make,
+    report=report,
+)

@@ -15,6 +15,7 @@ from purejaxppo.aliases import Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
+from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.engine import EDITOR
@@ -32,9 +33,6 @@ from purejaxppo.envs.host.unity.parameters import Parameter
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec, executable
 from purejaxppo.envs.host.unity.players import Players, probe
 from purejaxppo.envs.options import alike
-
-HAS_PARAMETERS = True
-"""`env.randomize` and `env.curriculum` are for this family, too."""
 
 DEFAULTS: dict[str, Any] = {
     "max_agents": 0,
@@ -65,11 +63,6 @@ _trains: list["UnityEnv"] = []
 def task_names() -> list[str]:
     """The editor; any path of a player works, too."""
     return [EDITOR]
-
-
-def is_task(name: str) -> bool:
-    """True for any name but ""; `make` raises an error if there is no such player."""
-    return bool(name)
 
 
 def make(
@@ -312,3 +305,15 @@ def split_options(
             if value < 1:
                 raise ValueError(f"env.options.{key} = {value} must be at least 1")
     return ours, slots, given
+
+
+FAMILY = Family(
+    about="players with ML-Agents built in: path/to/Player, or editor",
+    tasks=task_names,
+    make_batch=make,
+    requires="grpc",
+    package="grpcio",
+    names="program",
+    references=("channels",),
+    randomizes=True,
+)
