@@ -15,7 +15,7 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs import session
 from purejaxppo.runs.rows import eval_row, read_csv
@@ -476,7 +476,7 @@ class SlotsPool:
         playing = jnp.array([row < 3, row >= 3, False])
         ends = jnp.array([row == 2, False, False])
         asks = jnp.array([row < 2, row >= 2, False])
-        out = HostStep(
+        out = EnvStep(
             jnp.ones((3, 3)), jnp.where(playing, 1.0, 0.0), ends, ends & False, absent=~asks
         )
         return row + 1, out
@@ -527,7 +527,7 @@ class LatePool:
         new = jax.random.bernoulli(obs_key, shape=(self.num_envs,))
         seen = jnp.where(pays | (row == 12), new, seen)
         flag = jnp.zeros(self.num_envs, bool)
-        out = HostStep(self.show(seen), reward, flag, flag | ends, absent=absent)
+        out = EnvStep(self.show(seen), reward, flag, flag | ends, absent=absent)
         return (key, (row + 1) % 13, seen, right), out
 
     def close(self):

@@ -13,46 +13,9 @@ import jax
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.envs.native import Native
+from purejaxppo.envs.step import EnvStep as EnvStep  # noqa: PLC0414 - re-exported
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Space
-
-
-class EnvStep(NamedTuple):
-    """Result of one step of N environments."""
-
-    obs: Obs  # [N, ...] after the step: the true last observation where an episode ended
-    reward: jax.Array  # [N] float32
-    terminated: jax.Array  # [N] bool: the task itself ended; never together with truncated
-    truncated: jax.Array  # [N] bool: cut by a time limit
-    valid: jax.Array  # [N] bool: False where this step only delivered a new episode's first obs
-    diverged: jax.Array  # [N] bool: the simulator's output was unusable, and its row is not valid
-    score: jax.Array | None = (
-        None  # [N] summands of reported returns, if not the reward: a game's true score
-    )
-    over: jax.Array | None = (
-        None  # [N] bool: the reported episode's end, if not the flags': the whole game's
-    )
-    absent: jax.Array | None = (
-        None  # [N] bool: the agent asks for nothing now; given if `EnvSpec.absent`
-    )
-    at_once: jax.Array | None = (
-        None  # [N] bool: an end whose `obs` is the next episode's first: the next row is valid
-    )
-
-    @property
-    def scores(self) -> jax.Array:
-        """Summands of the reported episodes' returns, [N]."""
-        return self.reward if self.score is None else self.score
-
-    @property
-    def ends(self) -> jax.Array:
-        """True where a reported episode ends, bool [N]."""
-        return self.terminated | self.truncated if self.over is None else self.over
-
-    @property
-    def is_first(self) -> jax.Array:
-        """True where `obs` is an episode's first observation, bool [N]."""
-        return ~self.valid if self.at_once is None else ~self.valid | self.at_once
 
 
 class Starts(NamedTuple):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.envs.host.bridge import HostEnv
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import Box, Discrete
 
 SIZE = 3
@@ -38,12 +38,12 @@ class Decision:
 class Script:
     """Columns of N slots: rows of what a pool of them says, and each slot's episodes."""
 
-    rows: list[HostStep]
+    rows: list[EnvStep]
     first: tuple[np.ndarray, np.ndarray]  # obs [N, ...], empty [N]
     episodes: list[list[list[Decision]]] = field(default_factory=list)  # by slot
 
     @property
-    def stacked(self) -> HostStep:
+    def stacked(self) -> EnvStep:
         """The rows as arrays [T, N, ...]."""
         return jax.tree.map(lambda *xs: np.stack(xs), *self.rows)
 
@@ -115,7 +115,7 @@ def write(length, num_envs, *, seed=0, period=3.0, end=0.1, diverges=0.03, empty
         obs, reward, terminated, truncated, absent = (
             np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)
         )
-        rows.append(HostStep(obs, reward, terminated, truncated, absent=absent))
+        rows.append(EnvStep(obs, reward, terminated, truncated, absent=absent))
     return Script(rows, first, [slot.episodes for slot in slots])
 
 

@@ -19,7 +19,6 @@ from flax import struct
 from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
 from purejaxppo.envs.base import EnvSpec, EnvStep
 from purejaxppo.envs.host.errors import SimulatorError, printable
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
 from purejaxppo.pictures.compressed import Picture
@@ -50,8 +49,8 @@ class Pool(Protocol):
         """As `reset`, with a seed for each environment; not all simulators use it."""
         ...
 
-    def step(self, token: Token, action: EnvAction) -> tuple[Token, HostStep]:
-        """(token, action [N, ...]) -> (token, HostStep); ignores actions right after an end."""
+    def step(self, token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
+        """(token, action [N, ...]) -> (token, EnvStep); ignores actions right after an end."""
         ...
 
     def picture(self) -> np.ndarray | None:
@@ -127,7 +126,7 @@ class HostEnv:
         num_envs: N.
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
-        absent: True if agents may ask for nothing for some steps (`HostStep.absent`).
+        absent: True if agents may ask for nothing for some steps (`EnvStep.absent`).
         num_agents: A, of each world; rows of a world follow each other.
         agents: their names, where rows observe which `agent` they are.
     """
@@ -252,7 +251,7 @@ class HostEnv:
         del obs
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
-    def _outcome(self, state: HostState, token, rows: HostStep) -> tuple[HostState, EnvStep]:
+    def _outcome(self, state: HostState, token, rows: EnvStep) -> tuple[HostState, EnvStep]:
         """Converts a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
         ok = bounded(rows.reward) & bounded(rows.obs)

@@ -12,7 +12,7 @@ from purejaxppo import spaces
 from purejaxppo.aliases import EnvAction
 from purejaxppo.envs.host.bridge import Token
 from purejaxppo.envs.host.errors import printable
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 
 MOST = 2**31 - 1
 """The largest token, after which 1 comes."""
@@ -70,7 +70,7 @@ class CallbackPool:
         first: the number that the first environment has in a larger batch.
         at_once: their steps have a flag `at_once`; see `EnvStep`.
         absent: agents may ask for nothing: `reset` returns (obs, bool [N]: there is no agent yet),
-            and steps have a flag `absent`; see `HostStep`.
+            and steps have a flag `absent`; see `EnvStep`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class CallbackPool:
         self.num_envs = num_envs
         self.failure: Exception | None = None
         flag = jax.ShapeDtypeStruct((num_envs,), np.bool_)
-        self.rows = HostStep(
+        self.rows = EnvStep(
             obs=jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype),
                 spaces.example(observation),
@@ -132,7 +132,7 @@ class CallbackPool:
     def _begin(self, seeds: Any) -> tuple[np.int32, Any]:
         return np.int32(1), self._ask(self.envs.reset, seeds)
 
-    def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, HostStep]:
+    def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, EnvStep]:
         return _next(token), self._ask(self.envs.step, action)
 
     def _ask(self, function: Any, *args: Any) -> Any:

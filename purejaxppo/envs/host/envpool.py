@@ -20,8 +20,8 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.factory import Options
 from purejaxppo.envs.host.gym_spaces import convert
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
+from purejaxppo.envs.step import EnvStep
 
 OURS = frozenset(
     (
@@ -314,7 +314,9 @@ class EnvPool:
             if self.scored:
                 score = info["reward"].astype(np.float32)
                 over = (info["terminated"] > 0) | truncated
-        return token, HostStep(obs, reward, terminated & ~truncated, truncated, score, over)
+        return token, EnvStep(
+            obs, reward, terminated & ~truncated, truncated, score=score, over=over
+        )
 
     def picture(self) -> np.ndarray | None:
         """A picture of environment 0 by EnvPool; None for families that cannot draw."""

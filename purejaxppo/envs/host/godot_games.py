@@ -14,7 +14,7 @@ from purejaxppo.envs.host.engine import EngineError, Fleet
 from purejaxppo.envs.host.godot_game import Game, Launch, Reply
 from purejaxppo.envs.host.godot_spaces import BAD, Layout, Message
 from purejaxppo.envs.host.godot_wire import WireError
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain, tree_of
 
@@ -90,8 +90,8 @@ class Games:
         self._over, self._calm = [False] * len(self._games), True
         return tree(self.layout, parse(self.layout, first).obs)
 
-    def step(self, action: Any) -> HostStep:
-        """Steps all games: actions [N, ...] -> HostStep.
+    def step(self, action: Any) -> EnvStep:
+        """Steps all games: actions [N, ...] -> EnvStep.
 
         A game that is to be reset ignores its agents' actions, and so does the row after one that
         was `cut`: these are zeros.
@@ -230,11 +230,11 @@ class Games:
                 f"{str(reply.reward)[:80]}, {str(reply.done)[:80]}"
             ) from None
 
-    def _rows(self, parsed: Parsed) -> HostStep:
+    def _rows(self, parsed: Parsed) -> EnvStep:
         """Rewards and ends of all rows, of which none diverged yet."""
         counts = ~self._skipped
         terminated = parsed.done & ~parsed.cut & counts
-        return HostStep(
+        return EnvStep(
             obs=(),
             reward=np.where(counts, parsed.reward, np.float32(0)),
             terminated=terminated,
@@ -250,7 +250,7 @@ class Games:
         obs = zip(paths, (part[row] for part in parsed.obs), strict=True)
         return diverged_value(parsed.reward[row], obs)
 
-    def _contain(self, parsed: Parsed, out: HostStep) -> None:
+    def _contain(self, parsed: Parsed, out: EnvStep) -> None:
         """Ends all episodes of games that broke or returned NaN, which are reset at the next step.
 
         Rows with NaN have diverged, as have all of a broken game; the others are cut.
@@ -276,7 +276,7 @@ class Games:
         self._skipped[over] = False
 
 
-def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> HostStep | None:
+def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> EnvStep | None:
     """The step of most answers: nobody's episode ends, and all is well. None of others.
 
     Args:
@@ -297,7 +297,7 @@ def uneventful(layout: Layout, replies: list[Reply], none: np.ndarray) -> HostSt
             return None
     if reward.shape != none.shape:
         return None
-    return HostStep(tree(layout, arrays), reward, none, none, diverged=none, at_once=none)
+    return EnvStep(tree(layout, arrays), reward, none, none, diverged=none, at_once=none)
 
 
 def parse(layout: Layout, replies: list[Reply], skipped: np.ndarray | None = None) -> Parsed:

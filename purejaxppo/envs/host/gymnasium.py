@@ -21,10 +21,10 @@ from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.host.factory import Maker, Options, make_spec
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool
 from purejaxppo.envs.options import alike
+from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.spaces import arrays_of, tree_of
 
 POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
@@ -243,14 +243,14 @@ class Solo:
         self.group.reset([seed])
         return tree_of(self.group.observation, self.buffers.out.obs)
 
-    def step(self, action: EnvAction) -> HostStep:
+    def step(self, action: EnvAction) -> EnvStep:
         """See `WorkerPool.step`."""
         parts = arrays_of(self.group.action, action)
         for there, part in zip(self.buffers.action, parts, strict=True):
             there[:] = part
         self.diverged_value = self.group.step() or self.diverged_value
         obs = tree_of(self.group.observation, self.buffers.out.obs)
-        return self.buffers.out.copied(obs)
+        return copied(self.buffers.out, obs)
 
     def picture(self) -> np.ndarray | None:
         """A picture by the environment's own `render`, uint8 [H, W, 3]; None if it has none."""

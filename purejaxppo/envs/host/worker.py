@@ -32,8 +32,8 @@ from purejaxppo.envs.host.gym_spaces import (
 )
 from purejaxppo.envs.host.resolution import Range, lost_digits
 from purejaxppo.envs.host.returned import flag, number, old_interface, pair
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.native import Native
+from purejaxppo.envs.step import EnvStep, rows_of
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, diverged_value, leaves, plain, tree_of
 
@@ -47,11 +47,11 @@ class Buffers(NamedTuple):
     """Arrays in shared memory between a batch of N environments and its owner."""
 
     action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
-    out: HostStep  # `obs` are the observation's parts [N, ...] in order of their paths
+    out: EnvStep  # `obs` are the observation's parts [N, ...] in order of their paths
 
     def rows(self, start: int, stop: int) -> "Buffers":
         """Views of some environments' rows."""
-        return Buffers(tuple(x[start:stop] for x in self.action), self.out.rows(start, stop))
+        return Buffers(tuple(x[start:stop] for x in self.action), rows_of(self.out, start, stop))
 
 
 def size_of(observation: Space, action: Space, num_envs: int) -> int:
@@ -65,7 +65,7 @@ def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Bu
     arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
     acts = len(list(leaves(action)))
     *parts, reward, terminated, truncated, diverged = arrays
-    out = HostStep(tuple(parts[acts:]), reward, terminated, truncated, diverged=diverged)
+    out = EnvStep(tuple(parts[acts:]), reward, terminated, truncated, diverged=diverged)
     return Buffers(tuple(parts[:acts]), out)
 
 

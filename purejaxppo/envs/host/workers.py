@@ -27,7 +27,6 @@ import numpy as np
 from purejaxppo.envs.host import keeper
 from purejaxppo.envs.host.factory import Maker
 from purejaxppo.envs.host.resolution import FIRST
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.worker import (
     GRACE_SECONDS,
     PATROL_SECONDS,
@@ -38,6 +37,7 @@ from purejaxppo.envs.host.worker import (
     serve,
     size_of,
 )
+from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import arrays_of, tree_of
 
@@ -420,8 +420,8 @@ class WorkerPool:
         self._exchange("reset", seeds.tolist())
         return self._obs()
 
-    def step(self, action: Any) -> HostStep:
-        """Steps the environments: actions [N, ...] -> HostStep.
+    def step(self, action: Any) -> EnvStep:
+        """Steps the environments: actions [N, ...] -> EnvStep.
 
         On the step that ends an episode `obs` is the true last observation. The step after it
         ignores the action, returns the next episode's first observation, and is not `valid`.
@@ -440,7 +440,7 @@ class WorkerPool:
         self._steps += 1
         if self._steps == FIRST and self._warns_as:
             self._warn()
-        return self._buffers.out.copied(self._obs())
+        return copied(self._buffers.out, self._obs())
 
     def _warn(self) -> None:
         """Warn about first observations that float32 cannot distinguish."""

@@ -27,7 +27,7 @@ from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.evaluation import Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout
@@ -216,7 +216,7 @@ class FakePool:
         obs = jnp.stack([token, token]).astype(jnp.float32)[:, None]
         obs = obs.at[1].set(jnp.where((token >= 3) & (token <= 6), jnp.nan, obs[1]))
         over = jnp.array([False, True]) & (token == 6)
-        return token, HostStep(obs, jnp.ones(2), over, jnp.zeros(2, bool))
+        return token, EnvStep(obs, jnp.ones(2), over, jnp.zeros(2, bool))
 
     def close(self):
         pass

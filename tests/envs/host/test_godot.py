@@ -26,7 +26,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.engine import free_port
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.envs.host.step import HostStep
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.rows import read_csv
@@ -224,7 +224,7 @@ class AtOnce:
         token = token + 1
         obs = jnp.where(token == 3, jnp.nan, token.astype(jnp.float32)).reshape(1, 1)
         end = jnp.isin(token, jnp.array([2, 4, 5]))[None]
-        return token, HostStep(obs, jnp.ones(1), end, jnp.zeros(1, bool), at_once=end)
+        return token, EnvStep(obs, jnp.ones(1), end, jnp.zeros(1, bool), at_once=end)
 
     def close(self):
         pass

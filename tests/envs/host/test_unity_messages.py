@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("google.protobuf")
 from PIL import Image
 
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity import channels, images, messages
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows, Sensor
 from purejaxppo.envs.host.unity.messages import ProtocolError
+from purejaxppo.envs.step import zeros
 
 pytestmark = pytest.mark.toy
 
@@ -130,7 +130,7 @@ def read_damaged(count):
     parts = [np.zeros((4, 2), np.float32)]
     refused = 0
     for data in damaged(count):
-        world = World(layout, Rows(layout, parts), HostStep.zeros((), 4))
+        world = World(layout, Rows(layout, parts), zeros((), 4))
         try:
             output = messages.parse(data).unity_output.rl_output
             list(channels.unpack(output.side_channel))

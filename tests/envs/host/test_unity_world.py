@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity import messages
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows, Sensor
 from purejaxppo.envs.host.unity.messages import ProtocolError
 from purejaxppo.envs.host.unity.players import probe
 from purejaxppo.envs.host.unity.world import World
+from purejaxppo.envs.step import zeros
 from purejaxppo.spaces import leaves, plain
 
 pytestmark = pytest.mark.toy
@@ -26,7 +26,7 @@ def make_world(*behaviours, slots=2):
     layout = Layout(behaviours, (slots,) * len(behaviours))
     size = layout.size
     parts = [np.zeros((size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)]
-    world = World(layout, Rows(layout, parts), HostStep.zeros((), size))
+    world = World(layout, Rows(layout, parts), zeros((), size))
     world.parts = parts
     return world
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from purejaxppo.envs.host.engine import EngineError, Fleet
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity.behaviours import Behaviour, Layout, Rows
 from purejaxppo.envs.host.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.host.unity.player import Player, PlayerSpec
 from purejaxppo.envs.host.unity.world import World
+from purejaxppo.envs.step import EnvStep, copied, rows_of, zeros
 from purejaxppo.spaces import arrays_of, leaves, tree_of
 
 MOST_MESSAGES = 100
@@ -54,8 +54,8 @@ class Players:
         parts = tuple(
             np.zeros((count * size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)
         )
-        self._out = HostStep.zeros(parts, count * size)
-        rows = [self._out.rows(size * i, size * (i + 1)) for i in range(count)]
+        self._out = zeros(parts, count * size)
+        rows = [rows_of(self._out, size * i, size * (i + 1)) for i in range(count)]
         self._worlds = [World(layout, Rows(layout, out.obs), out) for out in rows]
 
         def start(number: int, seed: int) -> Player:
@@ -84,8 +84,8 @@ class Players:
                 self._begin(player, world)
         return self._obs(), self._absent()
 
-    def step(self, action: Any) -> HostStep:
-        """Actions [N, ...] -> HostStep.
+    def step(self, action: Any) -> EnvStep:
+        """Actions [N, ...] -> EnvStep.
 
         Raises:
             EngineError: a player failed, and there are no `restarts` left.
@@ -109,7 +109,7 @@ class Players:
                     self._advance(self.players[i], world)
                 except EngineError as error:
                     self._restart(i, error)
-        return self._out.copied(self._obs())._replace(absent=self._absent())
+        return copied(self._out, self._obs())._replace(absent=self._absent())
 
     def tell(self, values: Mapping[str, float]) -> None:
         """Sets constant parameters of all players, with their next messages."""

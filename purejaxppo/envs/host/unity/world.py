@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purejaxppo.envs.host.step import HostStep
 from purejaxppo.envs.host.unity import messages
 from purejaxppo.envs.host.unity.behaviours import Layout, Rows, rows_of
 from purejaxppo.envs.host.unity.messages import Message, ProtocolError, SlotsError
+from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import LARGEST
 
 EMPTY, PLAYING, LOST = 0, 1, 2
@@ -43,7 +43,7 @@ class World:
         flags: where to write the rest of a row [S], without `absent`.
     """
 
-    def __init__(self, layout: Layout, rows: Rows, flags: HostStep) -> None:
+    def __init__(self, layout: Layout, rows: Rows, flags: EnvStep) -> None:
         """No agents yet."""
         self.layout, self.rows, self.flags = layout, rows, flags
         self.diverged_value = ""
