@@ -206,7 +206,7 @@ def godot_rl(stack: contextlib.ExitStack, project: Path, num_agents: int) -> Con
     """Return one game under the Python client of Godot RL Agents, which starts it."""
     from godot_rl.core.godot_env import GodotEnv
 
-    from purejaxppo.envs.host.engine import free_port
+    from purejaxppo.envs.engines.process import free_port
 
     game = project.parent / f"peer{num_agents}.x86_64"  # in place of an exported game
     command = [os.environ.get("GODOT", "godot"), "--path", str(project), "--headless"]

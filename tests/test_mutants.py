@@ -91,10 +91,10 @@ FAULTS = {
         "test_policies.py::test_ratios_are_one_and_chunks_do_not_matter",
     ),
     "Unity's agents get each other's actions": Fault(
-        "envs/host/unity/world.py",
+        "envs/engines/unity/world.py",
         "for asking in self.asking:\n            action = self.chosen",
         "for asking in sorted(self.asking):\n            action = self.chosen",
-        "envs/host/test_unity_world.py::test_actions_are_sent_in_the_order_in_which_agents_asked",
+        "envs/engines/test_unity_world.py::test_actions_are_sent_in_the_order_in_which_agents_asked",
     ),
     "an exported policy has the normaliser of no training": Fault(
         "export/files.py",

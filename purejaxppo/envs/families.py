@@ -30,7 +30,7 @@ ADAPTERS = {
     "craftax": "purejaxppo.envs.craftax",
     "dummy": "purejaxppo.envs.dummy",
     "envpool": "purejaxppo.envs.host.envpool",
-    "godot": "purejaxppo.envs.host.godot",
+    "godot": "purejaxppo.envs.engines.godot.adapter",
     "gymnasium": "purejaxppo.envs.host.gymnasium",
     "gymnax": "purejaxppo.envs.gymnax",
     "jax": "purejaxppo.envs.own",
@@ -41,7 +41,7 @@ ADAPTERS = {
     "pettingzoo": "purejaxppo.envs.host.pettingzoo",
     "pgx": "purejaxppo.envs.pgx",
     "playground": "purejaxppo.envs.playground",
-    "unity": "purejaxppo.envs.host.unity.adapter",
+    "unity": "purejaxppo.envs.engines.unity.adapter",
     "xminigrid": "purejaxppo.envs.xminigrid",
 }
 """The library's families and the modules of their declarations."""

@@ -10,9 +10,9 @@ from purejaxppo.config.references import is_reference, located, modules_in, with
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization, families, own
 from purejaxppo.envs.curriculum import CurriculumEnv
+from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv
-from purejaxppo.envs.host.engine import EDITOR
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv, count_worlds, wants_global_state
 from purejaxppo.envs.wrappers import Declared, PartialObservation, TimeLimit, UnitActions, limit_of

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 
-from purejaxppo.envs.host.unity import channels, messages
+from purejaxppo.envs.engines.unity import channels, messages
 
 LENGTH = 6  # decisions in an episode
 COLOURS = np.array([[0, 64, 128], [255, 192, 32]], np.uint8)

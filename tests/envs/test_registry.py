@@ -59,7 +59,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 def test_a_second_missing_package_is_named_too(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("purejaxppo.envs.host.unity")]:
+    for name in [name for name in sys.modules if name.startswith("purejaxppo.envs.engines.unity")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "google.protobuf", None)  # its import fails
     sentence = "google.protobuf is not installed. Run: pip install 'purejaxppo[unity]'"

@@ -15,8 +15,9 @@ from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import HINTS, Config, PretrainConfig
 from purejaxppo.envs import families
-from purejaxppo.envs.host import godot, gymnasium, pettingzoo
-from purejaxppo.envs.host.unity import adapter as unity
+from purejaxppo.envs.engines.godot import adapter as godot
+from purejaxppo.envs.engines.unity import adapter as unity
+from purejaxppo.envs.host import gymnasium, pettingzoo
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.pretraining import load_teacher

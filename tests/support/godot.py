@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from purejaxppo.envs.host.godot_game import Launch
-from purejaxppo.envs.host.godot_games import Games
+from purejaxppo.envs.engines.godot.game import Launch
+from purejaxppo.envs.engines.godot.games import Games
 from support.paths import ROOT
 
 GAME = ROOT / "tests/engines/godot_game.py"

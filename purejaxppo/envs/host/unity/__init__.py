@@ -1,0 +1,1 @@
+"""The earlier place of `envs.engines.unity`; configs name `stats` by it."""

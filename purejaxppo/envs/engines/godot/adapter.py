@@ -1,0 +1,233 @@
+"""`godot/`: games made with Godot 4 that contain the plugin of Godot RL Agents.
+
+`godot/path/to/game.x86_64` is an exported game, `godot/path/to/project` a project's folder, which
+needs the editor's program, and `godot/editor` waits for a game that is started in the editor. Each
+game is a process that connects to this one, and each of its agents is a row.
+
+Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.engines.game_env import (
+    First,
+    GameEnv,
+    count_games,
+    errors_of,
+    game_options,
+)
+from purejaxppo.envs.engines.godot.game import Launch
+from purejaxppo.envs.engines.godot.games import Games
+from purejaxppo.envs.engines.godot.spaces import Layout
+from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, runnable
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.host.bridge import HostEnv, seed_at
+from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.errors import MakeError, SimulatorError
+from purejaxppo.envs.options import split_arguments
+
+notice = logging.getLogger("purejaxppo")
+
+DEFAULTS: dict[str, Any] = {
+    "godot": "",
+    "action_repeat": 0,
+    "speedup": 0.0,
+    "fixed_fps": 60,
+    "show": False,
+    "timeout": 60.0,
+    "restarts": 3,
+    "port": 11008,
+    "arguments": "",
+}
+"""Options, with their defaults."""
+LEAST = {"timeout": 1, "action_repeat": 0, "speedup": 0, "fixed_fps": 0, "restarts": 0}
+"""Least values of options."""
+PROGRAMS = ("godot", "godot4")
+STREAMS = 100_003
+"""Distance between the seeds of two runs' games."""
+_first: First[Games, Layout] = First()
+
+
+def task_names() -> list[str]:
+    """The editor; games and projects are files."""
+    return [EDITOR]
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` agents of as many games as have them.
+
+    Args:
+        name: an exported game, a project's folder, or `editor`.
+        config: `options` as in `DEFAULTS`.
+        num_envs: N, of all agents.
+        seed: of the games' generators, with their numbers.
+        evaluation: other seeds; N is rounded up to whole games.
+        film: the game's own pictures will be requested, which need a window; without a display
+            films show what the first agent observes.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: there is no such game, its spaces are not supported, or N rows are not a whole
+            number of games.
+        SimulatorError: it does not start.
+    """
+    options = _options(config)
+    filmed = film and name != EDITOR and _has_display_for_film(config.name)
+    launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
+    launch = replace(launch, film=filmed)
+
+    def start(update: int, number: int) -> Games:
+        base = seed_at(2 * seed + evaluation, update)
+        with errors_of(config.name):
+            return Games(launch, (base * STREAMS + number) % 2**31)
+
+    def read() -> tuple[Games, Layout]:
+        games = start(0, 0)
+        return games, games.layout
+
+    editor = name == EDITOR
+    layout, unused = _first.read(launch, read, editor=editor, keep=not (evaluation or first))
+    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
+
+    def make_games(count: int, update: int, running: Games | None) -> CallbackPool:
+        games = running or start(update, first // layout.size)
+        with errors_of(config.name):
+            if games.layout != layout:
+                games.close()
+                raise EngineError("its agents or their spaces have changed since it was made")
+            games.extend(count)
+        return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
+
+    return GameEnv(make_games, layout, count, unused, editor=editor)
+
+
+def _has_display_for_film(name: str) -> bool:
+    """True if there is a display; if not, says what the film shows then."""
+    there = has_display()
+    if not there:
+        notice.warning(
+            "%s: there is no display, so that the film shows what the first agent observes; within "
+            "xvfb-run it shows the game's own pictures",
+            name,
+        )
+    return there
+
+
+def _options(config: EnvConfig) -> dict[str, Any]:
+    """All options, with their defaults.
+
+    Raises:
+        ValueError: an unknown one, or one of another kind; a time limit.
+    """
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
+            f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
+        )
+    options, _ = game_options(config, DEFAULTS, LEAST)
+    return options
+
+
+def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
+    """Start of the game called `name`."""
+    if path == EDITOR:
+        return Launch((), options["timeout"], port=options["port"])
+    if options["show"] and not has_display():
+        raise MakeError(
+            "env.options.show = true opens a window, and there is no display: leave it off, or run "
+            "the command within xvfb-run"
+        )
+    flags = [] if options["show"] else ["--headless"]
+    if options["fixed_fps"]:
+        flags += ["--fixed-fps", str(options["fixed_fps"])]
+    for key in ("action_repeat", "speedup"):
+        if options[key]:
+            flags.append(f"--{key}={options[key]:g}")
+    command = [*_program(Path(path), name, options), *flags, *split_arguments(options["arguments"])]
+    return Launch(tuple(command), options["timeout"], options["restarts"])
+
+
+def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
+    """The program that runs a game, and its arguments.
+
+    Raises:
+        MakeError: there is no such file, or no editor.
+    """
+    path = path.parent if path.name == "project.godot" else path
+    if (path / "project.godot").is_file():
+        editor = _editor(name, options["godot"])
+        _import(editor, path, name, options["timeout"])
+        return [editor, "--path", str(path)]
+    if path.is_dir():
+        raise MakeError(f"env.name: {name} is a folder without project.godot")
+    if not path.is_file():
+        raise MakeError(
+            f"env.name: there is no {path} in {Path.cwd()}: name an exported game, a project's "
+            f"folder, or godot/{EDITOR}"
+        )
+    return [runnable(path)]
+
+
+def _editor(name: str, option: str) -> str:
+    """The program of the editor, which runs projects that were not exported."""
+    given = option or os.environ.get("GODOT", "")
+    found = [shutil.which(program) for program in ((given,) if given else PROGRAMS)]
+    program = next((program for program in found if program), None)
+    if program is None:
+        where = f"{given} is no program" if given else f"none of {', '.join(PROGRAMS)} is on PATH"
+        raise MakeError(
+            f"{name} is a project, which needs the program of Godot 4's editor, and {where}: name "
+            f"it in env.options.godot or in the environment's GODOT, or export the game"
+        )
+    return program
+
+
+def _import(editor: str, project: Path, name: str, timeout: float) -> None:
+    """Imports a project's assets, which the editor does once, if it has not.
+
+    Raises:
+        SimulatorError: it fails, or takes longer than `timeout`.
+    """
+    if (project / ".godot").exists():
+        return
+    command = [editor, "--headless", "--path", str(project), "--import"]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired:
+        raise SimulatorError(f"{name}: its import took longer than {timeout:g} s") from None
+    if done.returncode:
+        raise SimulatorError(f"{name}: its import failed:\n{done.stdout[-2000:]}")
+
+
+FAMILY = Family(
+    about="games made with Godot 4: an exported game, a project's folder, or editor",
+    tasks=task_names,
+    make_batch=make,
+    names="program",
+    programs=("godot",),
+)

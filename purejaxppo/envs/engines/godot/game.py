@@ -1,0 +1,270 @@
+"""A Godot game: its process, and what is said over its connection. Nothing here imports JAX."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.engines.godot.spaces import BAD, Layout, Message, layout_of
+from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Wire, WireError
+from purejaxppo.envs.engines.process import (
+    Engine,
+    EngineError,
+    Unowned,
+    accept,
+    listen,
+    new_folder,
+)
+from purejaxppo.envs.host.errors import MakeError
+
+notice = logging.getLogger("purejaxppo")
+
+ASK_SECONDS = 1.0  # limit for sending the first messages, which fit into the buffer
+MOST_WIRES = 64  # connections without an answer; beyond it, the oldest is dropped
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Start of games.
+
+    Args:
+        command: the program and its arguments, but for those of one game; (): from outside.
+        timeout: seconds to connect, and for an answer.
+        restarts: how often games that end, hang or send nonsense are started again, in all.
+        port: to listen on; 0: a free one for each game.
+        film: games write a picture of each of their frames; needs a display.
+    """
+
+    command: tuple[str, ...]
+    timeout: float
+    restarts: int = 0
+    port: int = 0
+    film: bool = False
+
+
+class Reply(NamedTuple):
+    """A game's answer to actions: lists with an entry for each of its agents."""
+
+    obs: list[Message]
+    reward: list[float]
+    done: list[bool]
+    info: list[Message]
+
+
+class Game:
+    """One game: its process and its connection.
+
+    Args:
+        launch: how it is started.
+        number: for messages.
+        seed: of its generator.
+    """
+
+    def __init__(self, launch: Launch, number: int, seed: int) -> None:
+        """Starts the game, and does not wait for it."""
+        self.number = number
+        self._launch = launch
+        try:
+            self._server = listen(launch.port)
+        except EngineError as error:
+            raise EngineError(
+                f"{error}: end the program that uses it, or choose another with env.options.port "
+                f"and start the game with --port; evaluations need a game of their own: "
+                f"eval.num_episodes = 0 trains without them"
+            ) from error
+        self._wire: Wire | None = None
+        self._frames: Path | None = None
+        self.layout: Layout | None = None
+        """Its agents; None until it has connected."""
+        self.engine: Engine
+        if launch.command:
+            port = self._server.getsockname()[1]
+            program, *arguments = launch.command
+            folder = new_folder()
+            if launch.film:
+                self._frames = folder
+                arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
+            command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
+            self.engine = Engine(f"game {number}", command, folder)
+        else:
+            self.engine = Unowned(f"the game on port {launch.port}")
+            notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
+
+    def connect(self) -> Layout:
+        """Waits for the game, and requests its spaces.
+
+        Other programs may also connect to the port: the first one that answers is the game.
+
+        Raises:
+            EngineError: it did not connect, or did not answer.
+            MakeError: its spaces are not supported.
+        """
+        seconds = self._launch.timeout
+        wires: list[Wire] = []
+
+        def attempt(wait_seconds: float) -> Message | None:
+            return self._answered(wires, wait_seconds)
+
+        try:
+            info = self.engine.wait_for(attempt, "connect", seconds)
+        except EngineError:
+            if not wires or not self.engine.alive():
+                raise
+            info = self.engine.wait_for(attempt, "describe itself", seconds)
+        finally:
+            for wire in wires:
+                wire.close()
+        try:
+            self.layout = layout_of(info)
+        except MakeError as error:
+            raise MakeError(f"{self.engine.name}: {error}") from error
+        return self.layout
+
+    def _answered(self, wires: list[Wire], seconds: float) -> Message | None:
+        """Returns the description that a connection has sent; None after `seconds` without one.
+
+        Args:
+            wires: connections without an answer yet; new ones are added, and those that close or
+                send anything else are removed.
+            seconds: time limit.
+        """
+        sources: list[Any] = [self._server, *wires]
+        ready: list[Any] = wait(sources, seconds)
+        for wire in [wire for wire in wires if wire in ready]:
+            with self._dropped_after_error(wires, wire):
+                message = wire.poll()
+                if message is not None and message.get("type") != "env_info":
+                    raise WireError(f"sent {str(message)[:SHOWN]}")
+                if message is not None:
+                    wires.remove(wire)
+                    self._wire = wire
+                    return message
+        connection = accept(self._server, 0.0) if self._server in ready else None
+        if connection is not None:
+            wire = Wire(connection)
+            wires.append(wire)
+            with self._dropped_after_error(wires, wire):
+                wire.send(VERSION, ASK_SECONDS)
+                wire.send({"type": "env_info"}, ASK_SECONDS)
+        if len(wires) > MOST_WIRES:
+            with self._dropped_after_error(wires, wires[0]):
+                raise WireError("was silent")
+        return None
+
+    @contextlib.contextmanager
+    def _dropped_after_error(self, wires: list[Wire], wire: Wire) -> Iterator[None]:
+        """Drops a connection after a `WireError`, with a warning."""
+        try:
+            yield
+        except WireError as error:
+            wires.remove(wire)
+            wire.close()
+            notice.warning(
+                "%s: dropped a connection that is not a Godot game: it %s",
+                self.engine.name,
+                str(error) or "closed its end",
+            )
+
+    def send(self, message: Message) -> None:
+        """Sends a message."""
+        assert self._wire is not None
+        try:
+            self._wire.send(message, self._launch.timeout)
+        except WireError as error:
+            raise self._named(error, "read a message") from None
+
+    def act(self, actions: list[Message]) -> None:
+        """Sends one action for each agent."""
+        assert self._wire is not None
+        assert self.layout is not None
+        assert len(actions) == self.layout.size  # the game accepts fewer, and goes on
+        if self._wire.surplus():
+            raise self.engine.error("sent a message that it was not asked for")
+        self.send({"type": "action", "action": actions})
+
+    def answer(self, eager: float = 0.0) -> Reply:
+        """The result of the actions that were sent; for `eager` seconds it is waited for awake."""
+        message = self._receive("step", "step", eager)
+        assert self.layout is not None
+        size = self.layout.size
+        try:
+            lists = [message["obs"], message["reward"], message["done"]]
+            lists.append(message.get("info") or [{}] * size)
+            counts = [len(x) if isinstance(x, list) else -1 for x in lists]
+        except BAD:
+            raise self.engine.error("answered a step without obs, reward and done") from None
+        if counts != [size] * 4:
+            raise self.engine.error(
+                f"has {size} agents and answered a step with lists of other lengths: "
+                f"{counts[0]} obs, {counts[1]} reward, {counts[2]} done, {counts[3]} info"
+            )
+        return Reply(*lists)
+
+    def finish_reset(self) -> list[Message]:
+        """First observations, once `reset` was sent.
+
+        The game reads its first action one window of ticks late, and may say `done` in its answer:
+        so one action of zeros is sent, and only the observation of its answer is used.
+        """
+        assert self.layout is not None
+        self._receive("reset", "reset")
+        self.act(self.layout.nothing)
+        return self.answer().obs
+
+    def picture(self) -> np.ndarray | None:
+        """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not filmed.
+
+        Frames are files, of which all earlier ones are removed.
+        """
+        files = sorted(self._frames.glob("f*.png")) if self._frames else []
+        for file in files[:-1]:
+            file.unlink()
+        if not files:
+            return None
+        from PIL import Image
+
+        with Image.open(files[-1]) as image:
+            return np.asarray(image.convert("RGB"))
+
+    def close(self) -> None:
+        """Ends the connection and the game; a second call does nothing."""
+        self.release()
+        self.engine.close()
+
+    def kill(self) -> None:
+        """Ends a game that may hang, at once, and keeps its log."""
+        self.release()
+        self.engine.kill()
+
+    def release(self) -> None:
+        """Asks the game to quit and closes the connection."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            with contextlib.suppress(WireError):
+                wire.send({"type": "close"}, 0.1)
+            wire.close()
+        self._server.close()
+        self.engine.release()
+
+    def _receive(self, kind: str, doing: str, eager: float = 0.0) -> Message:
+        """The next message, which is to be of one type."""
+        assert self._wire is not None
+        try:
+            message = self._wire.receive(self._launch.timeout, eager)
+        except WireError as error:
+            raise self._named(error, doing) from None
+        if message.get("type") != kind:
+            raise self.engine.error(
+                f"sent a message of type {str(message.get('type'))[:40]!r} in place of {kind!r}"
+            )
+        return message
+
+    def _named(self, error: WireError, doing: str) -> EngineError:
+        """A connection's error as the game's; one without words is the game's end."""
+        words = str(error)
+        return self.engine.error(words) if words else self.engine.death(doing)

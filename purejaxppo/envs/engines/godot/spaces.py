@@ -1,0 +1,351 @@
+"""Spaces of a Godot game's agents: their observations as arrays, and actions as its messages.
+
+Nothing here imports JAX.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from purejaxppo.envs.engines.godot.wire import WireError
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.teams import Team, split_mask, split_mask_off
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
+
+IMAGE = "2d"
+"""Names of observations that contain it are images."""
+RGB, RGBA, MOST_AGENTS = 3, 4, 10_000
+BAD = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
+"""Errors of code that reads values of the wrong kind."""
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A named part of an observation.
+
+    Args:
+        name: in the game's messages.
+        space: of its values.
+    """
+
+    name: str
+    space: Box | Discrete
+
+    @property
+    def is_image(self) -> bool:
+        """True if the values are images [H, W, C]."""
+        return isinstance(self.space, Box) and self.space.dtype == "uint8" and self.name != MASK
+
+    def read(self, values: list[Any]) -> np.ndarray:
+        """Several agents' values, [N, ...].
+
+        Raises:
+            WireError: they are not in the space.
+        """
+        try:
+            return self._array(values)
+        except BAD:
+            for i, value in enumerate(values):
+                try:
+                    self._array([value])
+                except BAD as error:
+                    raise self._error(i, value, error) from None
+            raise WireError(f"sent agents' observations {self.name!r} that differ") from None
+
+    def _array(self, values: list[Any]) -> np.ndarray:
+        if self.is_image:
+            return np.stack([self._image(value) for value in values])
+        if isinstance(self.space, Discrete):
+            numbers = np.array(values, np.float64).reshape(len(values))
+            fits = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < self.space.n)
+            if not fits.all():
+                raise ValueError(f"not a whole number from 0 to {self.space.n - 1}")
+            return numbers.astype(np.int32)
+        numbers = np.array(values, np.float32)  # null, which NaN arrives as, becomes NaN
+        numbers = numbers.reshape(len(values), *self.space.shape)
+        if self.name != MASK:
+            return numbers
+        allowed = numbers == 1
+        if not (allowed | (numbers == 0)).all():
+            raise ValueError("not 0 or 1")
+        return (allowed | ~allowed.any(axis=1, keepdims=True)).astype(np.uint8)
+
+    def _image(self, value: str) -> np.ndarray:
+        """Bytes in hexadecimal, H x W x channels: [H, W, C]; alpha is dropped unless declared."""
+        height, width, channels = self.space.shape  # type: ignore[union-attr]
+        pixels = np.frombuffer(bytes.fromhex(value), np.uint8)
+        sent = pixels.size // (height * width)
+        if sent * height * width != pixels.size or (sent, channels) not in {
+            (channels, channels),
+            (RGBA, RGB),
+        }:
+            raise ValueError(
+                f"{pixels.size} bytes are no image of {height} x {width} pixels with {channels} "
+                f"channels"
+            )
+        return pixels.reshape(height, width, sent)[:, :, :channels]
+
+    def _error(self, agent: int, value: Any, error: Exception) -> WireError:
+        there = f"of agent {agent} as {self.name!r}"
+        if self.is_image and not isinstance(value, str):
+            return WireError(
+                f"sent no image {there}: a camera sees nothing without a display; "
+                f"env.options.show = true opens a window, also within `xvfb-run`"
+            )
+        words = str(error) if self.is_image or isinstance(self.space, Discrete) else ""
+        if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
+            size = math.prod(self.space.shape)
+            words = f"{len(value)} values in place of {size}" if len(value) != size else words
+        return WireError(
+            f"sent an observation {there} that is not in its space: {words or str(value)[:80]}"
+        )
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Spaces of one agent, its actions in the order in which the game names them."""
+
+    name: str
+    parts: tuple[Part, ...]
+    actions: tuple[tuple[str, Box | Discrete], ...]
+
+    @property
+    def observation(self) -> Space:
+        """Space of its observation: the part itself, if there is one."""
+        if len(self.parts) == 1:
+            return self.parts[0].space
+        return Dict.of({part.name: part.space for part in self.parts})
+
+    @property
+    def action(self) -> Space:
+        """Space of its action: the part itself, if there is one."""
+        if len(self.actions) == 1:
+            return self.actions[0][1]
+        return Dict.of(dict(self.actions))
+
+
+class Layout:
+    """A game's agents as rows of one space.
+
+    Agents of one policy and one space are rows of that space. Where they differ, a row says which
+    `agent` it is, and spaces are padded to common ones; see `teams.Team`.
+
+    Args:
+        agents: of the game.
+
+    Raises:
+        MakeError: spaces that cannot be padded to common ones.
+    """
+
+    def __init__(self, agents: tuple[Agent, ...], policies: tuple[str, ...]) -> None:
+        """Finds the common spaces."""
+        self.agents = agents
+        self.policies = policies
+        first = agents[0]
+        alike = all(agent.parts == first.parts for agent in agents)
+        same = alike and all(agent.actions == first.actions for agent in agents)
+        self.team: Team | None = None
+        if same and len(set(policies)) == 1:
+            self.observation, self.action = first.observation, first.action
+        else:
+            self.team = _team(agents)
+            self.observation, self.action = self.team.row, self.team.action
+        self.leaves: tuple[Leaf, ...] = tuple(leaves(self.observation))
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.agents, self.policies
+        return isinstance(other, Layout) and mine == (other.agents, other.policies)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def size(self) -> int:
+        """The number of agents, A."""
+        return len(self.agents)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, if rows say which agent they are."""
+        return self.team.agents if self.team else ()
+
+    def read(self, obs: list[Message]) -> Iterator[np.ndarray]:
+        """Observations of whole games as arrays [N, ...], in the order of `leaves`.
+
+        Raises:
+            WireError: they are not in their spaces.
+        """
+        if self.team is None:
+            yield from self._alike(self.agents[0].parts, obs)
+            return
+        size = self.size
+        games = [self._joined(obs[i : i + size]) for i in range(0, len(obs), size)]
+        for parts in zip(*games, strict=True):
+            yield np.concatenate(parts)
+
+    def _joined(self, obs: list[Message]) -> list[np.ndarray]:
+        """One game's observations, padded to common spaces."""
+        assert self.team is not None
+        team, own, masks = self.team, [], []
+        for agent, message in zip(self.agents, obs, strict=True):
+            arrays = [array[0] for array in self._alike(agent.parts, [message])]
+            names = [part.name for part in agent.parts]
+            tree = dict(zip(names, arrays, strict=True)) if len(arrays) > 1 else arrays[0]
+            value, mask = split_mask_off(tree, agent.observation)
+            own.append(value)
+            masks.append(mask)
+        rows: dict[str, Any] = {"agent": np.arange(self.size), "obs": team.join(own, np)}
+        if team.mask is not None:
+            rows[MASK] = team.join_masks(masks, np)
+        return list(arrays_of(team.row, rows))
+
+    @staticmethod
+    def _alike(parts: tuple[Part, ...], obs: list[Message]) -> Iterator[np.ndarray]:
+        """Observations of agents of one space, part by part."""
+        for part in parts:
+            try:
+                values = [message[part.name] for message in obs]
+            except BAD:
+                raise WireError(f"sent an observation without {part.name!r}") from None
+            yield part.read(values)
+
+    def write(self, action: Any) -> list[Message]:
+        """Actions [N, ...] of whole games as messages; each names its parts in the game's order."""
+        parts = action if isinstance(action, dict) else {"": action}
+        lists = {name: part.tolist() for name, part in parts.items()}
+        if self.team is None:  # rows are actions as they are
+            names = [name for name, _ in self.agents[0].actions]
+            values = [lists.get(name) or lists[""] for name in names]
+            return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        return [
+            {name: _own((lists.get(name) or lists[""])[i], space) for name, space in agent.actions}
+            for i, agent in self._rows(len(next(iter(lists.values()))))
+        ]
+
+    def _rows(self, count: int) -> Iterator[tuple[int, Agent]]:
+        """(row, its agent) of so many rows."""
+        return zip(range(count), itertools.cycle(self.agents), strict=False)
+
+    @functools.cached_property
+    def nothing(self) -> list[Message]:
+        """Actions of zeros, of one game."""
+        zeros = example(self.action)
+        if isinstance(zeros, dict):
+            return self.write({name: np.stack([x] * self.size) for name, x in zeros.items()})
+        return self.write(np.stack([zeros] * self.size))
+
+
+def _own(value: Any, space: Box | Discrete) -> Any:
+    """An agent's own action, of a padded one."""
+    if isinstance(space, Discrete):
+        return min(value, space.n - 1)
+    return value[: space.shape[0]]
+
+
+def _team(agents: tuple[Agent, ...]) -> Team:
+    split = [split_mask(agent.observation) for agent in agents]
+    try:
+        return Team(
+            agents=tuple(agent.name for agent in agents),
+            observations=tuple(space for space, _ in split),
+            actions=tuple(agent.action for agent in agents),
+            masked=any(masked for _, masked in split),
+        )
+    except ValueError as error:
+        raise MakeError(str(error)) from error
+
+
+def layout_of(info: Message) -> Layout:
+    """The agents of a game, from its answer to `env_info`.
+
+    Older plugins describe one agent, and all have its spaces.
+
+    Raises:
+        MakeError: the answer is not one of this protocol, or has spaces that are not supported.
+    """
+    missing = [key for key in ("observation_space", "action_space", "n_agents") if key not in info]
+    if missing:
+        raise MakeError(f"its description has no {missing[0]}: is its plugin Godot RL Agents' own?")
+    count = info["n_agents"]
+    if not _whole(count, 1) or count > MOST_AGENTS:
+        raise MakeError(f"n_agents is {count!r}: the group AGENT should have 1 to {MOST_AGENTS:,}")
+    spaces = [
+        _repeated(info[key], key, int(count)) for key in ("observation_space", "action_space")
+    ]
+    policies = info.get("agent_policy_names") or ["shared_policy"] * int(count)
+    if not isinstance(policies, list) or len(policies) != count:
+        raise MakeError(f"agent_policy_names is {policies!r}, and there are {count} agents")
+    policies = tuple(map(str, policies))
+    numbers = [policies[:i].count(name) for i, name in enumerate(policies)]
+    agents = tuple(
+        Agent(f"{policy}_{number}", _parts(obs), _actions(action))
+        for policy, number, obs, action in zip(policies, numbers, *spaces, strict=True)
+    )
+    return Layout(agents, policies)
+
+
+def _repeated(spaces: Any, key: str, count: int) -> Sequence[Mapping[str, Any]]:
+    """A space for each agent."""
+    spaces = [spaces] * count if isinstance(spaces, dict) else spaces
+    good = isinstance(spaces, list) and all(isinstance(s, dict) and s for s in spaces)
+    if not good or len(spaces) != count:
+        raise MakeError(f"{key} does not describe each of {count} agents: {str(spaces)[:200]}")
+    return spaces
+
+
+def _parts(spaces: Mapping[str, Any]) -> tuple[Part, ...]:
+    parts = (Part(name, _observation(name, space)) for name, space in spaces.items())
+    return tuple(sorted(parts, key=lambda part: part.name))  # as the parts of a `Dict`
+
+
+def _observation(name: str, space: Any) -> Box | Discrete:
+    """The space of one part of an observation."""
+    kind = space.get("space") if isinstance(space, dict) else None
+    size = space.get("size") if isinstance(space, dict) else None
+    sizes = size if isinstance(size, list) else [size]
+    if kind not in ("box", "discrete") or not sizes or not all(_whole(n, 1) for n in sizes):
+        raise MakeError(
+            f"observation {name!r} is {space!r}; it should be like "
+            f'{{"size": [4], "space": "box"}} or {{"size": 4, "space": "discrete"}}'
+        )
+    shape = tuple(map(int, sizes))
+    if kind == "discrete":
+        return Discrete(shape[0])
+    if name == MASK:
+        return Box((math.prod(shape),), 0.0, 1.0, "uint8")
+    if IMAGE not in name:
+        return Box(shape)
+    if len(shape) != 3:
+        raise MakeError(f"image {name!r} has size {list(shape)}; it should be [channels, h, w]")
+    channels, height, width = shape
+    return Box((height, width, channels), 0.0, 255.0, "uint8")
+
+
+def _actions(spaces: Mapping[str, Any]) -> tuple[tuple[str, Box | Discrete], ...]:
+    return tuple((name, _action(name, space)) for name, space in spaces.items())
+
+
+def _action(name: str, space: Any) -> Box | Discrete:
+    """The space of one part of an action."""
+    kind, size = (space.get(key) if isinstance(space, dict) else None for key in _ACTION)
+    if kind not in ("continuous", "discrete") or not _whole(size, 1):
+        raise MakeError(
+            f"action {name!r} is {space!r}; it should be like "
+            f'{{"size": 2, "action_type": "continuous"}} or "discrete"'
+        )
+    return Discrete(int(size)) if kind == "discrete" else Box((int(size),), -1.0, 1.0)
+
+
+_ACTION = ("action_type", "size")
+
+
+def _whole(value: Any, least: int) -> TypeGuard[float]:
+    """True for a number without fraction; a bool is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value == int(value) and value >= least

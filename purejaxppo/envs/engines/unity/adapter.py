@@ -1,0 +1,319 @@
+"""`unity/`: players that Unity ML-Agents' package is built into, and Unity's editor.
+
+`unity/path/to/Player` is an executable, of which as many are started as `env.num_envs` has rows
+for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.aliases import Scalar
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import curriculum
+from purejaxppo.envs.curriculum import Values
+from purejaxppo.envs.engines.game_env import (
+    First,
+    GameEnv,
+    count_games,
+    errors_of,
+    game_options,
+)
+from purejaxppo.envs.engines.process import EDITOR
+from purejaxppo.envs.engines.unity import channels, parameters
+from purejaxppo.envs.engines.unity.behaviours import Layout
+from purejaxppo.envs.engines.unity.parameters import Parameter
+from purejaxppo.envs.engines.unity.player import Player, PlayerSpec, executable
+from purejaxppo.envs.engines.unity.players import Players, probe
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
+from purejaxppo.envs.host.callbacks import CallbackPool
+from purejaxppo.envs.host.gymnasium import STREAMS
+from purejaxppo.envs.options import alike
+
+DEFAULTS: dict[str, Any] = {
+    "max_agents": 0,
+    "timeout": 60.0,
+    "restarts": 3,
+    "show": False,
+    "arguments": "",
+    "port": 5004,
+    "channels": "",
+    "time_scale": 20.0,
+    "target_frame_rate": -1,
+    "capture_frame_rate": 60,
+    "quality_level": 5,
+    "width": 84,
+    "height": 84,
+    "package_version": "1.1.0",
+}
+"""Options with their defaults; `max_agents.NAME` and `parameters.NAME` are options, too."""
+LEAST = {"timeout": 1, "restarts": 0, "max_agents": 0}
+"""Least values of options."""
+SLOTS, PARAMETERS = "max_agents.", "parameters."
+
+_first: First[Player, Layout] = First()
+_trains: list["UnityEnv"] = []
+"""Environments of training that are not closed."""
+
+
+def task_names() -> list[str]:
+    """The editor; any path of a player works, too."""
+    return [EDITOR]
+
+
+def make(
+    name: str,
+    config: EnvConfig,
+    num_envs: int,
+    *,
+    seed: int,
+    evaluation: bool = False,
+    film: bool = False,
+    first: int = 0,
+) -> HostEnv:
+    """`num_envs` rows of players.
+
+    Args:
+        name: the path of a player's executable, or `editor`.
+        config: `options` as `options.DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
+            `parameters.NAME` (an environment parameter), which `randomize` and `curriculum` vary.
+        num_envs: N, of all slots; rounded up to whole players in an evaluation.
+        seed: of the players' generators.
+        evaluation: other streams of these generators.
+        film: ignored: players draw in windows of their own, and films show what agents observe.
+        first: the number that the first row has in a larger batch.
+
+    Raises:
+        ValueError: a bad option, behaviours whose spaces cannot be padded to one, or N rows are not
+            a whole number of players.
+        SimulatorError: the player does not start, or is none.
+    """
+    del film
+    if config.max_episode_steps:
+        raise ValueError(
+            f"env.max_episode_steps = {config.max_episode_steps} is for simulators with a time "
+            f"limit of ours, and {config.name} has its own: set Max Step of the agents in Unity"
+        )
+    options, slots, given = split_options(config)
+    values = curriculum.schedule(config.curriculum)
+    spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
+    seed = 2 * seed + evaluation
+    if evaluation and spec.is_editor and any(env.player.is_editor for env in _trains):
+        raise ValueError(
+            "unity/editor is one player, and training uses it: switch evaluations off with "
+            "eval.num_episodes = 0"
+        )
+
+    def read() -> tuple[Player, Layout]:
+        player = Player(spec, _seed_after(seed, 0))
+        try:
+            player.connect()
+            return player, probe(player, slots)
+        except BaseException:
+            player.kill()  # and keep its log
+            raise
+
+    stamp = 0.0 if spec.is_editor else Path(executable(name)).stat().st_mtime
+    key = spec, stamp, tuple(sorted(slots.items()))
+    with errors_of(config.name):
+        layout, unused = _first.read(key, read, editor=spec.is_editor, keep=not first)
+    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
+    if spec.is_editor and count > 1:
+        raise ValueError(
+            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
+            f"env.num_envs = {config.num_envs // count}"
+        )
+    env = UnityEnv(
+        spec,
+        layout,
+        count,
+        unused,
+        seed=seed,
+        first=first // num_envs * count,
+        restarts=options["restarts"],
+    )
+    if not evaluation:
+        env.follow(values if config.curriculum else None)
+        _trains.append(env)
+    return env
+
+
+class UnityEnv(GameEnv):
+    """Slots of several players.
+
+    Args:
+        player: of each of them.
+        layout: of its slots.
+        count: number of players.
+        unused: see `GameEnv`.
+        seed: of their generators.
+        first: the number of the first player in a larger batch.
+        restarts: see `Players`.
+    """
+
+    def __init__(
+        self,
+        player: PlayerSpec,
+        layout: Layout,
+        count: int,
+        unused: list[Player],
+        *,
+        seed: int,
+        first: int,
+        restarts: int,
+    ) -> None:
+        """Prepares the batch; players are started when a program is traced."""
+
+        def make_players(count: int, update: int, running: Player | None) -> CallbackPool:
+            begin, ready = _seed_after(seed, update) + first, [running] if running else []
+            with errors_of(f"unity/{player.path}"):
+                players = Players(player, layout, count, seed=begin, restarts=restarts, ready=ready)
+                players.tell(self._now)
+            return CallbackPool(players, layout.observation, count * layout.size, absent=True)
+
+        super().__init__(
+            make_players,
+            layout,
+            count,
+            unused,
+            editor=player.is_editor,
+            absent=True,
+            channels_first=True,
+        )
+        self.player = player
+        self._curriculum: Callable[[Scalar], Values] | None = None
+        self._now: dict[str, float] = {}
+        self._tells: dict[int, Callable] = {}
+
+    def follow(self, values: Callable[[Scalar], Values] | None) -> None:
+        """Sets parameters by their curriculum, progress [] -> values, if there is one."""
+        self._curriculum = values
+
+    def at(self, state: HostState, progress: Scalar) -> HostState:
+        """Sends the players, with their next actions, the parameters at `progress`."""
+        if self._curriculum is None:
+            return state
+        found = self._curriculum(progress)
+        values = jnp.stack([found[name] for name in sorted(found)])
+        tell = self._tell_of(self.spec.num_envs, tuple(sorted(found)))
+        return state.replace(token=tell(state.token, values))
+
+    def _tell_of(self, num_envs: int, names: tuple[str, ...]) -> Callable:
+        """(token, values) -> token of a pool of `num_envs`; under vmap one call for all seeds."""
+        if num_envs in self._tells:
+            return self._tells[num_envs]
+
+        @jax.custom_batching.custom_vmap
+        def tell(token, values):
+            return cast("CallbackPool", self.pool(num_envs)).tell(token, names, values)
+
+        @tell.def_vmap
+        def fold(size: int, batched, token, values):
+            token, values = (
+                x[0] if own else x for x, own in zip((token, values), batched, strict=True)
+            )
+            token = self._tell_of(size * num_envs, names)(token, values)
+            return spread(token, size), True
+
+        self._tells[num_envs] = tell
+        return tell
+
+    def continue_at(self, update: int, progress: float) -> None:
+        """See `HostEnv`: the players' first episodes have the parameters at `progress`, too."""
+        super().continue_at(update, progress)
+        if self._curriculum is not None:
+            self._now = _floats(self._curriculum, progress)
+
+    @property
+    def players(self) -> list[Player]:
+        """The players that were started."""
+        pools = (cast("CallbackPool", pool).envs for pool in self._pools.values())
+        return [player for players in pools for player in players.players]
+
+    def close(self) -> None:
+        """Ends the players; programs that were compiled with them must not run again."""
+        super().close()
+        self._tells = {}
+        if self in _trains:
+            _trains.remove(self)
+
+
+def training_players() -> list[Player]:
+    """The players of all environments of training that are not closed."""
+    return [player for env in _trains for player in env.players]
+
+
+def _seed_after(seed: int, update: int) -> int:
+    """The first player's seed in a run that continues after `update` updates."""
+    return seed_at(seed, update) * STREAMS % 2**30
+
+
+def _varied(
+    config: EnvConfig, given: dict[str, Parameter], start: dict[str, float]
+) -> dict[str, Parameter]:
+    """Parameters with the draws and the curriculum of a config; see `parameters.varied`."""
+    return parameters.varied(given, config.randomize, parameters.finite(start))
+
+
+def _floats(values: Callable[[Scalar], Values], progress: float) -> dict[str, float]:
+    """A curriculum's values at a progress, outside of any program."""
+    return {name: float(x) for name, x in values(progress).items()}
+
+
+def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> PlayerSpec:
+    """A player with its options."""
+    settings = (
+        channels.engine(channels.RESOLUTION, options["width"], options["height"]),
+        channels.engine(channels.QUALITY, options["quality_level"]),
+        channels.engine(channels.TIME_SCALE, options["time_scale"]),
+        channels.engine(channels.TARGET_FPS, options["target_frame_rate"]),
+        channels.engine(channels.CAPTURE_FPS, options["capture_frame_rate"]),
+    )
+    return PlayerSpec(
+        path=name,
+        timeout=float(options["timeout"]),
+        show=options["show"],
+        arguments=options["arguments"],
+        port=options["port"],
+        package_version=options["package_version"],
+        engine=settings,
+        parameters=tuple(sorted(given.items())),
+        own_channels=options["channels"],
+    )
+
+
+def split_options(
+    config: EnvConfig,
+) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
+    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
+
+    Raises:
+        ValueError: an unknown option, or an invalid value.
+    """
+    ours, named = game_options(config, DEFAULTS, LEAST, (SLOTS, PARAMETERS))
+    slots, given = {"": ours["max_agents"]}, {}
+    for key, value in named.items():
+        if key.startswith(PARAMETERS):
+            name = key.removeprefix(PARAMETERS)
+            given[name] = parameters.named(key, name, value)
+        else:
+            slots[key.removeprefix(SLOTS)] = alike(key, value, 1)
+            if value < 1:
+                raise ValueError(f"env.options.{key} = {value} must be at least 1")
+    return ours, slots, given
+
+
+FAMILY = Family(
+    about="players with ML-Agents built in: path/to/Player, or editor",
+    tasks=task_names,
+    make_batch=make,
+    requires="grpc",
+    package="grpcio",
+    names="program",
+    references=("channels",),
+    randomizes=True,
+)

@@ -1,0 +1,313 @@
+"""Behaviours of a player: their sensors and actions, and the rows that their agents have.
+
+A row of the batch is a slot. Every behaviour has a fixed number of them, one after the other, and
+an agent keeps its slot until its episode ends. Nothing here imports JAX.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from purejaxppo.envs.engines.unity import images
+from purejaxppo.envs.engines.unity.messages import PNG, Message, ProtocolError, agent_action
+from purejaxppo.envs.teams import common, mask_space
+from purejaxppo.spaces import (
+    MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    arrays_of,
+    diverged_value,
+    leaves,
+)
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """A sensor of an agent: an array of floats, or an image that comes as PNGs."""
+
+    name: str
+    shape: tuple[int, ...]
+    png: bool = False
+
+    @property
+    def space(self) -> Box:
+        """Space of what it observes; of PNGs uint8 [C, H, W]."""
+        return Box(self.shape, 0.0, 255.0, "uint8") if self.png else Box(self.shape)
+
+    def read(self, seen: Message) -> np.ndarray:
+        """Observation in its space.
+
+        Raises:
+            ProtocolError: it is of another shape or kind than the first time.
+        """
+        shape, png = tuple(seen.shape), seen.compression_type == PNG
+        if shape != self.shape or png != self.png:
+            other = Sensor(self.name, shape, png)
+            raise ProtocolError(f"changed {self} to {other}")
+        if png:
+            channels = self.shape[0]
+            array = images.decode(seen.compressed_data, channels, seen.compressed_channel_mapping)
+        else:
+            array = np.array(seen.float_data.data, np.float32)
+            if array.size == math.prod(shape):
+                return array.reshape(shape)
+        if array.shape != shape:
+            older = ": package com.unity.ml-agents 3 is needed, older ones have the channels last"
+            hint = older if png and array.shape[1:] == shape[:2] else ""
+            raise ProtocolError(f"sent {array.shape} for {self}{hint}")
+        return array
+
+    def __str__(self) -> str:
+        return f"sensor {self.name!r} of shape {self.shape}{' as PNG' if self.png else ''}"
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """A behaviour, by its full name, such as `Crawler?team=0`."""
+
+    name: str
+    sensors: tuple[Sensor, ...]
+    continuous: int
+    """Number of continuous actions."""
+    branches: tuple[int, ...]
+    """Number of choices of each discrete action."""
+
+    @classmethod
+    def of(cls, brain: Message, info: Message) -> "Behaviour":
+        """From a player's BrainParameters and the behaviour's first AgentInfo.
+
+        Raises:
+            ProtocolError: it has no sensors or no actions.
+        """
+        spec = brain.action_spec
+        continuous, branches = spec.num_continuous_actions, tuple(spec.discrete_branch_sizes)
+        if not continuous and not spec.num_discrete_actions:  # of an older package
+            sizes = tuple(brain.vector_action_size_deprecated)
+            is_continuous = brain.vector_action_space_type_deprecated == 1
+            continuous, branches = (sum(sizes), ()) if is_continuous else (0, sizes)
+        names: list[str] = []
+        for i, seen in enumerate(info.observations):
+            name = seen.name or f"sensor_{i}"
+            names.append(name if name not in [MASK, *names] else f"{name}_{i}")
+        sensors = tuple(
+            Sensor(name, tuple(seen.shape), seen.compression_type == PNG)
+            for name, seen in zip(names, info.observations, strict=True)
+        )
+        name = brain.brain_name
+        if not sensors or any(min(sensor.shape, default=0) < 1 for sensor in sensors):
+            raise ProtocolError(
+                f"has agents of behaviour {name!r} that observe nothing: {[*map(str, sensors)]}"
+            )
+        if not continuous and not branches:
+            raise ProtocolError(f"has agents of behaviour {name!r} without actions")
+        if continuous < 0 or min(branches, default=1) < 1:
+            raise ProtocolError(
+                f"has impossible actions of behaviour {name!r}: {continuous} continuous, discrete "
+                f"{list(branches)}"
+            )
+        return cls(name, sensors, continuous, branches)
+
+    @property
+    def observation(self) -> Space:
+        """The space of its one sensor, or a `Dict` of several by name."""
+        if len(self.sensors) == 1:
+            return self.sensors[0].space
+        return Dict.of({sensor.name: sensor.space for sensor in self.sensors})
+
+    @property
+    def action(self) -> Space:
+        """A `Box` in [-1, 1], a choice or several, or a `Dict` of both."""
+        box = Box((self.continuous,), -1.0, 1.0)
+        single = len(self.branches) == 1
+        choice = Discrete(self.branches[0]) if single else MultiDiscrete(self.branches)
+        if not self.branches:
+            return box
+        return Dict.of({"continuous": box, "discrete": choice}) if self.continuous else choice
+
+    def read(self, info: Message) -> list[np.ndarray]:
+        """An agent's observation, as arrays in the order of the space's leaves.
+
+        Raises:
+            ProtocolError: it is of other shapes than the first agent's.
+        """
+        if len(info.observations) != len(self.sensors):
+            raise ProtocolError(
+                f"sent {len(info.observations)} observations of behaviour {self.name!r} in place "
+                f"of {len(self.sensors)}"
+            )
+        seen = [sensor.read(x) for sensor, x in zip(self.sensors, info.observations, strict=True)]
+        if len(seen) == 1:
+            return seen
+        named = {sensor.name: x for sensor, x in zip(self.sensors, seen, strict=True)}
+        return [named[name] for name in sorted(named)]
+
+    def allowed(self, info: Message) -> np.ndarray:
+        """An agent's mask, 1 = allowed, uint8 [sum of branches]; on the wire True forbids.
+
+        Raises:
+            ProtocolError: it has another length.
+        """
+        forbidden = np.array(info.action_mask, bool)
+        if not forbidden.size:
+            return np.ones(sum(self.branches), np.uint8)
+        if forbidden.size != sum(self.branches):
+            raise ProtocolError(
+                f"sent a mask of {forbidden.size} discrete actions of behaviour {self.name!r} in "
+                f"place of {sum(self.branches)}"
+            )
+        return (~forbidden).astype(np.uint8)
+
+    def act(self, action: Any) -> Message:
+        """An AgentAction from a row's action, padded or not; continuous ones clipped to ±1."""
+        if isinstance(action, dict):
+            continuous, discrete = action["continuous"], action["discrete"]
+        else:
+            continuous = discrete = action
+        least = np.clip(np.ravel(continuous)[: self.continuous], -1.0, 1.0)
+        choice = np.ravel(discrete)[: len(self.branches)].astype(int)
+        if self.branches:  # beyond its own choices: the last
+            choice = np.clip(choice, 0, np.array(self.branches) - 1)
+        return agent_action(least, choice)
+
+    def idle(self, info: Message) -> Message:
+        """The action of an agent without a policy: zeros, and each branch's first allowed choice.
+
+        A game may be unable to execute choices that the agent's mask forbids.
+        """
+        branches = np.split(self.allowed(info), np.cumsum(self.branches)[:-1])
+        choice = [branch.argmax() for branch in branches if branch.size]
+        return agent_action(np.zeros(self.continuous), np.array(choice, int))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows of one player: each behaviour's slots, one behaviour after the other.
+
+    With several behaviours an observation is a `Dict` with `agent`, the behaviour's number, and
+    `obs`, padded to the largest as the agents of any world are (`envs.teams`).
+
+    Raises:
+        ValueError: behaviours differ in more than the lengths of vectors.
+    """
+
+    behaviours: tuple[Behaviour, ...]
+    capacities: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Checks that there are common spaces for all behaviours."""
+        _ = self.observation, self.action
+
+    @property
+    def size(self) -> int:
+        """The number of slots, S."""
+        return sum(self.capacities)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The behaviours' names."""
+        return tuple(behaviour.name for behaviour in self.behaviours)
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Behaviour]:
+        """The behaviours by name."""
+        return dict(zip(self.names, self.behaviours, strict=True))
+
+    def slots(self, name: str) -> range:
+        """A behaviour's slots."""
+        index = self.names.index(name)
+        start = sum(self.capacities[:index])
+        return range(start, start + self.capacities[index])
+
+    @functools.cached_property
+    def parts(self) -> dict[str, Space]:
+        """The parts of a row's observation; one that is alone is the observation itself."""
+        seen = common([b.observation for b in self.behaviours], self.names, "observe")
+        parts: dict[str, Space] = {"obs": seen}
+        if len(self.behaviours) > 1:
+            parts["agent"] = Discrete(len(self.behaviours))
+        mask = mask_space(self.action)
+        if mask is not None:
+            parts[MASK] = mask
+        return parts
+
+    @functools.cached_property
+    def observation(self) -> Space:
+        """Space of a row's observation."""
+        return Dict.of(self.parts) if len(self.parts) > 1 else self.parts["obs"]
+
+    @functools.cached_property
+    def action(self) -> Space:
+        """Space of a row's action."""
+        return common([b.action for b in self.behaviours], self.names, "act in")
+
+
+class Rows:
+    """Arrays of the observations of S slots, [S, ...] each.
+
+    Args:
+        layout: of the slots.
+        parts: the arrays of the row's observation space, in the order of its leaves.
+    """
+
+    def __init__(self, layout: Layout, parts: Sequence[np.ndarray]) -> None:
+        """Finds the arrays of each part, and writes those that never change."""
+        self.layout = layout
+        self.parts = parts
+        space = layout.observation
+        paths = [leaf.path for leaf in leaves(space)]
+        composed = len(layout.parts) > 1
+        arrays = dict(zip(paths, parts, strict=True))
+        self._obs = [arrays[path] for path in paths if not composed or path[0] == "obs"]
+        self._masks = [arrays[path] for path in paths if composed and path[0] == MASK]
+        for mask in self._masks:
+            mask[:] = 1
+        if "agent" in layout.parts:
+            for number, name in enumerate(layout.names):
+                arrays["agent",][list(layout.slots(name))] = number
+
+    def write(self, slot: int, behaviour: Behaviour, info: Message) -> None:
+        """Writes what an agent observes, and what it may do."""
+        for target, seen in zip(self._obs, behaviour.read(info), strict=True):
+            if target.shape[1:] == seen.shape:
+                target[slot] = seen
+            else:  # a vector, padded to the longest
+                target[slot] = 0
+                target[slot, : len(seen)] = seen
+        for target in self._masks:
+            allowed = behaviour.allowed(info)
+            target[slot] = 0
+            target[slot, : len(allowed)] = allowed
+
+    def clear(self, slot: int) -> None:
+        """Writes zeros, and that everything is allowed."""
+        for target in self._obs:
+            target[slot] = 0
+        for target in self._masks:
+            target[slot] = 1
+
+    def diverged_value(self, slot: int, reward: float) -> str:
+        """The first value of a slot that diverged; see `divergence.diverged_value`."""
+        obs = [((), part[slot]) for part in self._obs]
+        return diverged_value(np.asarray(reward), obs)
+
+    def bounded(self, slot: int, largest: float) -> bool:
+        """True if a slot's floats are neither NaN nor beyond ±largest."""
+        floats = [part[slot] for part in self._obs if part.dtype == np.float32]
+        return all(bool((np.abs(part) <= largest).all()) for part in floats)
+
+
+def rows_of(action: Any, space: Space, count: int) -> list[Any]:
+    """A batch of actions [count, ...] as one action per row."""
+    if isinstance(space, Dict):
+        parts = list(arrays_of(space, action))
+        names = [name for name, _ in space.spaces]
+        return [{n: part[i] for n, part in zip(names, parts, strict=True)} for i in range(count)]
+    array = np.asarray(action)
+    return [array[i] for i in range(count)]

@@ -1,0 +1,136 @@
+"""Environment parameters of a player: numbers, or what Unity draws each time the game reads them.
+
+Nothing here imports JAX.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from purejaxppo.envs.engines.unity import channels
+
+CONSTANT, UNIFORM, GAUSSIAN = "constant", "uniform", "gaussian"
+SAMPLERS = {UNIFORM: 0, GAUSSIAN: 1}
+"""Kinds of Unity's samplers, by their number on the wire."""
+LARGEST = 3.4e38
+"""Numbers are float32 on the wire."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter.
+
+    Args:
+        kind: `constant`, `uniform` or `gaussian`.
+        numbers: its value; the least and the largest; or the mean and the standard deviation.
+        spread: x of a constant that is multiplied by uniform factors in [1 - x, 1 + x].
+    """
+
+    kind: str
+    numbers: tuple[float, ...]
+    spread: float = 0.0
+
+    def moved(self, value: float) -> "Parameter":
+        """A constant's next value, with the same spread."""
+        return replace(self, numbers=(value,))
+
+    def message(self, name: str, seed: int) -> bytes:
+        """A side channel's message that sets it; `seed` is that of Unity's draws."""
+        if self.kind in SAMPLERS:
+            return channels.sampler(name, SAMPLERS[self.kind], self.numbers, seed)
+        (value,) = self.numbers
+        if not self.spread:
+            return channels.parameter(name, value)
+        ends = sorted((value * (1 - self.spread), value * (1 + self.spread)))
+        return channels.sampler(name, SAMPLERS[UNIFORM], ends, seed)
+
+
+def parse(where: str, value: Any) -> Parameter:
+    """A parameter from its option: a number, `uniform LEAST LARGEST` or `gaussian MEAN DEVIATION`.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    kind, *words = (value.split() or [""]) if isinstance(value, str) else (CONSTANT, value)
+    try:
+        numbers = tuple(float(word) for word in words)
+    except ValueError:
+        numbers = ()
+    fine = not isinstance(value, bool) and all(abs(x) <= LARGEST for x in numbers)
+    if kind == CONSTANT and not isinstance(value, str) and fine:
+        return Parameter(CONSTANT, numbers)
+    if kind not in SAMPLERS or len(numbers) != 2 or not fine:
+        raise ValueError(
+            f"{where} = {value!r} should be a number, 'uniform LEAST LARGEST' or 'gaussian MEAN "
+            f"STANDARD_DEVIATION'"
+        )
+    if kind == UNIFORM and numbers[0] > numbers[1]:
+        raise ValueError(f"{where} = {value!r}: the least number comes first")
+    if kind == GAUSSIAN and numbers[1] < 0:
+        raise ValueError(f"{where} = {value!r}: a standard deviation is at least 0")
+    return Parameter(kind, numbers)
+
+
+def varied(
+    given: Mapping[str, Parameter], randomize: Mapping[str, float], start: Mapping[str, float]
+) -> dict[str, Parameter]:
+    """Parameters as `env.randomize` and `env.curriculum` want them.
+
+    Args:
+        given: those of `env.options`.
+        randomize: x of each parameter that is drawn, between 0 and 1.
+        start: values of a curriculum.
+
+    Raises:
+        ValueError: one that is drawn has no value or is drawn already, or one has two values.
+    """
+    for name in start:
+        if name in given:
+            raise ValueError(
+                f"env.curriculum.{name} and env.options.parameters.{name} both set the parameter: "
+                f"leave one off"
+            )
+        _check_name(f"env.curriculum.{name}", name)
+    found = {**given, **{name: Parameter(CONSTANT, (value,)) for name, value in start.items()}}
+    for name, spread in randomize.items():
+        where = f"env.randomize.{name}"
+        if name not in found:
+            raise ValueError(
+                f"{where}: its value in Unity is not known here: give it as "
+                f"env.options.parameters.{name}"
+            )
+        if found[name].kind != CONSTANT:
+            raise ValueError(f"{where}: env.options.parameters.{name} is drawn already")
+        if abs(found[name].numbers[0]) * (1 + spread) > LARGEST:
+            raise ValueError(f"{where}: {found[name].numbers[0]:g} x {1 + spread:g} is too large")
+        found[name] = replace(found[name], spread=spread)
+    return found
+
+
+def named(option: str, name: str, value: Any) -> Parameter:
+    """A parameter from the option `parameters.NAME`.
+
+    Raises:
+        ValueError: as `parse`, or the name is not ASCII.
+    """
+    where = f"env.options.{option}"
+    _check_name(where, name)
+    return parse(where, value)
+
+
+def _check_name(where: str, name: str) -> None:
+    if not name.isascii() or not name:
+        raise ValueError(f"{where}: a parameter of Unity has a name in ASCII")
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Values of a curriculum.
+
+    Raises:
+        ValueError: one is not finite.
+    """
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise ValueError(f"env.curriculum.{name} gives {value}: it should be a number")
+    return dict(values)

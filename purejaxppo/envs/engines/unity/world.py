@@ -1,0 +1,212 @@
+"""One player's agents in fixed slots: its messages as rows, and rows of actions as its replies.
+
+Each message in which an agent asks for a decision, or ends, is a row. An agent that asks acts on
+the next row; one that does not is `absent`: it makes no decision there, and its reward belongs to
+its last one. An agent keeps its id over episodes, and gets a new one only after it was disabled.
+After an episode's end the slot is empty, until a row brings the first observation of the next
+episode. If the end and that observation are in one message, the terminal row has the true last
+observation, and the player waits for one row, which brings the first observation. The other agents
+have acted on the terminal row, and are absent on the row after it.
+
+Nothing here imports JAX.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.engines.unity import messages
+from purejaxppo.envs.engines.unity.behaviours import Layout, Rows, rows_of
+from purejaxppo.envs.engines.unity.messages import Message, ProtocolError, SlotsError
+from purejaxppo.envs.step import EnvStep
+from purejaxppo.spaces import LARGEST
+
+EMPTY, PLAYING, LOST = 0, 1, 2
+"""A slot's status: no agent, one in an episode, one whose episode diverged and no new one yet."""
+
+
+class Asking(NamedTuple):
+    """An agent that asked for a decision in the message that is to be answered."""
+
+    behaviour: str
+    id: int
+    info: Message
+
+
+class World:
+    """The slots of one player.
+
+    Args:
+        layout: its behaviours and their slots.
+        rows: where to write observations.
+        flags: where to write the rest of a row [S], without `absent`.
+    """
+
+    def __init__(self, layout: Layout, rows: Rows, flags: EnvStep) -> None:
+        """No agents yet."""
+        self.layout, self.rows, self.flags = layout, rows, flags
+        self.diverged_value = ""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all agents, as after a reset."""
+        size = self.layout.size
+        self.slot_of: dict[int, int] = {}
+        """The slot of each agent that is in an episode, by id."""
+        self.owner = np.full(size, -1)
+        """The id of the last agent in each slot, -1 before the first one."""
+        self.status = np.full(size, EMPTY)
+        self.asked = np.zeros(size, bool)
+        """True where the agent acts on the next row."""
+        self.ended = np.zeros(size, bool)
+        """True where an episode ended on the last row, so that another cannot begin on it."""
+        self.asking: list[Asking] = []
+        self.chosen: dict[int, Message] = {}
+        self.waiting: list[tuple[int, str, Message]] = []
+        """Agents that enter on the next row, because an episode ended in their slot on this row."""
+        for slot in range(size):
+            self.rows.clear(slot)
+
+    def act(self, action: Any) -> Message | None:
+        """Takes the actions [S, ...] of a row; the reply, None if the player waits for a row."""
+        chosen = rows_of(action, self.layout.action, self.layout.size)
+        for asking in self.asking:
+            slot = self.slot_of[asking.id]
+            if self.asked[slot] and asking.id not in self.chosen:
+                self.chosen[asking.id] = self.layout.by_name[asking.behaviour].act(chosen[slot])
+        self._begin_row()
+        return None if self.waiting else self.reply()
+
+    def reply(self) -> Message:
+        """The answer to the last message: one action for each agent that asked, in its order."""
+        message = messages.command(messages.STEP)
+        actions = message.unity_input.rl_input.agent_actions
+        for asking in self.asking:
+            action = self.chosen.get(asking.id)
+            if action is None:
+                action = self.layout.by_name[asking.behaviour].idle(asking.info)
+            actions[asking.behaviour].value.append(action)
+        self.asking, self.chosen = [], {}
+        return message
+
+    def deliver(self) -> None:
+        """Completes a row on which the player waited: new agents' first observations."""
+        for slot, behaviour, info in self.waiting:
+            self._enter(slot, behaviour, info)
+        self.waiting = []
+
+    def read(self, output: Message) -> bool:
+        """Completes a row by a message; False if no agent of ours is in it.
+
+        Args:
+            output: `RLOutput`.
+
+        Raises:
+            ProtocolError: it is not what this player's behaviours say.
+            SlotsError: it has too many agents, or another behaviour.
+        """
+        infos = [
+            (name, info) for name in sorted(output.agentInfos) for info in self._of(output, name)
+        ]
+        ends = [(name, info) for name, info in infos if info.done and info.id in self.slot_of]
+        asks = [(name, info) for name, info in infos if not info.done]
+        self.asking = [Asking(name, info.id, info) for name, info in asks]
+        if len(infos) != len({(info.id, info.done) for _, info in infos}):
+            raise ProtocolError("sent two ends or two requests of one agent in a message")
+        for name, info in ends:
+            self._continue(name, info)
+        for name, info in asks:
+            if info.id in self.slot_of:
+                self._continue(name, info)
+            else:
+                self._arrive(name, info)
+        return bool(ends) or bool(asks)
+
+    def _of(self, output: Message, name: str) -> Iterator[Message]:
+        """A behaviour's agents in a message."""
+        if name not in self.layout.names:
+            raise SlotsError(
+                f"has agents of behaviour {name!r}, which came after the first decisions: with "
+                f"--env.options max_agents.{name.partition('?')[0]} N there are N places for it"
+            )
+        yield from output.agentInfos[name].value
+
+    def _begin_row(self) -> None:
+        """Writes the flags of a row on which nothing happens."""
+        flags = self.flags
+        for array in (flags.reward, flags.terminated, flags.truncated, flags.diverged):
+            array[:] = 0
+        self.asked[:] = False
+        self.ended[:] = False
+
+    def _continue(self, name: str, info: Message) -> None:
+        """An agent that is there asks for a decision, or ends."""
+        slot, flags = self.slot_of[info.id], self.flags
+        playing = self.status[slot] == PLAYING
+        if not playing and not info.done:
+            self._enter(slot, name, info)
+            return
+        if playing:
+            self.rows.write(slot, self.layout.by_name[name], info)
+            reward = info.reward + info.group_reward
+            if not (abs(reward) <= LARGEST and self.rows.bounded(slot, LARGEST)):
+                self.diverged_value = self.rows.diverged_value(slot, reward)
+                self._diverge(slot)
+                reward = 0.0
+            elif info.done:
+                flags.truncated[slot] = info.max_step_reached
+                flags.terminated[slot] = not info.max_step_reached
+            else:
+                self.asked[slot] = True
+            flags.reward[slot] = reward
+        if info.done:
+            del self.slot_of[info.id]
+            self.status[slot] = EMPTY
+            self.ended[slot] = True
+
+    def _arrive(self, name: str, info: Message) -> None:
+        """Gives an agent an empty slot: first without an end on this row, then its last one."""
+        slots = self.layout.slots(name)
+        taken = set(self.slot_of.values())
+        free = sorted(
+            (bool(self.ended[slot]), bool(self.owner[slot] != info.id), slot)
+            for slot in slots
+            if slot not in taken
+        )
+        if not free:
+            raise SlotsError(
+                f"has more than {len(slots)} agents of behaviour {name!r} at once: set "
+                f"env.options.max_agents higher"
+            )
+        ended, _, slot = free[0]
+        self.slot_of[info.id], self.owner[slot] = slot, info.id
+        if ended:
+            self.waiting.append((slot, name, info))
+        else:
+            self._enter(slot, name, info)
+
+    def _enter(self, slot: int, name: str, info: Message) -> None:
+        """An agent's episode begins with its observation, if that is finite."""
+        self.rows.write(slot, self.layout.by_name[name], info)
+        fine = self.rows.bounded(slot, LARGEST)
+        self.status[slot] = PLAYING if fine else LOST
+        self.asked[slot] = fine
+        if not fine:
+            self.rows.clear(slot)
+
+    def _diverge(self, slot: int) -> None:
+        """Ends an episode whose reward or observation is not finite."""
+        self.rows.clear(slot)
+        self.flags.diverged[slot] = self.flags.terminated[slot] = True
+        self.asked[slot] = False
+        self.status[slot] = LOST
+
+    def abandon(self) -> None:
+        """Ends all episodes as diverged, and forgets the agents: the player is lost."""
+        for slot in np.flatnonzero(self.status == PLAYING).tolist():
+            self._diverge(slot)
+            self.ended[slot] = True
+        self.status[:] = EMPTY
+        self.asked[:] = False
+        self.slot_of, self.asking, self.chosen, self.waiting = {}, [], {}, []

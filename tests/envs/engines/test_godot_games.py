@@ -1,0 +1,232 @@
+"""Scripted Godot games in processes: steps and ends by hand, two at once, and games that fail."""
+
+import re
+import tempfile
+import time
+
+import numpy as np
+import pytest
+from support.godot import received, right, start
+
+from purejaxppo.envs.engines.process import EngineError
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.spaces import Box
+
+pytestmark = [pytest.mark.toy, pytest.mark.xdist_group("processes")]
+STAY = np.ones(2, int)
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path, monkeypatch):
+    """The folder for the games' logs, which those that failed leave."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def flags(step):
+    flags = step.terminated, step.truncated, step.diverged, step.at_once
+    return [np.flatnonzero(x).tolist() for x in flags]
+
+
+def test_the_first_observation_is_read_after_one_action_of_zeros(tmp_path):
+    games = start(f"--record={tmp_path / 'record'}")
+    # Agent 0's episode of three windows ends while the game catches up; nobody is told.
+    assert games.reset(0)[:, 1:].tolist() == [[0, 0], [3, 1]]
+    games.step(np.array([2, 0]))
+    games.close()
+    kinds = ["handshake", "env_info", "reset", "action", "action", "close"]
+    messages = received(tmp_path / "record")
+    assert [message["type"] for message in messages] == kinds
+    assert [message["action"] for message in messages[3:5]] == [
+        [{"move": 0}, {"move": 0}],
+        [{"move": 2}, {"move": 0}],
+    ]
+    assert messages[0]["major_version"] == "0" and messages[0]["minor_version"] == "7"
+
+
+def test_rewards_and_ends_are_the_games(tmp_path):
+    games = start()
+    obs = games.reset(0)
+    # Windows so far: 0 of 3, and 3 of 4. All eight ticks of a window pay an eighth for a right act.
+    ends = []
+    for _ in range(5):
+        step = games.step(right(obs))
+        np.testing.assert_array_equal(step.reward, [1, 1])
+        obs = step.obs
+        assert not step.truncated.any() and not step.diverged.any()
+        np.testing.assert_array_equal(step.terminated, step.at_once)
+        np.testing.assert_array_equal(obs[step.terminated, 1], 0)  # the next episode's
+        ends.append(np.flatnonzero(step.terminated).tolist())
+    assert ends == [[1], [], [0], [], [1]]
+    np.testing.assert_array_equal(games.step(STAY).reward, [0, 0])
+    games.close()
+
+
+def test_a_game_is_reset_again_in_the_middle_of_episodes():
+    games = start("--cut=1")
+    for steps in (1, 3, 5):  # after three an agent is cut, whose next row would be skipped
+        obs = games.reset(0)
+        assert obs[:, 1:].tolist() == [[0, 0], [3, 1]]
+        for _ in range(steps):
+            step = games.step(right(obs))
+            obs = step.obs
+    games.close()
+
+
+def test_a_time_limit_shows_the_last_observation_and_the_row_after_counts_nothing(tmp_path):
+    games = start("--cut=1", f"--record={tmp_path / 'record'}")
+    obs = games.reset(0)
+    for _ in range(3):
+        step = games.step(right(obs))
+        obs = step.obs
+    assert flags(step) == [[], [0], [], []]
+    assert obs[0].tolist()[1:] == [3, 0]  # three windows: the last of the old episode
+    assert step.reward.tolist() == [1, 1]
+    step = games.step(np.array([2, 2]))
+    assert step.obs[0].tolist()[1:] == [1, 0]  # one window into the new one
+    assert step.reward[0] == 0 and not any(flags(step)[:3])
+    games.close()
+    # That agent's action was ignored, and its neighbour's was not.
+    assert received(tmp_path / "record")[-2]["action"] == [{"move": 0}, {"move": 2}]
+
+
+def test_games_step_side_by_side_with_seeds_of_their_own():
+    games = start(count=2)
+    first = [games.reset(0)]
+    first += [games.step(np.ones(4, int)).obs for _ in range(12)]
+    games.close()
+    signs = np.stack(first)[:, :, 0]
+    assert not np.array_equal(signs[:, :2], signs[:, 2:])
+    again = start(count=2)
+    second = [again.reset(0), *(again.step(np.ones(4, int)).obs for _ in range(12))]
+    again.close()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_actions_of_mixed_kinds_arrive_in_the_games_order(tmp_path):
+    games = start("--actions=mixed", "--obs=parts", f"--record={tmp_path / 'record'}")
+    obs = games.reset(0)
+    assert {name: part.shape for name, part in obs.items()} == {"obs": (2, 3), "phase": (2,)}
+    action = {"brake": np.full((2, 1), 0.5), "jump": np.array([2, 1]), "turn": np.eye(2)}
+    games.step(action)
+    games.close()
+    last = received(tmp_path / "record")[-2]["action"]
+    assert [list(own.items()) for own in last] == [
+        [("turn", [1, 0]), ("jump", 2), ("brake", [0.5])],
+        [("turn", [0, 1]), ("jump", 1), ("brake", [0.5])],
+    ]
+
+
+def test_games_of_older_plugins_and_cameras_work():
+    games = start("--old=1")
+    assert games.step(right(games.reset(0))).reward.tolist() == [1, 1]
+    games.close()
+    games = start("--obs=camera")
+    assert games.layout.observation == Box((3, 4, 3), 0.0, 255.0, "uint8")
+    image = games.reset(0)
+    assert image.shape == (2, 3, 4, 3) and image.dtype == np.uint8
+    assert {tuple(x) for x in image.reshape(-1, 3).tolist()} <= {
+        *((0, 0, 0), (0, 1, 2), (4, 5, 6), (8, 9, 10))
+    }
+    games.close()
+
+
+@pytest.mark.parametrize("fault", ["nan", "inf"])
+def test_a_value_that_is_not_finite_ends_all_episodes_of_its_game_alone(fault):
+    games = start(f"--fault={fault}@3", "--fault_seed=6", count=2)
+    obs = games.reset(0)
+    step = games.step(right(obs))
+    assert flags(step)[3] == [1, 3]
+    step = games.step(right(step.obs))
+    assert flags(step) == [[2], [3], [2], []]
+    assert step.obs[2].tolist() == [0, 0, 0] and step.reward.tolist() == [1, 1, 0, 1]
+    assert games.diverged_value.endswith(f" = {fault}")
+    step = games.step(right(step.obs))
+    assert flags(step)[:3] == [[0], [], []]
+    assert step.reward.tolist() == [1, 1, 0, 0]  # the row that only delivers first observations
+    assert step.obs[2:, 1].tolist() == [0, 3]
+    assert games.step(right(step.obs)).reward.tolist() == [1, 1, 1, 1]
+    games.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("exit@2", r"game 0 ended with exit code 7 when it was to step; the end of its log, .*"),
+        ("crash@2", r"game 0 was ended by SIGABRT when it was to step"),
+        ("hang@2", r"game 0 did not answer within 2 s"),
+        ("garbage@2", r"game 0 announced a message of 1,347,703,880 bytes"),
+        ("count@2", r"of other lengths: 1 obs, 2 reward, 2 done, 2 info"),
+        ("size@2", r"of agent 1 as 'obs' that is not in its space: 1 values in place of 3"),
+        ("twice@2", r"sent a message that it was not asked for"),
+    ],
+)
+def test_a_game_that_fails_is_named_and_all_end(fault, words):
+    games = start(f"--fault={fault}", timeout=2.0 if "hang" in fault else 8.0)
+    began, action = time.monotonic(), STAY
+    games.reset(0)
+    with pytest.raises(EngineError, match=words) as caught:
+        for _ in range(4):
+            games.step(action)
+            time.sleep(0.05)  # for what a game says without being asked
+    assert "a scripted game" in str(caught.value)  # its log
+    with pytest.raises(EngineError, match=words):
+        games.step(action)
+    assert time.monotonic() - began < 10
+    assert not any(game.engine.alive() for game in games.fleet.games)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("never", EngineError, r"game 0 did not connect within 0\.7 s; the end of its log"),
+        (
+            "exit at start",
+            EngineError,
+            r"exit code 3 when it was to connect.*\n.*\n.*no main scene",
+        ),
+        ("version", MakeError, r"game 0: its description has no action_space"),
+        ("kind", MakeError, r"game 0: action_space does not describe each of 2 agents"),
+        ("nobody", MakeError, r"game 0: n_agents is 0"),
+    ],
+)
+def test_a_game_that_cannot_be_used_is_named_when_it_starts(fault, error, words):
+    with pytest.raises(error, match=words):
+        start(f"--fault={fault}", timeout=0.7 if fault == "never" else 8.0)
+
+
+def test_a_game_that_fails_is_started_again_so_many_times(caplog):
+    games = start("--fault=exit@3", "--fault_seed=6", count=2, restarts=1)
+    obs = games.reset(0)
+    obs = games.step(right(obs)).obs
+    step = games.step(right(obs))
+    assert re.search(r"game 1 ended .* \(started again, 1 of 1 times\)", caplog.text)
+    assert flags(step) == [[2, 3], [], [2, 3], []]
+    assert step.reward.tolist() == [1, 1, 0, 0] and not step.obs[2:].any()
+    step = games.step(right(step.obs))
+    assert step.reward.tolist() == [1, 1, 0, 0] and step.obs[2:, 1].tolist() == [0, 3]
+    step = games.step(right(step.obs))  # it has another seed now, and the fault no more
+    assert step.reward.tolist() == [1, 1, 1, 1]
+    games.fleet.games[0].engine.kill()
+    with pytest.raises(EngineError, match="game 0 was ended"):
+        games.step(right(step.obs))
+
+
+def test_a_game_that_cannot_start_again_uses_up_its_restarts(caplog):
+    games = start("--fault=crash@1", restarts=2)
+    with pytest.raises(EngineError, match="game 0 was ended by SIGABRT"):
+        games.reset(0)
+    assert "started again" in caplog.text
+    assert games.fleet.restarts == 2
+
+
+@pytest.mark.full
+def test_ten_starts_and_kills_leave_nothing():
+    for turn in range(10):
+        games = start(seed=turn)
+        games.reset(0)
+        (game,) = games.fleet.games
+        if turn % 2:
+            game.engine.kill()
+        games.close()
+        assert not game.engine.alive()
+        assert game.engine.log.exists() == bool(turn % 2)

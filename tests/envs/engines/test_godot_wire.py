@@ -1,0 +1,361 @@
+"""Frames of a Godot game by hand, and thousands that are wrong."""
+
+import json
+import random
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from purejaxppo.envs.engines.godot.game import Game, Launch, Reply
+from purejaxppo.envs.engines.godot.games import Games, Parsed, bounded, parse, uneventful
+from purejaxppo.envs.engines.godot.spaces import layout_of
+from purejaxppo.envs.engines.godot.wire import LARGEST_FRAME, Wire, WireError
+from purejaxppo.envs.engines.process import EngineError, Unowned
+from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.spaces import Box, Dict, Discrete
+
+pytestmark = pytest.mark.toy
+SECONDS = 0.2
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    yield Wire(ours), theirs
+    ours.close()
+    theirs.close()
+
+
+def frame(data):
+    data = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return struct.pack("<I", len(data)) + data
+
+
+def test_a_frame_is_four_bytes_of_length_and_utf_8(pair):
+    wire, game = pair
+    wire.send({"type": "reset"}, SECONDS)
+    assert game.recv(100) == b'\x10\x00\x00\x00{"type":"reset"}'
+    game.sendall(b'\x0a\x00\x00\x00{"a":"\xc3\xa9"}')  # nine characters, ten bytes
+    assert wire.receive(SECONDS) == {"a": "é"}
+
+
+def test_frames_may_arrive_in_pieces_or_together(pair):
+    wire, game = pair
+    data = frame({"n": 1}) + frame({"n": 2})
+    for piece in (data[:2], data[2:7], data[7:20], data[20:]):
+        threading.Timer(0.0, game.sendall, (piece,)).start()
+        time.sleep(0.01)
+    assert [wire.receive(SECONDS), wire.receive(SECONDS)] == [{"n": 1}, {"n": 2}]
+    assert not wire.surplus()
+    game.sendall(b"x")
+    assert wire.surplus()
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"HTTP/1.1 404 Not Found", r"announced a message of 1,347,703,880 bytes, more than 67,1"),
+        (frame(b"{"), "sent what is no JSON: '{'"),
+        (frame(b"[1]"), r"sent what is no message: '\[1\]'"),
+        (frame(b"\xff\xfe\x00"), "sent what is no JSON"),
+        (frame(b"[" * 100_000), "sent what is no JSON: '\\[+'\\.\\.\\."),
+        (b"\x05", r"did not answer within 0\.2 s"),
+        (b"\x05\x00\x00\x00{", r"did not answer within 0\.2 s"),
+    ],
+)
+def test_what_is_no_message_is_refused_within_its_time(pair, sent, words):
+    wire, game = pair
+    game.sendall(sent)
+    began = time.monotonic()
+    with pytest.raises(WireError, match=words):
+        wire.receive(SECONDS)
+    assert time.monotonic() - began < 5 * SECONDS
+
+
+def test_a_game_that_sends_a_byte_now_and_then_does_not_hold_us_up(pair):
+    wire, game = pair
+    stop = threading.Event()
+
+    def trickle():
+        game.sendall(b"\xff\x00\x00\x00")
+        while not stop.wait(0.02):
+            game.sendall(b" ")
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    with pytest.raises(WireError, match="did not answer"):
+        wire.receive(SECONDS)
+    stop.set()
+    thread.join()
+
+
+def test_the_largest_length_takes_no_memory_before_its_bytes_arrive(pair):
+    wire, game = pair
+    game.sendall(struct.pack("<I", LARGEST_FRAME) + b"{")
+    game.close()
+    with pytest.raises(WireError):
+        wire.receive(SECONDS)
+    assert len(wire._read) == 5
+
+
+def test_a_game_that_does_not_read_is_given_up(pair):
+    wire, _ = pair
+    with pytest.raises(WireError, match="did not read a message"):
+        wire.send({"x": "x" * 10_000_000}, SECONDS)
+
+
+def info(observation, action, count=1, **more):
+    message = {"observation_space": observation, "action_space": action, "n_agents": count}
+    return {"type": "env_info", **message, **more}
+
+
+BOX, MOVE = {"obs": {"size": [2], "space": "box"}}, {"move": {"size": 3, "action_type": "discrete"}}
+MIXED = {
+    "turn": {"size": 2, "action_type": "continuous"},
+    "jump": {"size": 3, "action_type": "discrete"},
+    "brake": {"size": 1, "action_type": "continuous"},
+}
+
+
+def test_actions_are_named_in_the_games_order():
+    layout = layout_of(info([BOX] * 2, [MIXED] * 2, 2))
+    parts = {"brake": Box((1,), -1.0, 1.0), "jump": Discrete(3), "turn": Box((2,), -1.0, 1.0)}
+    assert layout.action == Dict.of(parts)
+    action = {
+        "brake": np.array([[0.5], [-1]]),
+        "jump": np.array([2, 0]),
+        "turn": np.array([[1.0, 0.25], [0, 0]]),
+    }
+    text = json.dumps(layout.write(action))
+    assert text == (
+        '[{"turn": [1.0, 0.25], "jump": 2, "brake": [0.5]}, '
+        '{"turn": [0.0, 0.0], "jump": 0, "brake": [-1.0]}]'
+    )
+    assert json.dumps(layout.nothing) == json.dumps(
+        [{"turn": [0.0, 0.0], "jump": 0, "brake": [0.0]}] * 2
+    )
+
+
+def test_one_description_serves_all_agents_of_older_plugins():
+    layout = layout_of(info(BOX, MOVE, 3))
+    assert layout.size == 3 and layout.names == ()
+    assert (layout.observation, layout.action) == (Box((2,)), Discrete(3))
+
+
+def test_images_lose_the_alpha_that_was_not_declared():
+    space = {"camera_2d": {"size": [3, 1, 2], "space": "box"}}
+    layout = layout_of(info([space], [MOVE]))
+    assert layout.observation == Box((1, 2, 3), 0.0, 255.0, "uint8")
+    (image,) = layout.read([{"camera_2d": "010203ff040506ff"}])
+    assert image.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
+    (image,) = layout.read([{"camera_2d": "010203040506"}])
+    assert image.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
+    for bad in ("0102", "010203ff04", "zz", "01020304"):
+        with pytest.raises(WireError, match="of agent 0 as 'camera_2d' that is not in its space"):
+            list(layout.read([{"camera_2d": bad}]))
+    with pytest.raises(WireError, match="a camera sees nothing without a display"):
+        list(layout.read([{"camera_2d": None}]))
+
+
+def test_a_mask_is_a_part_of_the_observation():
+    space = BOX | {"action_mask": {"size": [3], "space": "box"}}
+    layout = layout_of(info([space], [MOVE]))
+    assert layout.observation["action_mask"] == Box((3,), 0.0, 1.0, "uint8")
+    (mask, _) = layout.read([{"obs": [0, 0], "action_mask": [0, 1, 1]}])
+    assert mask.tolist() == [[0, 1, 1]]
+    (mask, _) = layout.read([{"obs": [0, 0], "action_mask": [0, 0, 0]}])
+    assert mask.tolist() == [[1, 1, 1]]  # that allows nothing
+
+
+def test_agents_of_other_policies_are_padded_and_say_who_they_are():
+    wide = {"obs": {"size": [3], "space": "box"}}
+    two = {"move": {"size": 2, "action_type": "discrete"}}
+    names = ["hunter", "prey", "hunter"]
+    layout = layout_of(info([BOX, wide, BOX], [MOVE, two, MOVE], 3, agent_policy_names=names))
+    assert layout.names == ("hunter_0", "prey_0", "hunter_1")
+    obs = [{"obs": [1, 2]}, {"obs": [3, 4, 5]}, {"obs": [6, 7]}]
+    mask, agent, rows = layout.read(obs + obs)
+    assert agent.tolist() == [0, 1, 2, 0, 1, 2]
+    assert rows[:3].tolist() == [[1, 2, 0], [3, 4, 5], [6, 7, 0]]
+    assert mask[:3].tolist() == [[1, 1, 1], [1, 1, 0], [1, 1, 1]]
+    assert layout.write(np.array([2, 2, 1])) == [{"move": 2}, {"move": 1}, {"move": 1}]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"type": "env_info"}, "has no observation_space"),
+        (info([], [], 0), "n_agents is 0: the group AGENT should have 1 to 10,000"),
+        (info(BOX, MOVE, 10**9), "n_agents is 1000000000: the group AGENT should have 1 to 10,000"),
+        (info([BOX], [MOVE], 2), "observation_space does not describe each of 2 agents"),
+        (info([BOX], [MOVE], 1, agent_policy_names=["a", "b"]), "and there are 1 agents"),
+        (info([{"obs": {"size": [0], "space": "box"}}], [MOVE]), "observation 'obs' is"),
+        (info([{"obs": 3}], [MOVE]), "observation 'obs' is 3; it should be like"),
+        (info([{"a_2d": {"size": [9], "space": "box"}}], [MOVE]), r"\[channels, h, w\]"),
+        (info([BOX], [{"move": {"size": 3, "action_type": "fuzzy"}}]), "action 'move' is"),
+        (info([BOX], [{"move": {"size": 2.5, "action_type": "discrete"}}]), "action 'move' is"),
+        (info([BOX], [{}]), "action_space does not describe each of 1 agents"),
+        (info([BOX] * 2, [MOVE, MIXED], 2), "cannot be padded"),
+    ],
+)
+def test_a_description_that_cannot_be_used_is_refused_in_a_sentence(message, words):
+    with pytest.raises(MakeError, match=words) as caught:
+        layout_of(message)
+    assert "\n" not in str(caught.value)
+
+
+SPACES = {
+    "obs": {"size": [3], "space": "box"},
+    "camera_2d": {"size": [3, 2, 2], "space": "box"},
+    "phase": {"size": 4, "space": "discrete"},
+    "action_mask": {"size": [3], "space": "box"},
+}
+ONE = {"obs": [1.5, -2.0, 0.0], "camera_2d": "00" * 16, "phase": 3, "action_mask": [1, 0, 1]}
+STEP = {
+    "type": "step",
+    "obs": [ONE, ONE],
+    "reward": [1.0, 0.5],
+    "done": [False, True],
+    "info": [{}, {"truncated": True, "terminal_observation": ONE}],
+}
+STRANGE = (
+    *(None, True, -1, 7, 0.5, 1e300, 10**400, "", "x", "00", "é\u0000", [], {}, [[]], [None]),
+    *([1.0] * 5, {"obs": []}, [{}], "step", {"truncated": True}, [[1], [2, 3]], ["1", "nan"]),
+)
+
+
+def spoil(draw, tree):
+    """A copy of a JSON tree with something in it replaced, removed or added."""
+    if isinstance(tree, dict | list) and tree and draw.random() < 0.8:
+        copy = dict(tree) if isinstance(tree, dict) else list(tree)
+        key = draw.choice(list(copy) if isinstance(copy, dict) else range(len(copy)))
+        what = draw.random()
+        if what < 0.15:
+            del copy[key]
+        elif what < 0.2 and isinstance(copy, list):
+            copy.append(copy[key])
+        else:
+            copy[key] = spoil(draw, copy[key])
+        return copy
+    return draw.choice(STRANGE)
+
+
+def spoiled_bytes(draw):
+    """A frame that is not what the game should send."""
+    kind = draw.random()
+    step = STEP | {"done": [False, draw.random() < 0.5]}
+    if kind < 0.6:
+        return frame(spoil(draw, step))
+    data = bytearray(frame(step))
+    if kind < 0.7:
+        return bytes(data[: draw.randrange(len(data))])
+    if kind < 0.8:
+        return frame(bytes(data[4 : draw.randrange(4, len(data))]))
+    if kind < 0.9:
+        return struct.pack("<I", draw.randrange(2**32)) + bytes(data[4:])
+    for _ in range(draw.randrange(1, 8)):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(data)
+
+
+def one_game():
+    """Games with one game of two agents, which `feed` speaks for."""
+    games, game = Games.__new__(Games), Game.__new__(Game)
+    game.engine, game._launch = Unowned("the game"), Launch((), SECONDS)
+    game.layout = games.layout = layout_of(info([SPACES] * 2, [MOVE] * 2, 2))
+    games._games = [game]
+    return games, game
+
+
+def feed(games, game, data):
+    """What the game's answer to a step becomes, if it sends `data` and ends."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        game._wire = Wire(ours)
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        reply = game.answer()
+        quick = uneventful(games.layout, [reply], np.zeros(2, bool))
+        parsed = games._parse_one(0, reply)
+        if quick is not None:  # what nothing is wrong with takes the short way to the same
+            assert bounded(parsed).all() and not parsed.done.any()
+            for part, leaf in zip(parsed.obs, games.layout.leaves, strict=True):
+                np.testing.assert_array_equal(quick.obs[leaf.path[0]], part)
+            np.testing.assert_array_equal(quick.reward, parsed.reward)
+        return parsed
+
+
+def test_a_right_frame_is_read_and_its_cut_agent_has_its_last_observation():
+    last = ONE | {"obs": [9.0, 9.0, 9.0]}
+    step = STEP | {"info": [{}, {"truncated": True, "terminal_observation": last}]}
+    parsed = feed(*one_game(), frame(step))
+    mask, _, obs, phase = parsed.obs
+    assert obs.tolist() == [[1.5, -2.0, 0.0], [9.0, 9.0, 9.0]]
+    assert phase.tolist() == [3, 3] and mask.tolist() == [[1, 0, 1]] * 2
+    assert parsed.done.tolist() == [False, True] == parsed.cut.tolist()
+
+
+def test_a_row_that_is_no_step_keeps_the_observation_that_was_sent():
+    infos = [{}, {"truncated": True, "terminal_observation": ONE | {"obs": [9.0, 9.0, 9.0]}}]
+    reply = Reply([ONE, ONE], [1.0, 0.5], [False, True], infos)
+    games, _ = one_game()
+    for skipped, last in ((False, 9.0), (True, 1.5)):
+        parsed = parse(games.layout, [reply], np.array([False, skipped]))
+        assert parsed.obs[2][1, 0] == last
+        assert parsed.cut.tolist() == [False, not skipped]
+
+
+def test_spoiled_frames_are_parsed_or_refused():
+    count = 2_000
+    draw, (games, game) = random.Random(count), one_game()
+    refused = 0
+    for _ in range(count):
+        try:
+            parsed = feed(games, game, spoiled_bytes(draw))
+        except EngineError as error:
+            assert str(error).startswith("the game ")
+            assert len(str(error)) < 500
+            refused += 1
+        else:
+            assert isinstance(parsed, Parsed)
+            assert [part.shape for part in parsed.obs] == [(2, 3), (2, 2, 2, 3), (2, 3), (2,)]
+            assert parsed.reward.shape == parsed.done.shape == (2,)
+    assert 0.5 * count < refused < count
+
+
+def test_an_eager_wait_sleeps_after_its_time_and_sees_a_closed_end(pair):
+    wire, game = pair
+    game.sendall(frame({"x": 1}))
+    assert wire.receive(SECONDS, eager=1.0) == {"x": 1}
+    threading.Timer(0.1, game.sendall, [frame({"x": 2})]).start()
+    assert wire.receive(5.0, eager=0.01) == {"x": 2}
+    threading.Timer(0.1, game.sendall, [frame({"x": 3})]).start()
+    assert wire.receive(5.0, eager=2.0) == {"x": 3}
+    with pytest.raises(WireError, match="did not answer within"):
+        wire.receive(SECONDS, eager=0.01)
+    game.close()
+    with pytest.raises(WireError, match=r"^$"):
+        wire.receive(SECONDS, eager=1.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("phase", 0.64, "as 'phase' that is not in its space: not a whole number from 0 to 3"),
+        ("phase", 4, "not a whole number from 0 to 3"),
+        ("phase", None, "not a whole number from 0 to 3"),
+        ("action_mask", [1, 0.5, 0], r"as 'action_mask' that is not in its space: \[1, 0.5, 0\]"),
+        ("action_mask", [1, -1, 0], r"'action_mask' that is not in its space: \[1, -1, 0\]"),
+    ],
+)
+def test_a_value_that_its_space_does_not_hold_is_an_error(part, value, words):
+    layout = layout_of(info([SPACES], [MOVE], 1))
+    with pytest.raises(WireError, match=words):
+        list(layout.read([ONE | {part: value}]))
+    whole = layout.read([ONE | {"phase": 3.0, "action_mask": [1.0, False, True]}])
+    mask, _, _, phase = whole
+    assert (mask.tolist(), phase.tolist()) == ([[1, 0, 1]], [3])

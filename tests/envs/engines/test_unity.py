@@ -1,0 +1,448 @@
+"""Unity players, played by a scripted game: they start, step, fail, are trained with and end."""
+
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip("grpc")
+from support.paths import ROOT
+from support.ports import free_port
+from support.runs import train
+from support.unity import ENGINE, make_player
+
+import purejaxppo as ppo
+from purejaxppo.agents.decisions import begins
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.engines.process import EngineError
+from purejaxppo.envs.engines.unity import channels
+from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
+from purejaxppo.envs.engines.unity.players import Players, probe
+from purejaxppo.envs.host.errors import SimulatorError
+
+pytestmark = [
+    pytest.mark.xdist_group("processes"),
+    pytest.mark.skipif(os.name != "posix", reason="games are started on Linux and macOS alone"),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return make_player(tmp_path_factory.mktemp("unity"))
+
+
+def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
+    """Players that have begun; the first of them was looked at."""
+    spec = PlayerSpec(path, arguments=arguments, **{"timeout": 20.0, **fields})
+    player = Player(spec, 0)
+    try:
+        player.connect()
+        layout = probe(player, asked or {"": 0})
+    except BaseException:
+        player.kill()
+        raise
+    return Players(spec, layout, count, restarts=restarts, ready=[player])
+
+
+def still(players):
+    """Actions that move nothing."""
+    return np.zeros((players.layout.size * len(players.players), 2), np.float32)
+
+
+def gone(*groups, seconds=8.0):
+    """True once none of these groups of processes is left."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        command = ["ps", "-eo", "pgid=,stat="]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        rows = (line.split() for line in listed.splitlines())
+        if not {int(group) for group, stat in rows if not stat.startswith("Z")} & {*groups}:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def ended(players):
+    """True once none of their processes is left."""
+    return gone(*(player.engine.pid for player in players.players))
+
+
+@pytest.mark.toy
+def test_returns_are_those_of_a_game_that_asks_every_fifth_tick_and_ends_between(path):
+    """Standing still pays (1 - |goal|) / 5 for each of an agent's 30, 29 or 28 ticks."""
+    ends = {30: 0, 29: 0, 28: 0}
+    players = play(path, "--agents 3 --period 5 --offset 2 --stagger 3", 2, {"": 3})
+    try:
+        obs, empty = players.reset(0)
+        first = [None if none else row for row, none in zip(obs, empty, strict=True)]
+        paid = np.zeros(6)
+        for _ in range(60):
+            out = players.step(still(players))
+            paid += out.reward
+            for row, seen in enumerate(out.obs):
+                if first[row] is None:
+                    assert paid[row] == 0
+                    first[row] = None if out.absent[row] else seen
+                elif out.terminated[row]:
+                    goal, age = first[row]
+                    ticks = round(seen[1] * 10)  # its age: this is the true last observation
+                    asked = ticks - round(age * 10)  # without those before it asked first
+                    assert paid[row] == pytest.approx((1 - abs(goal)) * asked / 5, rel=1e-5)
+                    ends[ticks] += 1
+                    first[row], paid[row] = None, 0
+    finally:
+        players.close()
+    assert min(ends.values()) >= 4, ends
+    assert ended(players)
+
+
+@pytest.mark.toy
+def test_settings_and_the_seed_reach_the_player(path, tmp_path):
+    record = tmp_path / "heard"
+    options = {
+        "time_scale": 7.5,
+        "parameters.gravity": -9.5,
+        "max_agents": 1,
+        "arguments": f"--record {record}",
+    }
+    env = registry.make(EnvConfig(name=f"unity/{path}", num_envs=1, options=options), 1, seed=3)
+    env.close()
+    heard = dict(line.split() for line in record.read_text().splitlines())
+    engine = f"{channels.ENGINE}:"
+    assert heard[engine + "02000000"] == struct.pack("<if", 2, 7.5).hex()
+    assert heard[engine + "00000000"] == struct.pack("<3i", 0, 84, 84).hex()
+    assert heard[f"{channels.PARAMETERS}:07000000"].endswith(struct.pack("<if", 0, -9.5).hex())
+    assert int(heard["seed"]) == 6 * 100_003
+
+
+@pytest.mark.toy
+def test_an_agents_pause_leaves_its_slot_empty_and_max_step_truncates(path):
+    players = play(path, "--agents 2 --length 3 --stagger 2 --pause 3 --cut")
+    try:
+        players.reset(0)
+        rows = [players.step(still(players)) for _ in range(8)]
+    finally:
+        players.close()
+    assert not any(out.terminated.any() for out in rows)
+    ends = np.argwhere([out.truncated for out in rows]).tolist()
+    # Agent 1 asks twice, pauses and takes the slot that agent 0 has left; agent 0 asks three times.
+    assert ends == [[1, 1], [2, 0], [5, 0], [7, 1]]
+    assert [out.absent[0] for out in rows] == [False, False, True, False, False, True, True, False]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
+    """Episodes of 3 decisions: rows 0, 1 and 2 decide, row 3 brings the next first observation."""
+    options = {"arguments": f"--agents 1 --length 3{' --cut' * cut}", "timeout": 20.0}
+    env = registry.make(EnvConfig(name=f"unity/{path}", num_envs=1, options=options), 1, seed=3)
+    valid, ended, age, start = [], [], [], []
+    try:
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
+        step, absent = jax.jit(env.step), jnp.zeros(1, bool)
+        for _ in range(9):
+            state, out = step(state, jnp.zeros((1, 2)))
+            start += begins(out.valid, out.diverged, absent, out.at_once).tolist()
+            valid += out.valid.tolist()
+            ended += (out.truncated if cut else out.terminated).tolist()
+            age += [round(10 * float(out.obs[0, 1]))]
+            absent = out.absent
+    finally:
+        env.close()
+    no, yes = False, True
+    assert valid == [yes, yes, yes, no, yes, yes, yes, no, yes]
+    assert ended == [no, no, yes, no, no, no, yes, no, no]
+    assert age == [1, 2, 3, 0, 1, 2, 3, 0, 1]  # the terminal rows have the true last observation
+    assert start == [no, no, no, yes, no, no, no, yes, no]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("arguments", "capacities"),
+    [
+        ("--agents 1", (1,)),
+        ("--agents 5 --period 5 --offset 1", (5,)),  # one agent a tick
+        ("--agents 3 --period 4 --offset 3 --behaviours A,B", (3, 3)),
+        ("--agents 2 --period 3 --offset 1 --length 1 --stagger 2", (2,)),  # ends before agent 1
+        ("--agents 2 --length 1 --pause 1", (2,)),  # new ids after each decision
+    ],
+)
+def test_slots_are_counted_over_a_whole_decision_period(arguments, capacities, path):
+    players = play(path, arguments)
+    try:
+        assert players.layout.capacities == capacities
+        players.reset(0)
+        for _ in range(12):
+            players.step(still(players))
+    finally:
+        players.close()
+
+
+@pytest.mark.toy
+def test_images_are_observed_beside_vectors(path):
+    players = play(path, "--camera stacked")
+    try:
+        obs, _ = players.reset(0)
+    finally:
+        players.close()
+    shade = round((float(obs["vector"][0, 0]) + 1) * 100)
+    assert obs["camera"].shape == (1, 2, 8, 12) and obs["camera"].dtype == np.uint8
+    assert obs["camera"][0, :, 5, 5].tolist() == [shade, 255 - shade]
+    assert obs["camera"][0, 0, 0, 0] == 64  # of 0, 64, 128
+
+
+@pytest.mark.toy
+def test_a_behaviour_that_comes_later_has_the_slots_that_were_asked_for(path):
+    players = play(path, "--behaviours Early?team=0,Late?team=1 --late 4", asked={"Late": 2})
+    try:
+        assert players.layout.names == ("Early?team=0", "Late?team=1")
+        assert players.layout.capacities == (1, 2)
+        obs, empty = players.reset(0)
+        assert obs["agent"].tolist() == [0, 1, 1] and empty.tolist() == [False, True, True]
+        rows = [players.step(still(players)) for _ in range(5)]
+    finally:
+        players.close()
+    assert [out.absent[1] for out in rows] == [True, True, True, False, False]
+    assert all(out.absent[2] for out in rows)
+
+
+@pytest.mark.toy
+def test_a_behaviour_that_comes_unasked_ends_the_run(path):
+    players = play(path, "--behaviours Early,Late --late 4", restarts=2)
+    players.reset(0)
+    with pytest.raises(EngineError, match="player 0 has agents of behaviour 'Late'"):
+        for _ in range(5):
+            players.step(still(players))
+    assert players.fleet.restarts == 0  # it would be the same again
+    assert ended(players)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("silent", r"player 0 did not connect within 1.5 s; it printed nothing"),
+        ("garbage", r"player 0 sent 14 bytes that are no ML-Agents message"),
+        ("version", r"player 0 speaks version '9.0.0' of ML-Agents' protocol"),
+        ("die", r"(?s)player 0 ended with exit code 7 when it was to step.*NullReference"),
+        ("hang", r"(?s)player 0 did not step within 1.5 s.*thinking"),
+    ],
+)
+def test_a_player_that_fails_is_named_with_the_end_of_its_log(fault, said, path):
+    players = []
+    with pytest.raises(EngineError, match=said):
+        players.append(play(path, f"--fault {fault}", timeout=1.5 if fault != "die" else 20.0))
+        players[0].reset(0)
+        for _ in range(30):
+            players[0].step(still(players[0]))
+    assert not players or ended(players[0])
+
+
+@pytest.mark.toy
+def test_a_player_that_dies_is_started_again_and_its_episodes_diverge(path, caplog):
+    players = play(path, "--fault die --agents 2", count=2, restarts=1)
+    try:
+        players.reset(0)
+        for _ in range(25):
+            out = players.step(still(players))
+            if out.diverged.any():
+                break
+        assert out.diverged.tolist() in ([True] * 2 + [False] * 2, [False] * 2 + [True] * 2)
+        mine = np.flatnonzero(out.diverged)
+        assert out.absent[mine].all()
+        assert re.search("ended with exit code 7.*started again, 1 of 1", caplog.text)
+        out = players.step(still(players))  # the same fault is nearby in the other player
+    except EngineError:
+        assert players.fleet.restarts == 1
+    finally:
+        players.close()
+
+
+@pytest.mark.toy
+def test_the_editor_connects_to_a_port_of_ours(path):
+    del path
+    port = free_port()
+    editor = subprocess.Popen(
+        [sys.executable, str(ENGINE), "--mlagents-port", str(port)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        players = play("editor", port=port)
+        players.reset(0)
+        assert players.step(still(players)).reward.shape == (1,)
+        other = PlayerSpec("editor", port=port)
+        with pytest.raises(EngineError, match=f"port {port} of 127.0.0.1 cannot be used"):
+            Player(other, 0)
+        players.close()
+        assert editor.wait(10) == 0
+    finally:
+        editor.kill()
+
+
+@pytest.mark.toy
+def test_the_editor_is_one_player_which_training_has_for_itself():
+    options = {"port": free_port(), "timeout": 20.0}
+    arguments = ["--mlagents-port", str(options["port"])]
+    editor = subprocess.Popen(
+        [sys.executable, str(ENGINE), *arguments], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    try:
+        one, two = (EnvConfig(name="unity/editor", num_envs=n, options=options) for n in (1, 2))
+        env = registry.make(one, 1)
+        with pytest.raises(ValueError, match=r"eval.num_episodes = 0"):
+            registry.make(one, 1, evaluation=True)
+        with pytest.raises(ValueError, match=r"needs 2 players, and the editor is one"):
+            registry.make(two, 2)
+        env.close()
+        assert editor.wait(10) == 0
+    finally:
+        editor.kill()
+
+
+HOLD = """
+import os, sys
+from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
+player = Player(PlayerSpec(sys.argv[1]), 0)
+player.connect()
+print(player.engine.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.toy
+def test_nothing_is_left_of_a_trainer_that_is_killed(path):
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", HOLD, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    group = int(trainer.stdout.readline())
+    trainer.send_signal(signal.SIGKILL)
+    trainer.wait()
+    trainer.stdin.close(), trainer.stdout.close()
+    assert gone(group)
+
+
+OWN = """
+class Echo:
+    id = "00000000-0000-0000-0000-000000000007"
+    heard = []
+
+    def receive(self, payload):
+        self.heard.append(payload)
+
+    def send(self):
+        return [b"hi"]
+"""
+
+
+@pytest.mark.toy
+def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
+    (tmp_path / "echo.py").write_text(OWN)
+    record = tmp_path / "heard"
+    name = f"{tmp_path / 'echo.py'}:Echo"
+    players = play(path, f"--record {record}", asked={"": 1}, own_channels=name)
+    try:
+        players.reset(0)
+        players.step(still(players))
+        (echo,) = players.players[0]._own.values()
+        assert echo.heard[0] == b"hello"
+        assert players.players[0].stats["Game/Exchanges"].last == 1.0
+    finally:
+        players.close()
+    assert "00000000-0000-0000-0000-000000000007:6869 6869" in record.read_text()
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        ({"time_scal": 2.0}, {}, "no such option. Did you mean 'time_scale'"),
+        ({"parameters.x": "fast"}, {}, "'fast' should be a number"),
+        ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
+        ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
+        ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
+        ({}, {"max_episode_steps": 5}, "set Max Step of the agents in Unity"),
+        ({}, {"name": "unity/no/such/Game"}, "there is no no/such/Game in "),
+    ],
+)
+def test_what_is_wrong_in_a_config_is_said_in_one_sentence(options, more, said, path):
+    config = EnvConfig(**{"name": f"unity/{path}", "num_envs": 2, "options": options, **more})
+    with pytest.raises((ValueError, SimulatorError), match=said):
+        registry.make(config, 2)
+
+
+CONFIG = """
+env:
+  name: unity/{path}
+  num_envs: 8
+  options: {{arguments: "{arguments}", max_agents: {slots}}}
+network: {{hidden: [16], rnn: {rnn}, rnn_size: 8}}
+ppo: {{rollout_length: {length}, num_minibatches: 2, learning_rate: 0.01, bptt_length: {bptt}}}
+eval: {{num_episodes: 8}}
+logging: {{tensorboard: false}}
+callbacks: [purejaxppo.envs.engines.unity.stats:Stats]
+total_timesteps: {steps}
+"""
+
+
+def run(path, tmp_path, arguments, *, slots, rnn="none", length=16, steps=256):
+    """A finished training run."""
+    file = tmp_path / "unity.yaml"
+    bptt = 8 if rnn != "none" else 0
+    file.write_text(
+        CONFIG.format(
+            path=path,
+            arguments=arguments,
+            slots=slots,
+            rnn=rnn,
+            length=length,
+            steps=steps,
+            bptt=bptt,
+        )
+    )
+    assert train(file, "--run_dir", str(tmp_path / "run")) == 0
+    return ppo.load(tmp_path / "run")
+
+
+def test_agents_that_ask_in_turns_train_with_a_memory_and_are_evaluated(path, tmp_path):
+    arguments = "--agents 2 --behaviours A,B --period 3 --offset 1 --stagger 2 --nan"
+    done = run(path, tmp_path, arguments, slots=2, rnn="gru", steps=160)
+    metrics = done.metrics
+    assert metrics["charts/diverged"].sum() > 0
+    assert np.isfinite(metrics["losses/policy_loss"]).all()
+    assert metrics["charts/episodes"].sum() > 0
+    exchanges = metrics["Game/Exchanges"]  # the most recent number of them
+    assert np.isfinite(exchanges).all() and (np.diff(exchanges) > 0).all()
+
+
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.parametrize(
+    "actions",
+    [
+        pytest.param("discrete", marks=pytest.mark.slow),
+        pytest.param("hybrid", marks=pytest.mark.full),  # both at once
+        pytest.param("continuous", marks=pytest.mark.slow),
+    ],
+)
+def test_every_kind_of_action_is_learned(actions, path, tmp_path):
+    """At random 6 decisions pay 2 (discrete), 1.6 (continuous), or both; at best 6 each.
+
+    Both pay 8 at most where only one is learned.
+    """
+    arguments = f"--agents 4 --actions {actions} --period 5 --stagger 3"
+    done = run(path, tmp_path, arguments, slots=4, length=64, steps=12_000)
+    returns = done.metrics["charts/episodic_return"]
+    least = {"discrete": 4.5, "continuous": 3.0, "hybrid": 8.5}[actions]
+    assert returns[-3:].mean() > least, returns
