@@ -1,5 +1,6 @@
 """Masks of discrete actions: logits of what is not allowed become impossible."""
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 
@@ -49,6 +50,7 @@ def forbid(
             f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
             f"to allow or forbid: it needs one for each, part after part"
         )
+    chex.assert_shape(params, (*mask.shape[:-1], len(is_logit)))
     allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
     where = np.where(is_logit, np.cumsum(is_logit) - 1, size)
     return jnp.where(allowed[..., where], params, impossible)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import chex
 import jax.numpy as jnp
 
 from purejaxppo.agents import recurrences
@@ -57,6 +58,10 @@ def gae(  # noqa: PLR0913 - a row's columns, and two numbers
     https://arxiv.org/abs/1802.01561, eq. 1 with both limits 1 and λ as in their remark 2; the
     advantage bootstraps from as much of the next row's correction as the target does.
     """
+    numbers, flags = [reward, value, next_value], [terminated, done, valid]
+    chex.assert_rank(reward, 2)
+    chex.assert_equal_shape([*numbers, *flags])
+    chex.assert_type([*numbers, *flags], [float] * 3 + [bool] * 3)
     rho = jnp.where(valid, rho, 1.0)
     next_rho = jnp.concatenate([rho[1:], jnp.ones_like(rho[:1])])
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value

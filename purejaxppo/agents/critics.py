@@ -10,6 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,6 +131,7 @@ def hl_gauss(limits: Sequence[float]) -> Critic:
         outputs: Array, old_value: Array, target: Array, stats: ValueStats, hp: Hyperparams
     ) -> Array:
         del old_value, hp
+        chex.assert_shape(outputs, (*target.shape, BINS))
         goal = histogram(target, centres[level(stats)])
         return -jnp.sum(goal * jax.nn.log_softmax(outputs), axis=-1)
 
@@ -202,6 +204,8 @@ def histogram(target: Array, centres: Array) -> Array:
     It is a weighted mean of the Gaussians around the two centres [K] next to the target. The same
     weights give the target as the mean of the two centres.
     """
+    chex.assert_shape(centres, (BINS,))
+    chex.assert_type([target, centres], float)
     target = jnp.clip(target, centres[0], centres[-1])
     left = jnp.clip(jnp.searchsorted(centres, target, side="right") - 1, 0, BINS - 2)
     low, high = centres[left], centres[left + 1]
@@ -249,6 +253,7 @@ def observe(
     stats: ValueStats, target: Array, valid: Array, psum: Reduce, pmax: Reduce
 ) -> ValueStats:
     """Statistics updated by the valid rows of these targets, arrays [*B]."""
+    chex.assert_equal_shape([target, valid])
     low = -pmax(jnp.max(-target, where=valid, initial=-jnp.inf))
     high = pmax(jnp.max(target, where=valid, initial=-jnp.inf))
     return ValueStats(

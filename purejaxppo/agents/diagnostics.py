@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -85,6 +86,7 @@ def explained_variance(
         count: valid rows of all shards.
         psum: sum over shards.
     """
+    chex.assert_shape([rows, mean], [(2, *valid.shape), (2,)])
     centred = rows - mean.reshape(2, *[1] * valid.ndim)
     squares = jnp.sum(jnp.square(centred), axis=tuple(range(1, rows.ndim)), where=valid)
     target, error = psum(squares) / jnp.maximum(count, 1)

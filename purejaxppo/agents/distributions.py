@@ -7,6 +7,7 @@ same parts: log-probabilities and entropies add.
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,10 +51,13 @@ def categorical(n: int) -> Distribution:
     """One of n, from logits [..., n]."""
 
     def log_prob(logits: Array, action: Action) -> Array:
+        chex.assert_shape(logits, (*action.shape, n))
+        chex.assert_type(action, int)
         log_probs = jax.nn.log_softmax(logits)
         return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
 
     def entropy(logits: Array) -> Array:
+        chex.assert_shape(logits, (..., n))
         log_probs = jax.nn.log_softmax(logits)
         return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
 
@@ -72,6 +76,7 @@ def gaussian(size: int) -> Distribution:
     """Independent normals, from means and log standard deviations, [..., 2 size]."""
 
     def log_prob(params: Array, action: Action) -> Array:
+        chex.assert_shape([params, action], [(..., 2 * size), (*params.shape[:-1], size)])
         mean, log_std = jnp.split(params, 2, axis=-1)
         z = (action - mean) * jnp.exp(-log_std)
         return jnp.sum(-0.5 * jnp.square(z) - log_std - 0.5 * LOG_2PI, axis=-1)
@@ -139,6 +144,7 @@ def beta(size: int) -> Distribution:
         return jnp.clip(jax.random.beta(key, a, b), 1e-6, 1.0 - 1e-6)
 
     def log_prob(params: Array, x: Array) -> Array:
+        chex.assert_shape([params, x], [(..., 2 * size), (*params.shape[:-1], size)])
         a, b = concentrations(params)
         log_density = (a - 1.0) * jnp.log(x) + (b - 1.0) * jnp.log1p(-x) - betaln(a, b)
         return jnp.sum(log_density, axis=-1)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -54,6 +55,8 @@ def update_stats(stats: RunningStats, batch: Tree, valid: Array, psum: Reduce) -
 
 def sum_rows(batch: Tree, valid: Array) -> Tree:
     """Sums over the valid rows [*B] of a pytree of arrays [*B, ...]."""
+    chex.assert_type(valid, bool)
+    chex.assert_tree_shape_prefix(batch, valid.shape)
     axes = tuple(range(valid.ndim))
     return jax.tree.map(
         lambda x: jnp.sum(x, axes, where=expand(valid, x), dtype=jnp.float32), batch
@@ -109,6 +112,7 @@ def variance(stats: RunningStats) -> Tree:
 
 def normalize(stats: RunningStats, x: Tree, clip: float) -> Tree:
     """(x - mean) / sqrt(variance + EPSILON), clipped to ±clip; x is a pytree [*B, ...]."""
+    jax.tree.map(lambda x, mean: chex.assert_shape(x, (..., *mean.shape)), x, stats.mean)
     return jax.tree.map(
         lambda x, mean, var: jnp.clip((x - mean) * jax.lax.rsqrt(var + EPSILON), -clip, clip),
         x,
@@ -141,6 +145,10 @@ def discounted_returns(
     Returns:
         Rₜ float [T, N] for every row, and the return to carry over, float [N].
     """
+    chex.assert_rank(reward, 2)
+    chex.assert_equal_shape([reward, done, valid])
+    chex.assert_shape(start, reward.shape[1:])
+    chex.assert_type([reward, done, valid, start], [float, bool, bool, float])
     ended, factor = done | ~valid, gamma
     if is_first is not None:
         ended, factor = done, jnp.where(valid, gamma, 1.0)
@@ -209,6 +217,9 @@ def normalize_advantages(advantage: Array, valid: Array, psum: Reduce, axis: int
         psum: sum over shards.
         axis: 1 for each minibatch by itself, None for the whole batch.
     """
+    chex.assert_rank(advantage, {2, 3})
+    chex.assert_equal_shape([advantage, valid])
+    chex.assert_type([advantage, valid], [float, bool])
     axes = None if axis is None else tuple(range(axis, advantage.ndim))
 
     def total(x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import chex
 import jax.numpy as jnp
 
 from purejaxppo.agents.losses import approx_kl, clipped_surrogate
@@ -18,6 +19,8 @@ def unclipped_surrogate(log_ratio: Array, advantage: Array) -> Array:
 
     Schulman et al. 2017, eq. 6.
     """
+    chex.assert_equal_shape([log_ratio, advantage])
+    chex.assert_type([log_ratio, advantage], float)
     return -jnp.exp(log_ratio) * advantage
 
 
@@ -39,6 +42,8 @@ def simple_policy_optimization(log_ratio: Array, advantage: Array, clip_eps: Sca
     Its best ratio is 1 ± ε, with the sign of A. Arrays [B] -> [B]. Xie et al. 2024,
     https://arxiv.org/abs/2401.16025, eq. 11.
     """
+    chex.assert_equal_shape([log_ratio, advantage])
+    chex.assert_type([log_ratio, advantage], float)
     away = jnp.expm1(log_ratio)
     penalty = jnp.abs(advantage) * jnp.square(away) / (2.0 * clip_eps)
     return -(jnp.exp(log_ratio) * advantage - penalty)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -59,6 +60,7 @@ def ppo_loss(
             and the others are made from it, such as mirror images. The divergence and the clip
             fraction are those of the first part, times `copies`.
     """
+    chex.assert_equal_shape([*evaluation[:3], batch.log_prob, batch.advantage, batch.valid])
     log_ratio = evaluation.log_prob - batch.log_prob
     policy = objective(log_ratio, batch.advantage, hp)
     value = evaluation.value_loss
@@ -100,6 +102,7 @@ def mean_gradient(
 
 def clip_norm(gradient: Array, limit: Scalar) -> tuple[Array, Array]:
     """(a gradient scaled down to a norm of at most `limit`, its norm before); 0 is no limit."""
+    chex.assert_rank(gradient, 1)
     norm = jnp.sqrt(jnp.sum(jnp.square(gradient)))
     limit = jnp.where(limit > 0, limit, jnp.inf)
     return gradient * jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-12)), norm

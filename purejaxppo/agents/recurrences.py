@@ -5,6 +5,7 @@ compose maps 1, 2, 4, ... steps apart, which a compiler fuses, give the same num
 (Hillis & Steele 1986, https://doi.org/10.1145/7902.7903).
 """
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -23,6 +24,7 @@ def compose(first: Affine, second: Affine) -> Affine:
 
 def backwards(b: Array, a: Array) -> Array:
     """Solves xₜ = bₜ + aₜ xₜ₊₁, with 0 after the last row; a, b and x [T, ...]."""
+    chex.assert_equal_shape([a, b])
     if not platforms.is_accelerated():
         return _in_steps(b, a, jnp.zeros_like(b[0]), reverse=True)
     stride = 1
@@ -35,6 +37,8 @@ def backwards(b: Array, a: Array) -> Array:
 
 def forwards(b: Array, a: Array, first: Array) -> Array:
     """Solves xₜ = bₜ + aₜ xₜ₋₁, with `first` [...] before the first row; a, b and x [T, ...]."""
+    chex.assert_equal_shape([a, b])
+    chex.assert_shape(first, b.shape[1:])
     if not platforms.is_accelerated():
         return _in_steps(b, a, first)
     b = b.at[0].add(a[0] * first)

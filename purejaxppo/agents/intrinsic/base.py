@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import optax
@@ -159,4 +160,5 @@ def from_error(
 
 def scaled(error: Array, stats: RunningStats, valid: Array) -> Array:
     """Divide errors by the standard deviation of their returns; 0 where not valid; any shape."""
+    chex.assert_equal_shape([error, valid])
     return jnp.where(valid, error * jax.lax.rsqrt(normalize.variance(stats) + 1e-8), 0.0)
