@@ -286,21 +286,6 @@ def test_a_million_draws_are_all_allowed_and_as_likely_as_among_the_allowed(name
     assert np.all(np.isfinite(gradient)) and np.all(np.asarray(gradient)[~allowed] == 0)
 
 
-@pytest.mark.toy
-def test_masks_of_products_are_of_their_discrete_parts():
-    space = spaces.Dict.of(
-        {"a": spaces.MultiDiscrete((2, 3)), "b": spaces.Box((2,)), "c": spaces.Discrete(2)}
-    )
-    params = jnp.arange(11.0)  # five logits, two means and log deviations, two logits
-    mask = jnp.array([1, 0, 1, 1, 0, 0, 1])
-    out = action_masks.forbid(params, mask, space, -9.0)
-    np.testing.assert_array_equal(out, [0, -9, 2, 3, -9, 5, 6, 7, 8, -9, 10])
-    parts = {"a": mask[:5], "c": mask[5:]}
-    np.testing.assert_array_equal(action_masks.forbid(params, parts, space, -9.0), out)
-    with pytest.raises(ValueError, match="has 6 entries, and there are 7 discrete actions"):
-        action_masks.forbid(params, mask[:6], space, -9.0)
-
-
 def test_a_critic_that_sees_more_and_a_policy_that_does_not(make_config, key):
     """The policy's output does not depend on what only the critic sees."""
     env = {"name": "dummy/vector", "obs_indices": (0, 1, 2), "privileged_obs": True}

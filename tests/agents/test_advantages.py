@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -32,13 +33,20 @@ def arguments(reward, value, terminated, truncated, valid):
     return list(map(jnp.asarray, (reward, value[:-1], value[1:], terminated, done, valid)))
 
 
-def run(reward, value, terminated, truncated, valid, gamma, gae_lambda):
+def as_it_is(function):
+    """The function."""
+    return function
+
+
+def run(reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is):
     """Advantages by `gae`, as an array."""
     rows = arguments(reward, value, terminated, truncated, valid)
-    return np.asarray(gae(*rows, gamma=gamma, gae_lambda=gae_lambda)[0])
+    return np.asarray(variant(gae)(*rows, gamma=gamma, gae_lambda=gae_lambda)[0])
 
 
-def run_vtrace(ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda):
+def run_vtrace(
+    ratio, reward, value, terminated, truncated, valid, gamma, gae_lambda, variant=as_it_is
+):
     """Advantages and targets of `off_policy` as two arrays; ratios are current / behaviour."""
     rows = arguments(reward, value, terminated, truncated, valid)
     reward, value, next_value, terminated, done, valid = rows
@@ -56,7 +64,7 @@ def run_vtrace(ratio, reward, value, terminated, truncated, valid, gamma, gae_la
     distribution: Any = SimpleNamespace(log_prob=lambda params, action: params)
     hp = make_hyperparams(Config())._replace(gamma=gamma, gae_lambda=gae_lambda)
     given = Predictions(value, next_value, log_ratio - 1.0)
-    out = off_policy(distribution)(transitions, reward, given, hp)
+    out = variant(off_policy(distribution))(transitions, reward, given, hp)
     return tuple(map(np.asarray, out))
 
 
@@ -78,33 +86,82 @@ def auto_reset_rows(rng, length, num_envs, p_terminated=0.1, p_truncated=0.1):
     return terminated, truncated, valid
 
 
-def test_three_steps_by_hand():
-    # delta = 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1; decay 0.25
-    out = run([1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1], 0.5, 0.5)
-    np.testing.assert_array_equal(out[:, 0], [1.3125, 1.25, 1.0])
+class TestByHand(chex.TestCase):
+    """Compiled and not, with arrays of JAX and of NumPy."""
 
+    @chex.all_variants(with_pmap=False)
+    def test_three_steps_by_hand(self):
+        # delta = 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1; decay 0.25
+        out = run([1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1], 0.5, 0.5, self.variant)
+        np.testing.assert_array_equal(out[:, 0], [1.3125, 1.25, 1.0])
 
-def test_truncated_step_bootstraps_but_terminated_does_not():
-    reward, value, valid = [1, 1, 0, 1], [2, 2, 8, 4, 2], [1, 1, 0, 1]
-    terminated = run(reward, value, [0, 1, 0, 0], [0, 0, 0, 0], valid, 0.5, 0.5)[:, 0]
-    truncated = run(reward, value, [0, 0, 0, 0], [0, 1, 0, 0], valid, 0.5, 0.5)[:, 0]
-    # Row 1 ends the episode, row 2 is the reset, row 3 has delta = 1 + 0.5 * 2 - 4 = -2.
-    # Terminated: 1 - 2 = -1. Truncated: 1 + 0.5 * 8 - 2 = 3. Row 0: 1 + 0.5 * 2 - 2 = 0.
-    np.testing.assert_array_equal(terminated, [-0.25, -1, 0, -2])
-    np.testing.assert_array_equal(truncated, [0.75, 3, 0, -2])
+    @chex.all_variants(with_pmap=False)
+    def test_truncated_step_bootstraps_but_terminated_does_not(self):
+        reward, value, valid = [1, 1, 0, 1], [2, 2, 8, 4, 2], [1, 1, 0, 1]
+        terminated = run(reward, value, [0, 1, 0, 0], [0, 0, 0, 0], valid, 0.5, 0.5, self.variant)[
+            :, 0
+        ]
+        truncated = run(reward, value, [0, 0, 0, 0], [0, 1, 0, 0], valid, 0.5, 0.5, self.variant)[
+            :, 0
+        ]
+        # Row 1 ends the episode, row 2 is the reset, row 3 has delta = 1 + 0.5 * 2 - 4 = -2.
+        # Terminated: 1 - 2 = -1. Truncated: 1 + 0.5 * 8 - 2 = 3. Row 0: 1 + 0.5 * 2 - 2 = 0.
+        np.testing.assert_array_equal(terminated, [-0.25, -1, 0, -2])
+        np.testing.assert_array_equal(truncated, [0.75, 3, 0, -2])
 
+    @chex.all_variants(with_pmap=False)
+    def test_the_next_episode_does_not_leak_into_the_last(self):
+        flags = ([0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1])
+        calm = run([1, 1, 0, 1], [1, 1, 5, 1, 1], *flags, 0.9, 0.9, self.variant)
+        wild = run([1, 1, 0, 1e6], [1, 1, 5, -1e6, 1e6], *flags, 0.9, 0.9, self.variant)
+        np.testing.assert_array_equal(calm[:2], wild[:2])
 
-def test_the_next_episode_does_not_leak_into_the_last():
-    flags = ([0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1])
-    calm = run([1, 1, 0, 1], [1, 1, 5, 1, 1], *flags, 0.9, 0.9)
-    wild = run([1, 1, 0, 1e6], [1, 1, 5, -1e6, 1e6], *flags, 0.9, 0.9)
-    np.testing.assert_array_equal(calm[:2], wild[:2])
+    @chex.all_variants(with_pmap=False)
+    def test_rows_that_are_not_valid_get_exactly_zero(self):
+        out = run([3, 7, 3], [1, 2, 3, 4], [1, 0, 0], [0, 0, 0], [1, 0, 1], 0.9, 0.9, self.variant)
+        assert out[1, 0] == 0
+        assert np.all(out[[0, 2], 0] != 0)
 
+    @chex.all_variants(with_pmap=False)
+    def test_nan_rewards_and_values_of_reset_rows_do_not_spread(self):
+        out = run(
+            [1, 1, np.nan, 1],
+            [1, 1, 1, 1, 1],
+            [0, 1, 0, 0],
+            [0] * 4,
+            [1, 1, 0, 1],
+            0.9,
+            0.9,
+            self.variant,
+        )
+        assert np.all(np.isfinite(out))
 
-def test_rows_that_are_not_valid_get_exactly_zero():
-    out = run([3, 7, 3], [1, 2, 3, 4], [1, 0, 0], [0, 0, 0], [1, 0, 1], 0.9, 0.9)
-    assert out[1, 0] == 0
-    assert np.all(out[[0, 2], 0] != 0)
+    @chex.all_variants(with_pmap=False)
+    def test_vtrace_of_three_steps_by_hand(self):
+        # delta = 1 in every row, as above; decay 0.25; rho = 0.5, 1 (2 is cut), 0.25.
+        rows = [1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1]
+        advantage, target = run_vtrace([0.5, 2, 0.25], *rows, 0.5, 0.5, self.variant)
+        np.testing.assert_allclose(
+            advantage[:, 0], [1 + 0.25 * 1.0625, 1 + 0.25 * 0.25, 1], rtol=1e-6
+        )
+        expected = [2 + 0.5 * 1.265625, 4 + 1.0625, 6 + 0.25]
+        np.testing.assert_allclose(target[:, 0], expected, rtol=1e-6)
+
+    @chex.all_variants(with_pmap=False)
+    def test_vtrace_gives_nothing_to_rows_that_are_not_valid(self):
+        rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
+        advantage, target = run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9, self.variant)
+        assert np.all(np.isfinite(advantage)) and advantage[2, 0] == 0
+        assert np.all(np.isfinite(target)) and target[2, 0] == 1  # its value
+
+    @chex.all_variants(with_pmap=False)
+    def test_vtrace_forgets_what_the_policy_would_not_do(self):
+        # Row 0's action is impossible by now: its value's target stays, and its advantage does not
+        # depend on that.
+        rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
+        advantage, target = run_vtrace([1e-30, 1], *rows, 0.5, 0.5, self.variant)
+        np.testing.assert_allclose(target[:, 0], [2, 2], atol=1e-6)
+        np.testing.assert_allclose(advantage[:, 0], [4, 0], rtol=1e-6)
 
 
 @pytest.fixture
@@ -168,23 +225,9 @@ def test_a_constant_right_value_leaves_no_advantage_under_time_limits(gamma):
     np.testing.assert_array_equal(out, np.zeros_like(out))
 
 
-def test_nan_rewards_and_values_of_reset_rows_do_not_spread():
-    out = run([1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1], 0.9, 0.9)
-    assert np.all(np.isfinite(out))
-
-
 def test_targets_are_values_with_advantages(random_rows):
     advantage, target = gae(*arguments(*random_rows), gamma=0.97, gae_lambda=0.9)
     np.testing.assert_array_equal(target, targets(random_rows[1], advantage))
-
-
-def test_vtrace_of_three_steps_by_hand():
-    # delta = 1 in every row, as above; decay 0.25; rho = 0.5, 1 (2 is cut), 0.25.
-    rows = [1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1]
-    advantage, target = run_vtrace([0.5, 2, 0.25], *rows, 0.5, 0.5)
-    np.testing.assert_allclose(advantage[:, 0], [1 + 0.25 * 1.0625, 1 + 0.25 * 0.25, 1], rtol=1e-6)
-    expected = [2 + 0.5 * 1.265625, 4 + 1.0625, 6 + 0.25]
-    np.testing.assert_allclose(target[:, 0], expected, rtol=1e-6)
 
 
 def test_vtrace_of_the_acting_policy_is_gae(random_rows):
@@ -220,17 +263,9 @@ def test_vtrace_targets_are_the_papers_sum(random_rows):
     np.testing.assert_allclose(target - value[:-1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_vtrace_gives_nothing_to_rows_that_are_not_valid():
-    rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
-    advantage, target = run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9)
-    assert np.all(np.isfinite(advantage)) and advantage[2, 0] == 0
-    assert np.all(np.isfinite(target)) and target[2, 0] == 1  # its value
-
-
-def test_vtrace_forgets_what_the_policy_would_not_do():
-    # Row 0's action is impossible by now: its value's target stays, and its advantage does not
-    # depend on that.
-    rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
-    advantage, target = run_vtrace([1e-30, 1], *rows, 0.5, 0.5)
-    np.testing.assert_allclose(target[:, 0], [2, 2], atol=1e-6)
-    np.testing.assert_allclose(advantage[:, 0], [4, 0], rtol=1e-6)
+def test_arrays_of_other_shapes_and_types_are_rejected():
+    rows = arguments([1, 2], [1, 2, 3], [0, 0], [0, 0], [1, 1])
+    wrong = {0: rows[0][:, 0], 2: rows[2][:1], 3: rows[0], 5: rows[5].astype(int)}
+    for place, array in wrong.items():
+        with pytest.raises(AssertionError):
+            gae(*rows[:place], array, *rows[place + 1 :], gamma=0.9, gae_lambda=0.9)

@@ -1,5 +1,8 @@
 """Critics: what their outputs mean, by hand, and that PopArt keeps its values."""
 
+from functools import partial
+
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,31 +26,101 @@ def hp(**settings):
 
 
 @pytest.mark.toy
-def test_symlog_and_its_inverse_by_hand():
-    x = jnp.array([0.0, np.e - 1, -(np.e**2 - 1)])
-    np.testing.assert_allclose(critics.symlog(x), [0.0, 1.0, -2.0], atol=1e-6)
-    np.testing.assert_allclose(critics.symexp(critics.symlog(x)), x, rtol=1e-5)
+class TestByHand(chex.TestCase):
+    """Compiled and not, with arrays of JAX and of NumPy."""
 
+    @chex.all_variants(with_pmap=False)
+    def test_symlog_and_its_inverse_by_hand(self):
+        x = jnp.array([0.0, np.e - 1, -(np.e**2 - 1)])
+        np.testing.assert_allclose(self.variant(critics.symlog)(x), [0.0, 1.0, -2.0], atol=1e-6)
+        np.testing.assert_allclose(
+            self.variant(lambda x: critics.symexp(critics.symlog(x)))(x), x, rtol=1e-5
+        )
 
-@pytest.mark.toy
-def test_the_scalar_critic_and_its_clipped_error_by_hand():
-    outputs, old, target = jnp.array([[1.0], [2.0]]), jnp.array([0.0, 2.0]), jnp.array([3.0, 2.5])
-    free = critics.make(PPOConfig())
-    np.testing.assert_allclose(free.value(outputs, NEW), [1.0, 2.0])
-    np.testing.assert_allclose(free.loss(outputs, old, target, NEW, hp()), [2.0, 0.125])
-    clipped = critics.make(PPOConfig(value_clipping=True))
-    # The first value went from 0 to 1 towards 3; clipped to 0.2 its error is 2.8.
-    loss = clipped.loss(outputs, old, target, NEW, hp(vf_clip_eps=0.2))
-    np.testing.assert_allclose(loss, [2.8**2 / 2, 0.125], rtol=1e-6)
+    @chex.all_variants(with_pmap=False)
+    def test_the_scalar_critic_and_its_clipped_error_by_hand(self):
+        outputs, old, target = (
+            jnp.array([[1.0], [2.0]]),
+            jnp.array([0.0, 2.0]),
+            jnp.array([3.0, 2.5]),
+        )
+        free = critics.make(PPOConfig())
+        np.testing.assert_allclose(self.variant(free.value)(outputs, NEW), [1.0, 2.0])
+        np.testing.assert_allclose(
+            self.variant(free.loss)(outputs, old, target, NEW, hp()), [2.0, 0.125]
+        )
+        clipped = critics.make(PPOConfig(value_clipping=True))
+        # The first value went from 0 to 1 towards 3; clipped to 0.2 its error is 2.8.
+        loss = self.variant(clipped.loss)(outputs, old, target, NEW, hp(vf_clip_eps=0.2))
+        np.testing.assert_allclose(loss, [2.8**2 / 2, 0.125], rtol=1e-6)
 
+    @chex.all_variants(with_pmap=False)
+    def test_the_symlog_critic_by_hand(self):
+        critic = critics.make(PPOConfig(critic="symlog"))
+        outputs = jnp.array([[1.0], [-2.0]])
+        np.testing.assert_allclose(
+            self.variant(critic.value)(outputs, NEW), [np.e - 1, 1 - np.e**2], rtol=1e-6
+        )
+        target = jnp.array([0.0, 1 - np.e**2])
+        np.testing.assert_allclose(
+            self.variant(critic.loss)(outputs, None, target, NEW, hp()), [0.5, 0.0], atol=1e-6
+        )
 
-@pytest.mark.toy
-def test_the_symlog_critic_by_hand():
-    critic = critics.make(PPOConfig(critic="symlog"))
-    outputs = jnp.array([[1.0], [-2.0]])
-    np.testing.assert_allclose(critic.value(outputs, NEW), [np.e - 1, 1 - np.e**2], rtol=1e-6)
-    target = jnp.array([0.0, 1 - np.e**2])
-    np.testing.assert_allclose(critic.loss(outputs, None, target, NEW, hp()), [0.5, 0.0], atol=1e-6)
+    @chex.all_variants(with_pmap=False)
+    def test_popart_is_in_standard_deviations_of_the_targets(self):
+        critic = critics.make(PPOConfig(critic="popart"))
+        now = stats(mean=10.0, std=4.0)
+        np.testing.assert_allclose(
+            self.variant(critic.value)(jnp.array([[0.5]]), now), [12.0], rtol=1e-5
+        )
+        loss = self.variant(critic.loss)(jnp.array([[0.5]]), None, jnp.array([18.0]), now, hp())
+        np.testing.assert_allclose(loss, [0.5 * 1.5**2], rtol=1e-5)
+
+    @chex.all_variants(with_pmap=False)
+    def test_centres_and_histogram_by_hand(self):
+        """Bins of ±1 in symlog units are 0.02 apart.
+
+        Halfway between two values it is half of each Gaussian.
+        """
+        (centres,), (values,) = critics.bins([1.0])
+        np.testing.assert_allclose(
+            centres[[0, 50, 51, 100]], [1 - np.e, 0, np.expm1(0.02), np.e - 1]
+        )
+        target = jnp.float32((centres[60] + centres[61]) / 2)
+        mass = self.variant(critics.histogram)(target, jnp.asarray(centres, jnp.float32))
+        edges = np.arange(102) - 0.5
+        expected = np.diff(
+            [scipy.stats.norm.cdf(edges, centre, 0.75) for centre in (60, 61)], axis=1
+        ).mean(axis=0)
+        np.testing.assert_allclose(mass, expected, atol=1e-4)
+        np.testing.assert_allclose(values @ np.asarray(mass), target, rtol=1e-5)
+
+    @chex.all_variants(with_pmap=False)
+    def test_statistics_are_those_of_all_valid_targets(self):
+        target = np.array([[1.0, 2.0, 99.0], [4.0, -7.0, 3.0]])
+        valid = np.array([[True, True, False], [True, True, True]])
+        same = lambda x: x  # noqa: E731
+        observe = self.variant(partial(critics.observe, psum=same, pmax=same))
+        now = NEW
+        for t in range(2):
+            now = observe(now, jnp.asarray(target[t]), jnp.asarray(valid[t]))
+        seen = target[valid]
+        mean, std = critics.moments(now)
+        np.testing.assert_allclose([mean, std], [seen.mean(), seen.std()], rtol=1e-5)
+        assert (now.low, now.high) == (-7.0, 4.0)
+
+    @chex.all_variants(with_pmap=False)
+    def test_bootstrapped_values_are_clipped_as_asked(self):
+        value = jnp.array([-9.0, 0.5, 9.0])
+        for settings, expected in [
+            ({}, [-9.0, 0.5, 9.0]),
+            ({"clip_bootstrap": "fixed", "bootstrap_limit": 2.0}, [-2.0, 0.5, 2.0]),
+            ({"clip_bootstrap": "observed"}, [-1.0, 0.5, 5.0]),
+        ]:
+            clip = critics.make(PPOConfig(**settings)).clip_bootstrap
+            np.testing.assert_allclose(self.variant(clip)(value, stats(0.0, 1.0)), expected)
+        clip = critics.make(PPOConfig(clip_bootstrap="observed")).clip_bootstrap
+        np.testing.assert_allclose(self.variant(clip)(value, NEW), value)  # nothing was seen yet
 
 
 def stats_after(low, high):
@@ -89,20 +162,6 @@ def test_histograms_value_is_the_mean_of_returns_that_vary(returns):
     mean = mean_histogram(returns, PPOConfig(critic="hl_gauss"), stats)
     value = critic.value(jnp.log(jnp.maximum(mean, 1e-12)), stats)
     np.testing.assert_allclose(value, np.mean(returns), rtol=1e-3, atol=2e-2)
-
-
-def test_centres_and_histogram_by_hand():
-    """Bins of ±1 in symlog units: 0.02 apart. Halfway between two values, half of each Gaussian."""
-    (centres,), (values,) = critics.bins([1.0])
-    np.testing.assert_allclose(centres[[0, 50, 51, 100]], [1 - np.e, 0, np.expm1(0.02), np.e - 1])
-    target = jnp.float32((centres[60] + centres[61]) / 2)
-    mass = critics.histogram(target, jnp.asarray(centres, jnp.float32))
-    edges = np.arange(102) - 0.5
-    expected = np.diff(
-        [scipy.stats.norm.cdf(edges, centre, 0.75) for centre in (60, 61)], axis=1
-    ).mean(axis=0)
-    np.testing.assert_allclose(mass, expected, atol=1e-4)
-    np.testing.assert_allclose(values @ np.asarray(mass), target, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -190,15 +249,6 @@ def test_what_all_bins_have_in_common_is_no_value():
     np.testing.assert_array_equal(critic.value(outputs + outputs[::-1], NEW), 0.0)
 
 
-@pytest.mark.toy
-def test_popart_is_in_standard_deviations_of_the_targets():
-    critic = critics.make(PPOConfig(critic="popart"))
-    now = stats(mean=10.0, std=4.0)
-    np.testing.assert_allclose(critic.value(jnp.array([[0.5]]), now), [12.0], rtol=1e-5)
-    loss = critic.loss(jnp.array([[0.5]]), None, jnp.array([18.0]), now, hp())
-    np.testing.assert_allclose(loss, [0.5 * 1.5**2], rtol=1e-5)
-
-
 def test_popart_keeps_its_values_when_the_statistics_move(key):
     critic = critics.make(PPOConfig(critic="popart"))
     features = jax.random.normal(key, (20, 6))
@@ -220,28 +270,9 @@ def test_popart_keeps_its_values_when_the_statistics_move(key):
 
 
 @pytest.mark.toy
-def test_statistics_are_those_of_all_valid_targets():
-    target = np.array([[1.0, 2.0, 99.0], [4.0, -7.0, 3.0]])
-    valid = np.array([[True, True, False], [True, True, True]])
-    now = NEW
-    for t in range(2):
-        same = lambda x: x  # noqa: E731
-        now = critics.observe(now, jnp.asarray(target[t]), jnp.asarray(valid[t]), same, same)
-    seen = target[valid]
-    mean, std = critics.moments(now)
-    np.testing.assert_allclose([mean, std], [seen.mean(), seen.std()], rtol=1e-5)
-    assert (now.low, now.high) == (-7.0, 4.0)
-
-
-@pytest.mark.toy
-def test_bootstrapped_values_are_clipped_as_asked():
-    value = jnp.array([-9.0, 0.5, 9.0])
-    for settings, expected in [
-        ({}, [-9.0, 0.5, 9.0]),
-        ({"clip_bootstrap": "fixed", "bootstrap_limit": 2.0}, [-2.0, 0.5, 2.0]),
-        ({"clip_bootstrap": "observed"}, [-1.0, 0.5, 5.0]),
-    ]:
-        clip = critics.make(PPOConfig(**settings)).clip_bootstrap
-        np.testing.assert_allclose(clip(value, stats(0.0, 1.0)), expected)
-    clip = critics.make(PPOConfig(clip_bootstrap="observed")).clip_bootstrap
-    np.testing.assert_allclose(clip(value, NEW), value)  # nothing was seen yet
+@pytest.mark.parametrize("name", ["scalar", "symlog", "popart", "hl_gauss"])
+def test_outputs_that_do_not_fit_the_targets_are_rejected(name):
+    critic = critics.make(PPOConfig(critic=name))
+    outputs, target = jnp.zeros((4, critic.num_outputs)), jnp.zeros((4, 1))
+    with pytest.raises(AssertionError):
+        critic.loss(outputs, target, target, NEW, hp())

@@ -1,5 +1,6 @@
 """Action distributions against scipy, quadrature and large samples."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,24 +17,70 @@ LOG_STD = RNG.uniform(-1, 0.7, size=(5, 3)).astype(np.float32)
 NORMAL = jnp.concatenate([MEAN, LOG_STD], axis=-1)
 
 
-def test_categorical_equals_scipy():
-    dist = distributions.categorical(4)
-    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
-    for action in range(4):
+class TestAgainstScipy(chex.TestCase):
+    """Compiled and not, with arrays of JAX and of NumPy."""
+
+    @chex.all_variants(with_pmap=False)
+    def test_categorical_equals_scipy(self):
+        dist = distributions.categorical(4)
+        probs = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+        for action in range(4):
+            np.testing.assert_allclose(
+                self.variant(dist.log_prob)(LOGITS, jnp.full(6, action)),
+                [stats.multinomial.logpmf(np.eye(4)[action], 1, p / p.sum()) for p in probs],
+                rtol=1e-4,
+            )
         np.testing.assert_allclose(
-            dist.log_prob(LOGITS, jnp.full(6, action)),
-            [stats.multinomial.logpmf(np.eye(4)[action], 1, p / p.sum()) for p in probs],
-            rtol=1e-4,
+            self.variant(dist.entropy)(LOGITS), stats.entropy(probs, axis=-1), rtol=1e-5
         )
-    np.testing.assert_allclose(dist.entropy(LOGITS), stats.entropy(probs, axis=-1), rtol=1e-5)
-    np.testing.assert_array_equal(dist.mode(LOGITS), probs.argmax(-1))
+        np.testing.assert_array_equal(self.variant(dist.mode)(LOGITS), probs.argmax(-1))
 
+    @chex.all_variants(with_pmap=False)
+    def test_categorical_with_an_impossible_choice_has_finite_entropy_and_gradient(self):
+        dist = distributions.categorical(3)
+        logits = jnp.array([0.0, 0.0, -1e9])
+        np.testing.assert_allclose(self.variant(dist.entropy)(logits), np.log(2), rtol=1e-6)
+        assert np.all(np.isfinite(self.variant(jax.grad(dist.entropy))(logits)))
 
-def test_categorical_with_an_impossible_choice_has_finite_entropy_and_gradient():
-    dist = distributions.categorical(3)
-    logits = jnp.array([0.0, 0.0, -1e9])
-    np.testing.assert_allclose(dist.entropy(logits), np.log(2), rtol=1e-6)
-    assert np.all(np.isfinite(jax.grad(dist.entropy)(logits)))
+    @chex.all_variants(with_pmap=False)
+    def test_gaussian_equals_scipy(self):
+        dist = distributions.gaussian(3)
+        action = RNG.normal(size=(5, 3))
+        reference = stats.norm(MEAN, np.exp(LOG_STD))
+        np.testing.assert_allclose(
+            self.variant(dist.log_prob)(NORMAL, action), reference.logpdf(action).sum(-1), rtol=1e-4
+        )
+        np.testing.assert_allclose(
+            self.variant(dist.entropy)(NORMAL), reference.entropy().sum(-1), rtol=1e-4
+        )
+        np.testing.assert_array_equal(self.variant(dist.mode)(NORMAL), MEAN)
+
+    @chex.all_variants(with_pmap=False)
+    def test_tanh_gaussian_log_prob_is_the_change_of_variables(self):
+        dist = distributions.tanh_gaussian(3)
+        u = RNG.normal(size=(5, 3))
+        density = stats.norm(MEAN, np.exp(LOG_STD)).logpdf(u) - np.log(1 - np.tanh(u) ** 2)
+        np.testing.assert_allclose(
+            self.variant(dist.log_prob)(NORMAL, u), density.sum(-1), rtol=1e-4
+        )
+        np.testing.assert_allclose(self.variant(dist.to_env)(u), np.tanh(u), rtol=1e-5)
+
+    @chex.all_variants(with_pmap=False)
+    def test_tanh_gaussian_density_integrates_to_one(self):
+        dist = distributions.tanh_gaussian(1)
+        action = np.linspace(-1, 1, 20001)[1:-1]
+        params = jnp.tile(jnp.array([0.3, -0.5]), (len(action), 1))
+        density = np.exp(self.variant(dist.log_prob)(params, np.arctanh(action)[:, None]))
+        np.testing.assert_allclose(np.trapezoid(density, action), 1.0, atol=1e-3)
+
+    @chex.all_variants(with_pmap=False)
+    def test_tanh_gaussian_log_prob_stays_finite_far_out(self):
+        dist = distributions.tanh_gaussian(1)
+        params = jnp.array([40.0, 0.0])
+        value, gradient = self.variant(jax.value_and_grad(dist.log_prob))(params, jnp.array([40.0]))
+        # log N(40 | 40, 1) - log(1 - tanh²40), and 1 - tanh²u = 4 exp(-2u) so far out.
+        np.testing.assert_allclose(value, -0.5 * np.log(2 * np.pi) + 80 - np.log(4), rtol=1e-6)
+        assert np.all(np.isfinite(gradient))
 
 
 def test_categorical_samples_as_often_as_it_says(key):
@@ -45,17 +92,6 @@ def test_categorical_samples_as_often_as_it_says(key):
     assert stats.chisquare(counts, 20000 * probs / probs.sum()).pvalue > 1e-3
 
 
-def test_gaussian_equals_scipy():
-    dist = distributions.gaussian(3)
-    action = RNG.normal(size=(5, 3))
-    reference = stats.norm(MEAN, np.exp(LOG_STD))
-    np.testing.assert_allclose(
-        dist.log_prob(NORMAL, action), reference.logpdf(action).sum(-1), rtol=1e-4
-    )
-    np.testing.assert_allclose(dist.entropy(NORMAL), reference.entropy().sum(-1), rtol=1e-4)
-    np.testing.assert_array_equal(dist.mode(NORMAL), MEAN)
-
-
 def test_gaussian_samples_follow_their_mean_and_deviation(key):
     dist = distributions.gaussian(3)
     samples = np.asarray(dist.sample(jnp.tile(NORMAL[:1], (20000, 1)), key))
@@ -63,31 +99,6 @@ def test_gaussian_samples_follow_their_mean_and_deviation(key):
         law = stats.norm(MEAN[0, i], np.exp(LOG_STD[0, i]))
         assert stats.kstest(samples[:, i], law.cdf).pvalue > 1e-3
     assert np.all(np.abs(np.corrcoef(samples.T) - np.eye(3)) < 0.03)
-
-
-def test_tanh_gaussian_log_prob_is_the_change_of_variables():
-    dist = distributions.tanh_gaussian(3)
-    u = RNG.normal(size=(5, 3))
-    density = stats.norm(MEAN, np.exp(LOG_STD)).logpdf(u) - np.log(1 - np.tanh(u) ** 2)
-    np.testing.assert_allclose(dist.log_prob(NORMAL, u), density.sum(-1), rtol=1e-4)
-    np.testing.assert_allclose(dist.to_env(u), np.tanh(u), rtol=1e-5)
-
-
-def test_tanh_gaussian_density_integrates_to_one():
-    dist = distributions.tanh_gaussian(1)
-    action = np.linspace(-1, 1, 20001)[1:-1]
-    params = jnp.tile(jnp.array([0.3, -0.5]), (len(action), 1))
-    density = np.exp(dist.log_prob(params, np.arctanh(action)[:, None]))
-    np.testing.assert_allclose(np.trapezoid(density, action), 1.0, atol=1e-3)
-
-
-def test_tanh_gaussian_log_prob_stays_finite_far_out():
-    dist = distributions.tanh_gaussian(1)
-    params = jnp.array([40.0, 0.0])
-    value, gradient = jax.value_and_grad(dist.log_prob)(params, jnp.array([40.0]))
-    # log N(40 | 40, 1) - log(1 - tanh²40), and 1 - tanh²u = 4 exp(-2u) so far out.
-    np.testing.assert_allclose(value, -0.5 * np.log(2 * np.pi) + 80 - np.log(4), rtol=1e-6)
-    assert np.all(np.isfinite(gradient))
 
 
 def test_tanh_gaussian_entropy_equals_a_large_sample_estimate(key):
@@ -181,3 +192,19 @@ def test_the_mode_of_a_beta_is_its_peak_and_the_middle_where_it_is_uniform():
     np.testing.assert_allclose(mode(1e-3, 3e-3), 0.25, rtol=1e-3)
     for low in (-17.0, -40.0, -200.0):  # softplus is 4e-8, 4e-18 and 0
         np.testing.assert_allclose(dist.mode(jnp.full(2, low)), 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dist", "action"),
+    [
+        (distributions.categorical(4), jnp.zeros((3, 1), int)),
+        (distributions.categorical(4), jnp.zeros(3)),
+        (distributions.categorical(5), jnp.zeros(3, int)),
+        (distributions.gaussian(2), jnp.zeros((3, 1))),
+        (distributions.tanh_gaussian(2), jnp.zeros(2)),
+        (distributions.beta(2), jnp.full((4, 2), 0.5)),
+    ],
+)
+def test_actions_and_parameters_of_other_shapes_are_rejected(dist, action):
+    with pytest.raises(AssertionError):
+        dist.log_prob(jnp.zeros((3, 4)), action)

@@ -1,5 +1,6 @@
-"""Objectives of users' own, by hand; and one sentence about what is none."""
+"""Objectives by hand, users' own too; and one sentence about what is none."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +10,46 @@ from support.paths import ROOT
 
 from purejaxppo import make_train
 from purejaxppo.agents import objectives
+from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.config.schema import PPOConfig
 
 FILE = ROOT / "tests/support/own_code.py"
+RATIOS = jnp.array([0.5, 2.0, 2.0, 4.0])
+ADVANTAGES = jnp.array([1.0, 1.0, -1.0, -1.0])
+KL = RATIOS - 1 - np.log(RATIOS)
+EXPECTED = {
+    "clip": [-0.5, -1.2, 2.0, 4.0],
+    "dual_clip": [-0.5, -1.2, 2.0, 3.0],  # at most 3 where the advantage is -1
+    "spo": [0.125, 0.5, 4.5, 26.5],  # -r A + |A| (r - 1)² / 0.4
+    "kl": np.array([-0.5, -2.0, 2.0, 4.0]) + 0.5 * KL,
+    "clip_kl": np.array([-0.5, -1.2, 2.0, 4.0]) + 0.5 * KL,
+    "imitate": -np.log(RATIOS),
+}
+"""Losses of `RATIOS` and `ADVANTAGES`, with a clip range of 0.2."""
+
+
+@pytest.mark.toy
+class TestBuiltIn(chex.TestCase):
+    """Compiled and not, with arrays of JAX and of NumPy."""
+
+    @chex.all_variants(with_pmap=False)
+    def test_each_by_hand(self):
+        assert EXPECTED.keys() == objectives.OBJECTIVES.keys()
+        settings = PPOConfig(clip_eps=0.2, dual_clip=3.0, kl_coef=0.5)
+        hp = hyperparams_of(settings, 1)
+        for name, expected in EXPECTED.items():
+            loss = self.variant(objectives.OBJECTIVES[name])(jnp.log(RATIOS), ADVANTAGES, hp)
+            np.testing.assert_allclose(loss, expected, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("name", sorted(EXPECTED.keys() - {"imitate"}))
+def test_a_column_of_advantages_is_rejected(name):
+    """A column [B, 1] and a row [B] would become [B, B]."""
+    with pytest.raises(AssertionError):
+        objectives.OBJECTIVES[name](
+            jnp.log(RATIOS), ADVANTAGES[:, None], hyperparams_of(PPOConfig(), 1)
+        )
 
 
 @pytest.mark.toy
