@@ -99,4 +99,5 @@ FAMILY = Family(
     requires="brax",
     backends=BACKENDS,
     lapack=("generalized", "mjx"),
+    more_options="arguments of the task's class",
 )

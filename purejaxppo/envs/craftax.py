@@ -16,7 +16,7 @@ import numpy as np
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import checked, from_values
 from purejaxppo.spaces import Box, Discrete
 
 FILM_SIZE = 16
@@ -46,7 +46,7 @@ def make(name: str, config: EnvConfig) -> "CraftaxTask":
         for option, value in sorted(vars(params).items())
         if type(value) in (bool, int, float) and option != "max_timesteps"
     }
-    options = checked(f"craftax/{name}", config.options, known)
+    options = checked(f"craftax/{name}", config.options, from_values(known))
     # The limit would be one of the causes of `done`.
     params = params.replace(**options, max_timesteps=NEVER)
     return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)
@@ -126,5 +126,9 @@ class CraftaxTask:
 
 
 FAMILY = Family(
-    about="open worlds to survive in", tasks=task_names, make_task=make, requires="craftax"
+    about="open worlds to survive in",
+    tasks=task_names,
+    make_task=make,
+    requires="craftax",
+    more_options="numbers and switches among the task's parameters",
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import Option
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 TASKS = {
@@ -22,6 +22,9 @@ TASKS = {
 }
 KINDS = ("discrete", "multidiscrete", "box", "hybrid", "masked")
 """Kinds of actions of `dummy/choices`."""
+OPTIONS = {
+    "kind": Option("discrete", "Kind of actions of `choices`.", choices=KINDS, tasks=("choices",))
+}
 
 
 def task_names() -> list[str]:
@@ -30,17 +33,9 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig):
-    """The task called `name`.
-
-    Raises:
-        ValueError: an unknown option, or a wrong `kind` of `dummy/choices`.
-    """
-    known = {"kind": KINDS[0]} if name == "choices" else {}
-    options = checked(f"dummy/{name}", config.options, known)
-    if options.get("kind", KINDS[0]) not in KINDS:
-        raise ValueError(f"env.options.kind = {options['kind']!r}: choose of {', '.join(KINDS)}")
+    """The task called `name`."""
     kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
-    return kinds[name](**options)
+    return kinds[name](**config.options)
 
 
 @dataclass(frozen=True)
@@ -189,4 +184,6 @@ class Choices:
         return jnp.where(allowed[action], action == right, -1.0)
 
 
-FAMILY = Family(about="dummy environments for profiling", tasks=task_names, make_task=make)
+FAMILY = Family(
+    about="dummy environments for profiling", tasks=task_names, make_task=make, options=OPTIONS
+)

@@ -13,8 +13,8 @@ listed without them.
 
 import functools
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.metadata import EntryPoint
 from typing import Any, Literal, Protocol
@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.options import Options, checked, of_task, split
 
 GROUP = "purejaxppo.envs"
 """The group of entry points that declare families."""
@@ -105,12 +106,13 @@ class Family:
     """Values of env.backend; the first one is the default."""
     lapack: tuple[str, ...] = ()
     """Back ends that call LAPACK for many environments at once; "" is the default back end."""
-    references: tuple[str, ...] = ()
-    """Options that are lists of references."""
-    programs: tuple[str, ...] = ()
-    """Options that are paths of programs."""
-    paths: tuple[str, ...] = ()
-    """Other options that are paths."""
+    options: Options = field(default_factory=dict)
+    """The options of its tasks; they are checked before a task is made."""
+    more_options: str = ""
+    """Where further options come from, such as "arguments of the task's class", which `make_task`
+    or `make_batch` checks; "" if there are none."""
+    not_options: Mapping[str, str] = field(default_factory=dict)
+    """Names that are no options, with the settings to use instead."""
     randomizes: bool = False
     """True if a simulator on the host supports env.randomize and env.curriculum; in JAX the tasks'
     `parameters` do."""
@@ -130,6 +132,20 @@ class Family:
             case "reference":
                 return is_reference(name) or name in self.tasks()
         return True
+
+
+def with_checked_options(family: Family, name: str, config: EnvConfig) -> EnvConfig:
+    """Return the config of a task with the declared options in their types.
+
+    Raises:
+        ValueError: an unknown option, or a wrong value.
+    """
+    for option, instead in family.not_options.items():
+        if option in config.options:
+            raise ValueError(f"env.options.{option}: {instead}")
+    options = of_task(family.options, name)
+    ours, others = split(config.options, options) if family.more_options else (config.options, {})
+    return replace(config, options={**checked(config.name, ours, options), **others})
 
 
 @functools.cache

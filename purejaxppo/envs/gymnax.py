@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.late_imports import imported_late
-from purejaxppo.envs.options import check_known
+from purejaxppo.envs.options import Option, checked
 from purejaxppo.envs.vectorize import check_dtypes
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import Box, example
@@ -71,13 +72,11 @@ def make(name: str, config: EnvConfig):
     """
     env, params = load_own(name) if is_reference(name) else _gymnax().make(name)
     known = {key: plain(value) for key, value in vars(params).items()}
-    options = dict(config.options)
-    for option, value in options.items():
-        if isinstance(value, str):
-            raise ValueError(f"env.options.{option} = {value!r} is not a number")
-        check_known(f"gymnax/{name}", [option], sorted(known))
-        number = whole(value) if type(known[option]) is int else None
-        options[option] = value if number is None else number
+    declared = {
+        key: Option(known[key], "", parse=partial(_parameter, type(known[key])))
+        for key in sorted(known)
+    }
+    options = checked(f"gymnax/{name}", config.options, declared)
     own_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
     limit = time_limit(own_limit, "env.options.max_steps_in_episode", unlimited="")
     limit = config.max_episode_steps or limit or MOST_STEPS
@@ -89,6 +88,18 @@ def make(name: str, config: EnvConfig):
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
     return task
+
+
+def _parameter(kind: type, name: str, value: Any) -> Any:
+    """Return a parameter's value: any number; a whole one as an int where `kind` is int.
+
+    Raises:
+        ValueError: it is a text.
+    """
+    if isinstance(value, str):
+        raise ValueError(f"{name} = {value!r} is not a number")
+    number = whole(value) if kind is int else None
+    return value if number is None else number
 
 
 def _one(value: Any, name: str) -> Any:
@@ -262,4 +273,5 @@ FAMILY = Family(
     make_task=make,
     requires="gymnax",
     names="reference",
+    more_options="numbers among the task's parameters",
 )

@@ -25,8 +25,9 @@ from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import Option, checked, from_values, of_task, split
 from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
 
 CLASSES = {
@@ -59,6 +60,12 @@ SMAX_MAPS = (
 SMAX = "SMAX-"
 SHAPED = "shaped_reward"
 LAYOUT = "layout"
+KITCHENS = ("overcooked", "overcooked_v2")
+OPTIONS = {
+    GLOBAL_STATE: GLOBAL_STATE_OPTION,
+    LAYOUT: Option("cramped_room", "Kitchen of Overcooked.", tasks=KITCHENS),
+    SHAPED: Option(0.0, "Weight of Overcooked's reward for steps towards a soup.", tasks=KITCHENS),
+}
 ENDS = frozenset({"hanabi", "jaxnav", "switch_riddle"})
 """Tasks, besides SMAX, that can end before their time limit."""
 CHEAP_RESETS = frozenset({"overcooked_v2", "switch_riddle"})
@@ -105,16 +112,13 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "JaxMarlTask":
-    """The JaxMARL task called `name`; `config.options` are arguments of its class.
-
-    Besides, `layout` names a kitchen of Overcooked, and `shaped_reward` is the weight of its reward
-    for steps towards a soup.
+    """The JaxMARL task called `name`; options besides `OPTIONS` are arguments of its class.
 
     Raises:
         ValueError: an unknown option or an invalid value.
     """
-    options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
-    options = _checked(name, options)
+    options = _checked(name, config.options)
+    options.pop(GLOBAL_STATE, None)
     weight = float(options.pop(SHAPED, 0.0))
     try:
         with _quiet():
@@ -127,7 +131,7 @@ def make(name: str, config: EnvConfig) -> "JaxMarlTask":
 
 
 def _is_kitchen(name: str) -> bool:
-    return name.startswith("overcooked")
+    return name in KITCHENS
 
 
 def _is_smax(name: str) -> bool:
@@ -143,30 +147,28 @@ def _layouts(name: str) -> dict[str, Any]:
 
 
 def _defaults(name: str) -> dict[str, Scalar]:
-    """A task's options with their defaults: plain arguments of its class."""
+    """Plain arguments of a task's class, with their defaults."""
     environments = _environments()
     made = [environments.HeuristicEnemySMAX, environments.SMAX]
     if not _is_smax(name):
         made = [getattr(environments, CLASSES[name])]
-    found = {
+    return {
         option: parameter.default
         for one in made
         for option, parameter in inspect.signature(one).parameters.items()
         if type(parameter.default) in (bool, int, float, str) and option not in FIXED
     }
-    return found | ({LAYOUT: "cramped_room", SHAPED: 0.0} if _is_kitchen(name) else {})
 
 
 def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
     """Return the options with the types of their defaults; ValueError for unknown or wrong ones."""
-    if "max_steps" in options:
-        raise ValueError("env.options.max_steps: the time limit is env.max_episode_steps")
-    typed = checked(f"jaxmarl/{name}", options, _defaults(name), [GLOBAL_STATE])
+    ours, others = split(options, of_task(OPTIONS, name))
+    typed = checked(f"jaxmarl/{name}", others, from_values(_defaults(name)), of_task(OPTIONS, name))
     if LAYOUT in options and options[LAYOUT] not in _layouts(name):
         known = _layouts(name)
         hint = did_you_mean(str(options[LAYOUT]), known, f"There are {', '.join(known)}.")
         raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen. {hint}")
-    return typed
+    return {**ours, **typed}
 
 
 def _make_env(name: str, options: dict[str, Any]) -> Any:
@@ -353,4 +355,7 @@ FAMILY = Family(
     tasks=task_names,
     make_task=make,
     requires="jaxmarl",
+    options=OPTIONS,
+    more_options="plain arguments of the task's class",
+    not_options={"max_steps": "the time limit is env.max_episode_steps"},
 )

@@ -18,7 +18,7 @@ from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import checked, from_values
 from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
@@ -120,7 +120,7 @@ def _checked(name: str, kind: type, options: Mapping[str, Scalar]) -> dict[str, 
         for argument in arguments
         if type(argument.default) in (bool, int, float) and argument.name != "time_limit"
     }
-    return checked(f"jumanji/{name}", options, known)
+    return checked(f"jumanji/{name}", options, from_values(known))
 
 
 class Part(NamedTuple):
@@ -316,4 +316,5 @@ FAMILY = Family(
     tasks=task_names,
     make_task=make,
     requires="jumanji",
+    more_options="numbers and switches among the arguments of the task's class",
 )

@@ -264,5 +264,9 @@ def wrapped(task: Any, config: EnvConfig) -> Any:
 
 
 FAMILY = Family(
-    about="your own in JAX: file.py:Name", tasks=list, make_task=make, names="reference"
+    about="your own in JAX: file.py:Name",
+    tasks=list,
+    make_task=make,
+    names="reference",
+    more_options="arguments of your class or function",
 )

@@ -4,27 +4,38 @@ The physics are those of the multi-agent particle environments of Lowe et al. 20
 https://arxiv.org/abs/1706.02275, without communication: damped motion, forces where discs touch.
 """
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import GLOBAL_STATE
-from purejaxppo.spaces import Box, Discrete, Space
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
+from purejaxppo.spaces import LARGEST, Box, Discrete, Space
 
 DT, DAMPING = 0.1, 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 100.0, 1e-3
 DIRECTIONS = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
 """Push directions of the five discrete actions."""
 FRAME_RATE = 1 / DT
+SPREAD, TAG = ("spread",), ("tag",)
+OPTIONS = {
+    "num_agents": Option(3, "spread: agents, and as many landmarks.", low=1, tasks=SPREAD),
+    "collision_penalty": Option(
+        1.0, "spread: reward lost for each pair that touches.", low=0, high=LARGEST, tasks=SPREAD
+    ),
+    "num_hunters": Option(3, "tag: agents that hunt.", low=1, tasks=TAG),
+    "num_prey": Option(2, "tag: agents that are hunted.", low=1, tasks=TAG),
+    "num_obstacles": Option(2, "tag: fixed discs.", low=0, tasks=TAG),
+    "continuous": Option(False, "Pushes in [-1, 1]^2 in place of five discrete actions."),
+    GLOBAL_STATE: GLOBAL_STATE_OPTION,
+}
 
 
 class State(NamedTuple):
@@ -158,8 +169,6 @@ class Spread(Particles):
     continuous: bool = False
     max_episode_steps: int = 25
 
-    options: ClassVar = {"num_agents": 1, "collision_penalty": 0}
-
     @property
     def agents(self) -> tuple[str, ...]:  # type: ignore[override]
         """The agents' names."""
@@ -224,8 +233,6 @@ class Tag(Particles):
     num_obstacles: int = 2
     continuous: bool = False
     max_episode_steps: int = 50
-
-    options: ClassVar = {"num_hunters": 1, "num_prey": 1, "num_obstacles": 0}
 
     @property
     def agents(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -306,24 +313,14 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> Spread | Tag:
-    """The task called `name`; `config.options` are its fields, besides `global_state`.
-
-    Raises:
-        ValueError: an unknown option or an invalid value.
-    """
-    kind = TASKS[name]
+    """The task called `name`; `config.options` are arguments of its class, and `global_state`."""
     options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
-    return kind(**_checked(name, kind, options))
+    return TASKS[name](**options)
 
 
-def _checked(name: str, kind: Any, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    fields = {f.name: f.default for f in dataclasses.fields(kind) if f.name != "max_episode_steps"}
-    typed = checked(f"particles/{name}", options, fields, [GLOBAL_STATE])
-    for option, value in typed.items():
-        least = kind.options.get(option)
-        if least is not None and not least <= value < np.inf:
-            raise ValueError(f"env.options.{option} = {value} must be at least {least}, and finite")
-    return typed
-
-
-FAMILY = Family(about="multi-agent particle environments", tasks=task_names, make_task=make)
+FAMILY = Family(
+    about="multi-agent particle environments",
+    tasks=task_names,
+    make_task=make,
+    options=OPTIONS,
+)

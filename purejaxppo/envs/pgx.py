@@ -21,7 +21,7 @@ from purejaxppo.config.references import is_reference, load
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
@@ -62,7 +62,41 @@ DEAR_RESETS = frozenset(
 games last for a few moves."""
 SHORT = frozenset({"kuhn_poker", "leduc_holdem"})
 """Games of a few moves, of which a rollout has many: each has a deal of its own."""
-MINATAR_OPTIONS = {"use_minimal_action_set": True, "sticky_action_prob": 0.1}
+
+
+def _opponent(name: str, value: Any) -> Any:
+    """Return a value of the option `opponent`.
+
+    Raises:
+        ValueError: it is neither `random` nor a reference.
+    """
+    if value != RANDOM and not is_reference(str(value)):
+        raise ValueError(
+            f"{name} = {value!r} is neither random nor a function of yours as file.py:name"
+        )
+    return value
+
+
+OPTIONS = {
+    "use_minimal_action_set": Option(
+        True, "MinAtar: only the actions that the game uses.", tasks=("minatar-*",)
+    ),
+    "sticky_action_prob": Option(
+        0.1,
+        "MinAtar: probability that the last action is repeated.",
+        low=0,
+        high=1,
+        tasks=("minatar-*",),
+    ),
+    OPPONENT: Option(
+        None,
+        "Games of several players: the agent has one seat; the others move at `random`, or by a "
+        "function (key, obs [N, ...]) -> action [N], as file.py:name.",
+        parse=_opponent,
+        tasks=tuple(LONGEST),
+        refers="code",
+    ),
+}
 
 
 def task_names() -> list[str]:
@@ -71,16 +105,11 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
-    """The game called `name`.
-
-    `config.options` are `use_minimal_action_set` and `sticky_action_prob` of MinAtar, and of games
-    for several players `opponent`: `random`, or a reference to a function (key, obs [N, ...]) ->
-    action [N], as `Agent.controller()` gives, of observations as a row has them.
+    """The game called `name`, with `OPTIONS`.
 
     Raises:
-        ValueError: an unknown option or an invalid value.
+        ValueError: an opponent that cannot be loaded, or that does not fit.
     """
-    _check(name, config)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pgx
@@ -97,23 +126,6 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
         return Against(game)
     where = f"env.options.{OPPONENT}"
     return Against(game, load(chosen, where), f"{where} = {chosen}")
-
-
-def _check(name: str, config: EnvConfig) -> None:
-    known: dict[str, Any] = {}
-    if name.startswith("minatar-"):
-        known = MINATAR_OPTIONS
-    elif name in LONGEST:
-        known = {OPPONENT: RANDOM}
-    options = checked(f"pgx/{name}", config.options, known)
-    for option, value in options.items():
-        if option == OPPONENT and value != RANDOM and not is_reference(str(value)):
-            raise ValueError(
-                f"env.options.{option} = {value!r} is neither random nor a function of yours as "
-                f"file.py:name"
-            )
-        if option == "sticky_action_prob" and not 0 <= value <= 1:
-            raise ValueError(f"env.options.{option} = {value!r} must be between 0 and 1")
 
 
 def _kind(env: Any) -> Any:
@@ -332,5 +344,5 @@ FAMILY = Family(
     tasks=task_names,
     make_task=make,
     requires="pgx",
-    references=(OPPONENT,),
+    options=OPTIONS,
 )

@@ -10,7 +10,7 @@ import io
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 
@@ -19,13 +19,20 @@ from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import check_known
+from purejaxppo.envs.options import Option, checked, split, unchecked, with_defaults
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
 
 BACKENDS = ("jax", "warp")
-OWN_OPTIONS = {"menagerie": "", "domain_randomization": False}
-"""Options that are not fields of a task's configuration, and their defaults."""
+OPTIONS = {
+    "menagerie": Option(
+        "", "Folder of the robots' models, a clone of mujoco_menagerie.", refers="path"
+    ),
+    "domain_randomization": Option(
+        False, "Draw each episode's model by Playground's own function for the task."
+    ),
+}
+"""Options that are not fields of a task's configuration."""
 BROKEN = ("LeapCubeReorient", "PandaRobotiqPushCube")
 """Tasks whose step calls `jnp.clip` with `a_max`, which JAX 0.10 does not have any more."""
 
@@ -54,9 +61,8 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
 
     `config.backend` is the MJX implementation, jax (default) or warp; `config.options` override
     fields of the task's own configuration. Of these, `episode_length` counts control steps, of
-    which one step of ours takes `action_repeat`, as in Playground's training wrapper. Two more:
-    `menagerie`, the folder with the robots' models, and `domain_randomization`: every episode has a
-    model drawn by Playground's own function for the task.
+    which one step of ours takes `action_repeat`, as in Playground's training wrapper. `OPTIONS` are
+    options, too.
 
     Raises:
         ValueError: an unknown option, an invalid value, missing models, or a task or a back end
@@ -68,8 +74,8 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
             f"(it calls jnp.clip with a_max, which JAX 0.10 does not have): choose another"
         )
     registry = _registry()
-    own = OWN_OPTIONS | {key: x for key, x in config.options.items() if key in OWN_OPTIONS}
-    overrides = {key: x for key, x in config.options.items() if key not in OWN_OPTIONS}
+    given, overrides = split(config.options, OPTIONS)
+    own = with_defaults(given, OPTIONS)
     used = _checked(name, overrides)
     if config.backend == "warp":
         _check_warp(config, own, name, used)
@@ -81,7 +87,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     longest = max(limit, config.max_episode_steps * repeats)
     overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
-    folder = _models(name, located(cast(str, own["menagerie"]))) if is_robot else None
+    folder = _models(name, located(own["menagerie"])) if is_robot else None
     mjx.use_own_devices()
     try:
         with _playground(folder):
@@ -103,7 +109,7 @@ def _checked(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
         ValueError: an unknown option, or repeats that are no whole number of at least 1.
     """
     defaults = _registry().get_default_config(name)
-    check_known(f"playground/{name}", overrides, sorted([*defaults, *OWN_OPTIONS]))
+    checked(f"playground/{name}", overrides, unchecked(sorted(defaults)), OPTIONS)
     used = {**defaults, **overrides}
     repeats = whole(used["action_repeat"])
     if repeats is None or repeats < 1:
@@ -250,5 +256,6 @@ FAMILY = Family(
     requires="mujoco_playground",
     backends=BACKENDS,
     lapack=("", "jax"),
-    paths=("menagerie",),
+    options=OPTIONS,
+    more_options="fields of the task's configuration",
 )

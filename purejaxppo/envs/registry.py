@@ -53,12 +53,13 @@ def started(config: EnvConfig) -> Started:
     family, name = family_of(config), config.name.partition("/")[2]
     if family is None:
         return Started([], [])
-    texts = [str(config.options[key]) for key in family.references if key in config.options]
+    options = _named(family, config)
+    texts = options["code"]
     texts += [name] * (family.names in ("reference", "id", "module"))
     modules = [module for text in texts for module in modules_in(text)]
     if family.names == "module" and not {":", "/"} & set(name):
         modules.append(name)
-    programs = [str(config.options[key]) for key in family.programs if config.options.get(key)]
+    programs = options["program"]
     if family.names == "program" and name != EDITOR:
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
@@ -70,8 +71,18 @@ def paths(config: EnvConfig) -> list[str]:
     family, name = family_of(config), config.name.partition("/")[2]
     if family is None:
         return []
-    options = [config.options.get(key) for key in (*family.programs, *family.paths)]
-    return [name] * (family.names == "program") + [x for x in options if isinstance(x, str)]
+    options = _named(family, config)
+    return [name] * (family.names == "program") + options["program"] + options["path"]
+
+
+def _named(family: Family, config: EnvConfig) -> dict[str, list[str]]:
+    """The texts of env.options that name code, programs and paths, by `Option.refers`."""
+    kinds = {name: option.refers for name, option in family.options.items()}
+    texts = {name: x for name, x in config.options.items() if isinstance(x, str) and x}
+    return {
+        kind: [text for name, text in texts.items() if kinds.get(name) == kind]
+        for kind in ("code", "program", "path")
+    }
 
 
 def calls_lapack(config: EnvConfig) -> bool:
@@ -128,6 +139,7 @@ def _adapted(config: EnvConfig) -> Any:
     """The adapter's environment, with the config's variations checked."""
     family, name = resolve(config)
     assert family.make_task is not None
+    config = families.with_checked_options(family, name, config)
     task = own.with_defaults(family.make_task(name, config))
     domain_randomization.check(task, config)
     return task
@@ -223,9 +235,10 @@ def make(
 
 def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv | WorldsEnv:
     """The environments of a host adapter."""
-    texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
     family, name = resolve(config)
     assert family.make_batch is not None
+    config = families.with_checked_options(family, name, config)
+    texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
     config = replace(config, options=texts)
     gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
     remedies = {

@@ -17,7 +17,7 @@ from purejaxppo.envs.native import Native, decoder
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
-"""The option that shows rows the state of their world."""
+"""The option that adds the state of the world to rows."""
 ALIVE, TERMINATED, TRUNCATED = 0, 1, 2
 """An agent's status after a step, in a world's part `end`."""
 

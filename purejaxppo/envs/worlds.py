@@ -21,6 +21,7 @@ from purejaxppo.aliases import EnvState, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import EnvStep, TaskStep
 from purejaxppo.envs.native import Native, form_of
+from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import (
     ALIVE,
     GLOBAL_STATE,
@@ -39,6 +40,8 @@ from purejaxppo.spaces import MASK, Discrete, Space, example
 
 if TYPE_CHECKING:
     from purejaxppo.envs.host.bridge import HostEnv
+
+GLOBAL_STATE_OPTION = Option(False, "Add the state of the world to observations, for the critic.")
 
 
 def count_worlds(

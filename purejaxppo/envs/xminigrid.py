@@ -13,15 +13,51 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.config.plain import whole
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.options import checked
+from purejaxppo.envs.options import Option
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
 
 PARTS = ("direction", "pocket", "rules")
 """Parts of an observation besides the tiles."""
+XLAND = ("XLand*",)
+
+
+def _odd(name: str, value: Any) -> int:
+    """Return a side of the square around the agent, an odd number.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    side = whole(value)
+    if side is None or side < 3 or side % 2 == 0:
+        raise ValueError(f"{name} = {value!r} must be 3, 5, 7, ...")
+    return side
+
+
+OPTIONS = {
+    "direction": Option(False, "Also observe the direction of the agent."),
+    "pocket": Option(False, "Also observe what the agent carries, which is not among the tiles."),
+    "view_size": Option(None, "Side of the square that the agent sees, odd.", parse=_odd),
+    "rules": Option(False, "XLand: also observe the goal and the rules.", tasks=XLAND),
+    "benchmark": Option(
+        None,
+        "XLand: file of rulesets, a pickle as the package writes it: open what you trust.",
+        kind=str,
+        tasks=XLAND,
+        refers="path",
+    ),
+    "ruleset": Option(
+        None,
+        "XLand: number of the ruleset, from 0. Without it, each episode draws one, and all of them "
+        "become part of the compiled program.",
+        kind=int,
+        tasks=XLAND,
+    ),
+}
 BENCHMARKS = "https://huggingface.co/datasets/Howuhh/xland_minigrid"
 
 
@@ -33,41 +69,24 @@ def task_names() -> list[str]:
 
 
 def make(name: str, config: EnvConfig) -> "GridTask":
-    """The task called `name`.
-
-    Options:
-        view_size: side of the square that the agent sees, odd; the task's own by default.
-        direction: True adds where the agent looks.
-        pocket: True adds what it carries, which it does not see otherwise.
-        rules: True adds XLand's goal and rules.
-        benchmark: XLand's file of rulesets, a pickle as the package writes it: open what you trust.
-        ruleset: which of them, from 0; without it, each episode draws one, and all of them become
-            part of the compiled program.
+    """The task called `name`, with `OPTIONS`.
 
     Raises:
-        ValueError: an unknown option, a wrong value, or rulesets that cannot be read.
+        ValueError: rulesets that cannot be read.
     """
     import xminigrid
 
-    is_xland = name.startswith("XLand")
-    known: dict[str, Any] = {"direction": False, "pocket": False, "view_size": 5}
-    if is_xland:
-        known |= {"rules": False, "benchmark": "", "ruleset": 0}
-    options = checked(f"xminigrid/{name}", config.options, known)
-    settings = {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    options = config.options
+    settings: dict[str, Any] = (
+        {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    )
     if "view_size" in options:
-        settings["view_size"] = _odd("view_size", options["view_size"])
+        settings["view_size"] = options["view_size"]
     env, params = xminigrid.make(name, **settings)
     parts = tuple(part for part in PARTS if options.get(part))
-    if not is_xland:
+    if not name.startswith("XLand"):
         return GridTask(env, params, parts)
     return RuledTask(env, params, parts, _rulesets(name, options))
-
-
-def _odd(option: str, value: int) -> int:
-    if value < 3 or value % 2 == 0:
-        raise ValueError(f"env.options.{option} = {value!r} must be 3, 5, 7, ...")
-    return value
 
 
 def _rulesets(name: str, options: dict[str, Any]) -> Any:
@@ -205,5 +224,5 @@ FAMILY = Family(
     tasks=task_names,
     make_task=make,
     requires="xminigrid",
-    paths=("benchmark",),
+    options=OPTIONS,
 )

@@ -13,7 +13,7 @@ from purejaxppo.config.files import from_dict, to_yaml
 from purejaxppo.config.files import load_config as load
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.schema import EnvConfig, EvalConfig, NetworkConfig, PPOConfig
-from purejaxppo.envs.options import alike
+from purejaxppo.envs.options import Option
 
 pytestmark = pytest.mark.toy
 EIGHTS = (8, 8.0, np.int64(8), np.uint8(8), np.float32(8), np.array(8), jnp.int32(8))
@@ -102,9 +102,9 @@ def test_strings_and_objects_are_not_converted():
 
 
 def test_an_option_may_be_a_whole_float_where_its_default_is_an_int():
-    assert repr(alike("a", 4.0, 3)) == "4"
-    assert repr(alike("a", 4, 0.5)) == "4"
-    assert repr(alike("a", True, False)) == "True"
+    assert repr(Option(3, "").read("a", 4.0)) == "4"
+    assert repr(Option(0.5, "").read("a", 4)) == "4"
+    assert repr(Option(False, "").read("a", True)) == "True"
     for value, default, words in [
         (4.5, 3, "4.5 is a number; it must be a whole number"),
         ("4", 3, "'4' is a word; it must be a whole number"),
@@ -115,4 +115,4 @@ def test_an_option_may_be_a_whole_float_where_its_default_is_an_int():
         (1, [2], "1 must be like [2]"),
     ]:
         with pytest.raises(ValueError, match=rf"^env.options.a = {re.escape(words)}$"):
-            alike("a", value, default)
+            Option(default, "").read("env.options.a", value)

@@ -15,9 +15,6 @@ from purejaxppo.config.files import from_dict, load_config, to_yaml
 from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import HINTS, Config, PretrainConfig
 from purejaxppo.envs import families
-from purejaxppo.envs.engines.godot import adapter as godot
-from purejaxppo.envs.engines.unity import adapter as unity
-from purejaxppo.envs.host import gymnasium, pettingzoo
 from purejaxppo.export import __main__ as export_command
 from purejaxppo.runs.folder import imports
 from purejaxppo.runs.pretraining import load_teacher
@@ -210,8 +207,8 @@ def test_every_field_that_holds_references_is_read(field, given):
 
 @pytest.mark.parametrize("family", ["godot", "unity", "gymnasium", "pettingzoo"])
 def test_every_text_option_is_marked_if_it_starts_something(family):
-    defaults = {"godot": godot, "unity": unity, "gymnasium": gymnasium, "pettingzoo": pettingzoo}
-    texts = {key for key, x in defaults[family].DEFAULTS.items() if isinstance(x, str)}
-    entry = families.load(family)
+    options = families.load(family).options
+    texts = {key for key, option in options.items() if isinstance(option.default, str)}
     harmless = {"workers", "package_version"}  # and the arguments of a program are in its line
-    assert texts - harmless - {"arguments"} == {*entry.references, *entry.programs}
+    marked = {key for key, option in options.items() if option.refers in ("code", "program")}
+    assert texts - harmless - {"arguments"} == marked

@@ -1,7 +1,8 @@
 """Games of an engine as an environment: their options, the first game, and the batch of rows."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from purejaxppo.config.schema import EnvConfig
@@ -9,15 +10,44 @@ from purejaxppo.envs.engines.images import first_image
 from purejaxppo.envs.engines.process import EngineError
 from purejaxppo.envs.host.bridge import HostEnv, Pool
 from purejaxppo.envs.host.errors import MakeError, SimulatorError
-from purejaxppo.envs.options import (
-    alike,
-    check_instances,
-    check_known,
-    check_port,
-    split_arguments,
-)
+from purejaxppo.envs.options import Option
 from purejaxppo.envs.worlds import count_worlds
 from purejaxppo.spaces import Space
+
+
+def _arguments(name: str, value: Any) -> str:
+    """Return command-line arguments of a game.
+
+    Raises:
+        ValueError: they are not a text, or a quote is not closed.
+    """
+    text: str = Option("", "").read(name, value)
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{name} = {text!r}: a quote is not closed") from error
+    return text
+
+
+OPTIONS = {
+    "arguments": Option("", "Further arguments of the game's command line.", parse=_arguments),
+    "show": Option(False, "Open a window, which needs a display."),
+    "timeout": Option(60.0, "Seconds for a game to start, and for each answer.", low=1),
+    "restarts": Option(3, "Number of times that games that fail are started again, in all.", low=0),
+}
+"""Options of all engines."""
+NOT_OPTIONS = {
+    "instances": (
+        "unknown option. env.num_envs sets the number of games, and evaluations start at most as "
+        "many more. If only one can run at a time, set eval.num_episodes = 0 and run purejaxppo "
+        "evaluate after training"
+    )
+}
+
+
+def port(default: int) -> Option:
+    """Return the option of the port that the editor connects to."""
+    return Option(default, "Port of the editor; games get free ones.", low=1, high=65_535)
 
 
 class Agents(Protocol):
@@ -156,43 +186,6 @@ def count_games(
     except ValueError:
         close_unused(unused)
         raise
-
-
-def game_options(
-    config: EnvConfig,
-    defaults: Mapping[str, Any],
-    least: Mapping[str, float],
-    prefixes: Sequence[str] = (),
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Checks the options of a game engine.
-
-    Args:
-        config: of the environment.
-        defaults: options with their defaults, with `port` and `arguments`.
-        least: the least values of numbers.
-        prefixes: of options for a named part of the game, as in `max_agents.NAME`.
-
-    Returns:
-        Options as `defaults`, and those with a prefix.
-
-    Raises:
-        ValueError: an unknown option, or an invalid value.
-    """
-    check_instances(config.options)
-    ours, named = dict(defaults), {}
-    for key, value in config.options.items():
-        if any(key.startswith(prefix) and key != prefix for prefix in prefixes):
-            named[key] = value
-            continue
-        known = [*defaults, *(f"{prefix}NAME" for prefix in prefixes)]
-        check_known(config.name, [key], known)
-        ours[key] = alike(key, value, defaults[key])
-    for key, smallest in least.items():
-        if ours[key] < smallest:
-            raise ValueError(f"env.options.{key} = {ours[key]} must be at least {smallest:g}")
-    check_port(ours["port"])
-    split_arguments(ours["arguments"])
-    return ours, named
 
 
 @contextlib.contextmanager

@@ -335,4 +335,5 @@ FAMILY = Family(
     tasks=task_names,
     make_batch=make,
     requires="envpool",
+    more_options="settings of EnvPool",
 )

@@ -23,20 +23,30 @@ from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.envs.host.factory import Maker, Options, make_spec
 from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool
-from purejaxppo.envs.options import alike
+from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.spaces import arrays_of, tree_of
 
-POOL: Options = {"workers": "process", "num_workers": 0, "timeout": 60.0}
-"""Options of worker pools."""
-DEFAULTS: Options = {
-    **POOL,
-    "wrappers": "",
-    "pixels": 0,
-    "frame_stack": 1,
-    "mask": False,
+POOL = {
+    "workers": Option(
+        "process", "Processes or threads of the workers.", choices=("process", "thread")
+    ),
+    "num_workers": Option(0, "Number of workers; 0: one for each core.", low=0),
+    "timeout": Option(60.0, "Seconds that a step may take.", above=0),
 }
-"""Options of this adapter, with their defaults; all others are the environment's."""
+"""Options of worker pools."""
+OPTIONS = {
+    **POOL,
+    "wrappers": Option(
+        "", "Gymnasium's or custom wrappers, separated by commas, innermost first.", refers="code"
+    ),
+    "pixels": Option(
+        0, "Side of pictures to observe, by the environment's own `render`; 0: none.", low=0
+    ),
+    "frame_stack": Option(1, "Number of the last pictures to observe.", low=1),
+    "mask": Option(False, "Also observe the `action_mask` of infos."),
+}
+"""Options of this adapter; all others are the environment's."""
 STREAMS = 100_003
 """Distance between the seeds of the generators of two runs' workers."""
 
@@ -67,10 +77,7 @@ def make(
 
     Args:
         name: a registered id, `package:Id`, or `file.py:Class`.
-        config: `options` are keyword arguments of the environment, besides `wrappers` (names,
-            separated by commas), `workers` (process or thread), `num_workers` (0: one per core),
-            `timeout` (seconds for one step), `pixels` with `frame_stack` (size and number of
-            pictures to observe), and `mask`: observe the `action_mask` of its infos, too.
+        config: options besides `OPTIONS` are keyword arguments of the environment.
         num_envs: N.
         seed: of the global generators of worker processes; environments are seeded from the key.
         evaluation: other streams of these generators.
@@ -81,9 +88,8 @@ def make(
         ValueError: there is no such environment, or its spaces are not supported.
         SimulatorError: it fails when it is made.
     """
-    ours, theirs = split_options(config, DEFAULTS)
-    for key, least in (("pixels", 0), ("frame_stack", 1)):
-        at_least(ours, key, least)
+    given, theirs = split(config.options, OPTIONS)
+    ours = with_defaults(given, OPTIONS)
     wrappers = tuple(part.strip() for part in str(ours["wrappers"]).split(",") if part.strip())
     maker = make_spec(
         name,
@@ -96,28 +102,6 @@ def make(
     )
     workers = Workers(config.name, maker, ours)
     return workers.env(num_envs, seed=seed, evaluation=evaluation, first=first, film=film)
-
-
-def split_options(config: EnvConfig, defaults: Options) -> tuple[Options, Options]:
-    """(options of the adapter, those of `defaults`, which has those of `POOL`; all other options).
-
-    Raises:
-        ValueError: an invalid value of an option of the adapter.
-    """
-    changed = {key: value for key, value in config.options.items() if key in defaults}
-    ours = defaults | {key: alike(key, value, defaults[key]) for key, value in changed.items()}
-    if ours["workers"] not in ("process", "thread"):
-        raise ValueError(f"env.options.workers = {ours['workers']!r} is neither process nor thread")
-    at_least(ours, "num_workers", 0)
-    if ours["timeout"] <= 0:
-        raise ValueError(f"env.options.timeout = {ours['timeout']} must be above 0")
-    return ours, {key: value for key, value in config.options.items() if key not in defaults}
-
-
-def at_least(ours: Options, key: str, least: int) -> None:
-    """Raises ValueError if an option is too small."""
-    if ours[key] < least:
-        raise ValueError(f"env.options.{key} = {ours[key]} must be at least {least}")
 
 
 class Workers:
@@ -273,5 +257,6 @@ FAMILY = Family(
     make_batch=make,
     requires="gymnasium",
     names="id",
-    references=("wrappers",),
+    options=OPTIONS,
+    more_options="keyword arguments of the environment",
 )

@@ -9,17 +9,21 @@ registry. Each world steps in a worker; its agents are rows.
 import importlib.util
 import pkgutil
 import re
-from typing import Any
 
 from purejaxppo.config.references import absolute
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.gymnasium import POOL, Workers, split_options
+from purejaxppo.envs.host.gymnasium import POOL, Workers
+from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.teams import GLOBAL_STATE
-from purejaxppo.envs.worlds import WorldsEnv, count_worlds
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION, WorldsEnv, count_worlds
 
-DEFAULTS: dict[str, Any] = {**POOL, "mask": False, GLOBAL_STATE: False}
-"""Options of this adapter, with their defaults; all others are the environment's."""
+OPTIONS = {
+    **POOL,
+    "mask": Option(False, "Take the `action_mask` of agents' infos."),
+    GLOBAL_STATE: GLOBAL_STATE_OPTION,
+}
+"""Options of this adapter; all others are the environment's."""
 
 
 def task_names() -> list[str]:
@@ -47,9 +51,7 @@ def make(
 
     Args:
         name: a module, `package.module:Class`, `file.py:function`, or a registered id.
-        config: `options` are keyword arguments of the environment, besides `workers`,
-            `num_workers` and `timeout` (see `host.gymnasium`), `mask` (take `action_mask` from the
-            agents' infos) and `global_state` (show rows the state of their world).
+        config: options besides `OPTIONS` are keyword arguments of the environment.
         num_envs: N, of all agents.
         seed: of the global generators of worker processes; worlds are seeded from the key.
         evaluation: other streams of these generators; N is rounded up to whole worlds.
@@ -63,7 +65,8 @@ def make(
     """
     from purejaxppo.envs.host.pettingzoo_world import WorldSpec
 
-    ours, theirs = split_options(config, DEFAULTS)
+    given, theirs = split(config.options, OPTIONS)
+    ours = with_defaults(given, OPTIONS)
     maker = WorldSpec(
         absolute(name),
         tuple(sorted(theirs.items())),
@@ -86,4 +89,6 @@ FAMILY = Family(
     make_batch=make,
     requires="pettingzoo",
     names="module",
+    options=OPTIONS,
+    more_options="keyword arguments of the environment",
 )

@@ -2,11 +2,12 @@
 
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.oscillator.report import report
-from purejaxppo.envs.oscillator.task import make, task_names
+from purejaxppo.envs.oscillator.task import OPTIONS, make, task_names
 
 FAMILY = Family(
     about="ensembles of neurons to desynchronise",
     tasks=task_names,
     make_task=make,
+    options=OPTIONS,
     report=report,
 )

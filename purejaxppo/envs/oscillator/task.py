@@ -9,31 +9,66 @@ part of the state, so that randomisation and sweeps are a vmap.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.config.hints import wrong_type
-from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.options import alike, check_known
+from purejaxppo.envs.options import Option, with_defaults
 from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
 from purejaxppo.spaces import Box
 
 PULSES = ("delta", "current", "biphasic")
-COUNTS = {
-    "num_neurons": 1000,
-    "history": 0,
-    "warmup": 0,
-    "skip": 1,
-    "width": 0,
-    "gap": 0,
-    "ratio": 1,
+PHYSICS = {
+    "coupling": "Strength of the mean field's pull.",
+    "coupling_drift": "Change of the coupling per integration step.",
+    "current_mean": "Mean of the neurons' own currents; Kuramoto: of their frequencies in Hz.",
+    "current_std": "Standard deviation of these.",
+    "action_scale": "Kick of an action of 1.",
+    "action_noise": "Standard deviation of noise on every kick.",
+    "observation_noise": "Standard deviation of noise on every observed mean field.",
+    "penalty": "Reward lost per unit of kick.",
+    "controlled": "Fraction of the neurons that a kick reaches.",
 }
-"""Integer options; 0 selects the model's own value."""
-PHYSICS = [field.name for field in dataclasses.fields(Params)]
+"""Fields of `Params` in words."""
+
+
+def _range(name: str, value: Any) -> tuple[float, float]:
+    """Return (low, high) of a number, or of a range `low..high`.
+
+    Raises:
+        ValueError: it is neither, or low is above high.
+    """
+    parts = value.split("..") if isinstance(value, str) else [value, value]
+    try:
+        low, high = (float(part) for part in parts)
+    except ValueError:
+        raise ValueError(
+            f"{name} = {value!r} must be a number, or a range such as 0.03..0.5"
+        ) from None
+    if not low <= high:
+        raise ValueError(f"{name} = {value!r}: low is above high")
+    return low, high
+
+
+OPTIONS = {
+    **{
+        name: Option(None, f"{text} A number, or a range low..high.", parse=_range)
+        for name, text in PHYSICS.items()
+    },
+    "num_neurons": Option(1000, "Neurons of an ensemble.", low=1),
+    "history": Option(0, "Observed steps; 0: the model's own number.", low=0),
+    "warmup": Option(0, "Steps before an episode; 0: the model's own number.", low=0),
+    "skip": Option(1, "Integration steps per action.", low=1),
+    "pulse": Option("delta", "Form of a kick.", choices=PULSES),
+    "width": Option(0, "Steps of a pulse's first phase; 0: as many as fit.", low=0),
+    "gap": Option(0, "Steps between the phases of a biphasic pulse.", low=0),
+    "ratio": Option(1, "Length of the second phase, in lengths of the first.", low=1),
+    "same_ensemble": Option(False, "Use the same neurons' currents in all episodes."),
+}
 
 
 def task_names() -> list[str]:
@@ -41,76 +76,41 @@ def task_names() -> list[str]:
     return list(MODELS)
 
 
-def make(name: str, config: EnvConfig):
-    """The ensemble called `name`.
-
-    Options of `config`: any field of `Params`, as a number or as a range `low..high` from which
-    every episode draws; `num_neurons`; `history` (observed steps) and `warmup` (steps before an
-    episode); `skip`, integration steps per action; `pulse` delta, current or biphasic, with `width`
-    and `gap` in steps and the `ratio` of the second phase's length to the first; `same_ensemble`,
-    to use the same neurons' currents in all episodes.
+def make(name: str, config: EnvConfig) -> "Oscillator":
+    """The ensemble called `name`, with `OPTIONS`; every episode draws from the ranges of physics.
 
     Raises:
-        ValueError: an unknown option or an invalid value.
+        ValueError: options that do not fit each other.
     """
     model = MODELS[name]
-    options = dict(config.options)
-    known = [*PHYSICS, *COUNTS, "pulse", "same_ensemble"]
-    check_known(f"oscillator/{name}", options, known)
-    counts = {option: _count(option, options.get(option, COUNTS[option])) for option in COUNTS}
-    ranges = {p: _range(p, options.get(p, getattr(model.params, p))) for p in PHYSICS}
-    history = counts["history"] or model.history
-    warmup = counts["warmup"] or max(model.warmup, history)
+    options = with_defaults(config.options, OPTIONS)
+    own = {p: float(getattr(model.params, p)) for p in PHYSICS}
+    ranges = {p: options[p] or (own[p], own[p]) for p in PHYSICS}
+    history = options["history"] or model.history
+    warmup = options["warmup"] or max(model.warmup, history)
     if warmup < history:
         raise ValueError(
             f"env.options.warmup = {warmup} is shorter than the history of {history} steps it fills"
         )
-    if counts["num_neurons"] < 1:
-        raise ValueError("env.options.num_neurons = 0 must be at least 1")
     return Oscillator(
         model=model,
         low=Params(**{p: low for p, (low, _) in ranges.items()}),
         high=Params(**{p: high for p, (_, high) in ranges.items()}),
-        num_neurons=counts["num_neurons"],
+        num_neurons=options["num_neurons"],
         history=history,
         warmup=warmup,
-        pulse=_waveform(options.get("pulse", "delta"), counts),
-        same_ensemble=alike("same_ensemble", options.get("same_ensemble", False), False),
+        pulse=_waveform(options),
+        same_ensemble=options["same_ensemble"],
     )
 
 
-def _count(option: str, value) -> int:
-    number = whole(value)
-    if number is None:
-        raise ValueError(wrong_type(f"env.options.{option}", value, int))
-    if number < min(COUNTS[option], 1):
-        raise ValueError(
-            f"env.options.{option} = {value} must be at least {min(COUNTS[option], 1)}"
-        )
-    return number
-
-
-def _range(option: str, value) -> tuple[float, float]:
-    parts = value.split("..") if isinstance(value, str) else [value, value]
-    try:
-        low, high = (float(part) for part in parts)
-    except ValueError:
-        raise ValueError(
-            f"env.options.{option} = {value!r} must be a number, or a range such as 0.03..0.5"
-        ) from None
-    if not low <= high:
-        raise ValueError(f"env.options.{option} = {value!r}: low is above high")
-    return low, high
-
-
-def _waveform(pulse, counts: dict[str, int]) -> tuple[float, ...]:
+def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
     """Current per unit of kick in each of the `skip` steps of an action; a delta kick has none."""
-    if pulse not in PULSES:
-        raise ValueError(f"env.options.pulse = {pulse!r} must be one of {', '.join(PULSES)}")
-    skip, gap, ratio = counts["skip"], counts["gap"], counts["ratio"]
+    pulse, skip = options["pulse"], options["skip"]
+    gap, ratio = options["gap"], options["ratio"]
     if pulse == "delta":
         return (0.0,) * skip
-    width = counts["width"] or max(1, skip if pulse == "current" else (skip - gap) // (1 + ratio))
+    width = options["width"] or max(1, skip if pulse == "current" else (skip - gap) // (1 + ratio))
     wave = [1.0 / width] * width
     if pulse == "biphasic":  # the second phase takes back the charge of the first
         wave += [0.0] * gap + [-1.0 / (ratio * width)] * (ratio * width)

@@ -559,7 +559,11 @@ def test_what_cannot_be_made_is_refused_in_one_sentence(name, tmp_path, capsys):
 OPTIONS = [
     ("envpool/Pong-v5", {"frame_skp": 2}, "Did you mean 'frame_skip'"),
     ("envpool/Pong-v5", {"episodic_life": 3}, "takes False by default"),
-    ("gymnasium/CartPole-v1", {"workers": "fibre"}, "neither process nor thread"),
+    (
+        "gymnasium/CartPole-v1",
+        {"workers": "fibre"},
+        "must be one of process, thread",
+    ),
     ("gymnasium/CartPole-v1", {"wrappers": "FrameStackObservation"}, "cannot be made from an"),
     ("gymnasium/CartPole-v1", {"timeout": -1.0}, "must be above 0"),
     ("gymnasium/CartPole-v1", {"colour": 1}, "colour"),

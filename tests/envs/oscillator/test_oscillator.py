@@ -15,7 +15,9 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import Agent, load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.families import with_checked_options
 from purejaxppo.envs.oscillator import report as osc_report
+from purejaxppo.envs.oscillator.adapter import FAMILY
 from purejaxppo.envs.oscillator.models import MODELS, runge_kutta
 from purejaxppo.envs.oscillator.task import make
 
@@ -23,7 +25,8 @@ FULL = pytest.mark.full
 
 
 def ensemble(name="bvdp", **options):
-    return make(name, EnvConfig(name=f"oscillator/{name}", options=options))
+    config = EnvConfig(name=f"oscillator/{name}", options=options)
+    return make(name, with_checked_options(FAMILY, name, config))
 
 
 def free_run(task, key, steps, coupling=None, seen=slice(None)):

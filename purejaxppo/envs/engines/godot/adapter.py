@@ -9,6 +9,7 @@ Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -16,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.engines import game_env
 from purejaxppo.envs.engines.game_env import (
     First,
     GameEnv,
     count_games,
     errors_of,
-    game_options,
 )
 from purejaxppo.envs.engines.godot.game import Launch
 from purejaxppo.envs.engines.godot.games import Games
@@ -31,24 +32,28 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import MakeError, SimulatorError
-from purejaxppo.envs.options import split_arguments
+from purejaxppo.envs.options import Option, with_defaults
 
 notice = logging.getLogger("purejaxppo")
 
-DEFAULTS: dict[str, Any] = {
-    "godot": "",
-    "action_repeat": 0,
-    "speedup": 0.0,
-    "fixed_fps": 60,
-    "show": False,
-    "timeout": 60.0,
-    "restarts": 3,
-    "port": 11008,
-    "arguments": "",
+OPTIONS = {
+    **game_env.OPTIONS,
+    "godot": Option("", "Program of the editor, for a project's folder.", refers="program"),
+    "action_repeat": Option(
+        0, "Physics ticks that an action lasts; 0: the game's own number.", low=0
+    ),
+    "speedup": Option(
+        0.0,
+        "Ticks that the game computes between two frames, with the same physics; 0: the game's.",
+        low=0,
+    ),
+    "fixed_fps": Option(
+        60,
+        "Frames per second of the game, computed as fast as possible; 0: those of a clock.",
+        low=0,
+    ),
+    "port": game_env.port(11008),
 }
-"""Options, with their defaults."""
-LEAST = {"timeout": 1, "action_repeat": 0, "speedup": 0, "fixed_fps": 0, "restarts": 0}
-"""Least values of options."""
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
 """Distance between the seeds of two runs' games."""
@@ -74,7 +79,7 @@ def make(
 
     Args:
         name: an exported game, a project's folder, or `editor`.
-        config: `options` as in `DEFAULTS`.
+        config: its options are `OPTIONS`.
         num_envs: N, of all agents.
         seed: of the games' generators, with their numbers.
         evaluation: other seeds; N is rounded up to whole games.
@@ -87,7 +92,8 @@ def make(
             number of games.
         SimulatorError: it does not start.
     """
-    options = _options(config)
+    _check_limit(config)
+    options = with_defaults(config.options, OPTIONS)
     filmed = film and name != EDITOR and _has_display_for_film(config.name)
     launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
     launch = replace(launch, film=filmed)
@@ -129,19 +135,13 @@ def _has_display_for_film(name: str) -> bool:
     return there
 
 
-def _options(config: EnvConfig) -> dict[str, Any]:
-    """All options, with their defaults.
-
-    Raises:
-        ValueError: an unknown one, or one of another kind; a time limit.
-    """
+def _check_limit(config: EnvConfig) -> None:
+    """Raise ValueError for a time limit."""
     if config.max_episode_steps:
         raise ValueError(
             f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
             f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
         )
-    options, _ = game_options(config, DEFAULTS, LEAST)
-    return options
 
 
 def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
@@ -159,7 +159,7 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
     for key in ("action_repeat", "speedup"):
         if options[key]:
             flags.append(f"--{key}={options[key]:g}")
-    command = [*_program(Path(path), name, options), *flags, *split_arguments(options["arguments"])]
+    command = [*_program(Path(path), name, options), *flags, *shlex.split(options["arguments"])]
     return Launch(tuple(command), options["timeout"], options["restarts"])
 
 
@@ -229,5 +229,6 @@ FAMILY = Family(
     tasks=task_names,
     make_batch=make,
     names="program",
-    programs=("godot",),
+    options=OPTIONS,
+    not_options=game_env.NOT_OPTIONS,
 )

@@ -15,12 +15,12 @@ from purejaxppo.aliases import Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
+from purejaxppo.envs.engines import game_env
 from purejaxppo.envs.engines.game_env import (
     First,
     GameEnv,
     count_games,
     errors_of,
-    game_options,
 )
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.engines.unity import channels, parameters
@@ -32,27 +32,37 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.gymnasium import STREAMS
-from purejaxppo.envs.options import alike
+from purejaxppo.envs.options import Option, with_defaults
 
-DEFAULTS: dict[str, Any] = {
-    "max_agents": 0,
-    "timeout": 60.0,
-    "restarts": 3,
-    "show": False,
-    "arguments": "",
-    "port": 5004,
-    "channels": "",
-    "time_scale": 20.0,
-    "target_frame_rate": -1,
-    "capture_frame_rate": 60,
-    "quality_level": 5,
-    "width": 84,
-    "height": 84,
-    "package_version": "1.1.0",
+OPTIONS = {
+    **game_env.OPTIONS,
+    "max_agents": Option(
+        0, "Slots of each behaviour; 0: as many as agents in the first decision period.", low=0
+    ),
+    "max_agents.NAME": Option(None, "Slots of the behaviour NAME.", kind=int, low=1),
+    "parameters.NAME": Option(
+        None,
+        "Environment parameter NAME of the game: a number, `uniform LEAST LARGEST` or `gaussian "
+        "MEAN STANDARD_DEVIATION`.",
+        parse=parameters.from_option,
+    ),
+    "port": game_env.port(5004),
+    "channels": Option(
+        "", "Custom side channels, file.py:Name, separated by commas.", refers="code"
+    ),
+    **{
+        name: Option(default, "Engine configuration, as `mlagents-learn` sends it.")
+        for name, default in (
+            ("time_scale", 20.0),
+            ("target_frame_rate", -1),
+            ("capture_frame_rate", 60),
+            ("quality_level", 5),
+            ("width", 84),
+            ("height", 84),
+        )
+    },
+    "package_version": Option("1.1.0", "Version that is reported to the player as the trainer's."),
 }
-"""Options with their defaults; `max_agents.NAME` and `parameters.NAME` are options, too."""
-LEAST = {"timeout": 1, "restarts": 0, "max_agents": 0}
-"""Least values of options."""
 SLOTS, PARAMETERS = "max_agents.", "parameters."
 
 _first: First[Player, Layout] = First()
@@ -79,8 +89,7 @@ def make(
 
     Args:
         name: the path of a player's executable, or `editor`.
-        config: `options` as `options.DEFAULTS`, and `max_agents.NAME` (slots of a behaviour) and
-            `parameters.NAME` (an environment parameter), which `randomize` and `curriculum` vary.
+        config: its options are `OPTIONS`; `randomize` and `curriculum` vary parameters.
         num_envs: N, of all slots; rounded up to whole players in an evaluation.
         seed: of the players' generators.
         evaluation: other streams of these generators.
@@ -289,21 +298,15 @@ def _spec(name: str, options: dict[str, Any], given: dict[str, Parameter]) -> Pl
 def split_options(
     config: EnvConfig,
 ) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
-    """(options as `DEFAULTS`, slots by behaviour with "" for all others, parameters).
-
-    Raises:
-        ValueError: an unknown option, or an invalid value.
-    """
-    ours, named = game_options(config, DEFAULTS, LEAST, (SLOTS, PARAMETERS))
+    """(`OPTIONS`, slots by behaviour with "" for all others, parameters)."""
+    ours = with_defaults(config.options, OPTIONS)
     slots, given = {"": ours["max_agents"]}, {}
-    for key, value in named.items():
+    for key, value in config.options.items():
         if key.startswith(PARAMETERS):
             name = key.removeprefix(PARAMETERS)
-            given[name] = parameters.named(key, name, value)
-        else:
-            slots[key.removeprefix(SLOTS)] = alike(key, value, 1)
-            if value < 1:
-                raise ValueError(f"env.options.{key} = {value} must be at least 1")
+            given[name] = value
+        elif key.startswith(SLOTS):
+            slots[key.removeprefix(SLOTS)] = value
     return ours, slots, given
 
 
@@ -314,6 +317,7 @@ FAMILY = Family(
     requires="grpc",
     package="grpcio",
     names="program",
-    references=("channels",),
+    options=OPTIONS,
+    not_options=game_env.NOT_OPTIONS,
     randomizes=True,
 )

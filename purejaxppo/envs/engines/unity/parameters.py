@@ -108,14 +108,13 @@ def varied(
     return found
 
 
-def named(option: str, name: str, value: Any) -> Parameter:
-    """A parameter from the option `parameters.NAME`.
+def from_option(where: str, value: Any) -> Parameter:
+    """A parameter from the option `parameters.NAME`, whose full name is `where`.
 
     Raises:
         ValueError: as `parse`, or the name is not ASCII.
     """
-    where = f"env.options.{option}"
-    _check_name(where, name)
+    _check_name(where, where.removeprefix("env.options.parameters."))
     return parse(where, value)
 
 
