@@ -1,4 +1,6 @@
-"""Writes docs/config.md from the fields in purejaxppo/config/schema.py and their docstrings.
+"""Writes docs/config.md: the fields of a config, and the options of environments by family.
+
+Fields and their docstrings are in purejaxppo/config/schema.py, options in `FAMILY` of each adapter.
 
 With --check it writes nothing, and fails if the file is not up to date.
 """
@@ -13,6 +15,8 @@ import pages
 
 from purejaxppo.config.checks import settings
 from purejaxppo.config.schema import HINTS, Config
+from purejaxppo.envs import families
+from purejaxppo.envs.options import Option
 from purejaxppo.runs.usage import RUN, field_docs, sections
 
 TARGET = Path(__file__).resolve().parent / "config.md"
@@ -34,6 +38,12 @@ Entries of a mapping are added to those of the config; `--env.options` alone dro
 marked * are numbers that may change when a run resumes, and over which one can `vmap`. "Needs"
 lists the settings without which a field has no effect: a run that changes such a field prints a
 line at its start.
+"""
+
+OPTIONS_HEAD = """## Options of environments
+
+The entries of `env.options` by family, as each family's adapter declares them. Without a value, an
+option that has no default is as in the simulator. `purejaxppo list envs FAMILY` prints them, too.
 """
 
 
@@ -89,12 +99,43 @@ def table(section: str, cls: type) -> str:
     return "\n".join(rows)
 
 
+def options() -> str:
+    """The options of all families as Markdown."""
+    parts = [OPTIONS_HEAD]
+    for name in families.ADAPTERS:
+        family = families.load(name)
+        if not (family.options or family.more_options):
+            continue
+        rows = [f"### {name}/\n"]
+        if family.options:
+            rows += ["| option | kind | default | what it is |", "| --- | --- | --- | --- |"]
+            rows += [option_row(option, one) for option, one in family.options.items()]
+        if family.more_options:
+            others = "Other options: " if family.options else "Options: "
+            rows.append(f"\n{others}{family.more_options}.".lstrip("\n" * (not family.options)))
+        parts.append("\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def option_row(name: str, option: Option) -> str:
+    """One row of the table of a family's options."""
+    kind = option.kind or type(option.default)
+    if option.choices:
+        text = ", ".join(f"`{choice}`" for choice in option.choices)
+    else:
+        limits = {"low": option.low, "above": option.above, "high": option.high}
+        text = ("" if kind is type(None) else f"`{kind.__name__}`") + limits_text(limits)
+    default = "" if option.default is None else f"`{default_text(option.default)}`"
+    return f"| `{name}` | {text} | {default} | {option.help.replace('|', chr(92) + '|')} |"
+
+
 def render() -> str:
     """The whole page."""
     parts = [HEAD]
     for section, cls in {RUN: Config, **sections()}.items():
         title = "Top level" if section == RUN else section
         parts.append(f"## {title}\n\n{inspect.getdoc(cls)}\n\n{table(section, cls)}\n")
+    parts.append(options())
     return "\n".join(parts)
 
 

@@ -151,7 +151,13 @@ def test_a_list_ends_quietly_when_its_reader_has_enough():
 def test_the_tasks_of_a_family_are_listed_with_spaces_limit_agents_and_configs(capsys):
     for words in (["list", "envs", "particles"], ["train", "--list_envs", "particles"]):
         assert command.main(words) == 0
-        spread, tag = capsys.readouterr().out.splitlines()
+        spread, tag, empty, head, *options = capsys.readouterr().out.splitlines()
+        assert (empty, head) == ("", "--env.options, with defaults:")
+        assert options[0].split(maxsplit=2) == [
+            "num_agents",
+            "3",
+            "spread: agents, and as many landmarks.",
+        ]
         assert spread.split(maxsplit=1) == [
             "particles/spread",
             "agent 1 of 3 one-hot & obs [14] normalised -> 1 of 5, 25 steps, 3 agents, "
@@ -176,7 +182,8 @@ def test_a_reason_of_several_tasks_is_said_once(capsys, monkeypatch):
     monkeypatch.setattr(registry, "task_names", lambda family: ["dummy/a", "dummy/b", "dummy/c"])
     monkeypatch.setattr(registry, "make", refuse)
     assert command.main(["list", "envs", "dummy"]) == 0
-    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    said = dict(line.split(maxsplit=1) for line in lines)
     assert said == {"dummy/a": "needs models", "dummy/b": "as dummy/a", "dummy/c": "needs a map"}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from purejaxppo.config import derived, files
-from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.hints import did_you_mean, show
 from purejaxppo.runs.console import Printed, fail
 from purejaxppo.spaces import MASK, Dict, Discrete, MultiDiscrete, Space
 
@@ -140,7 +140,26 @@ def list_tasks(family: str, pattern: str = "*") -> int:
         derived_one = [f"--config {name}"] if family in derived.SOURCES else []
         found = ", ".join(filter(None, (said, *configs.get(name, ()), *derived_one)))
         print(f"{name:42} {found}".rstrip(), flush=True)
+    if names and pattern == "*":
+        print_options(family)
     return len(names)
+
+
+def print_options(name: str) -> None:
+    """Print the options of a family, one per line."""
+    from purejaxppo.envs import families
+
+    family = families.load(name)
+    rows = [
+        (f"{option} {show(one.default) if one.default is not None else ''}", one.help)
+        for option, one in family.options.items()
+    ]
+    if family.more_options:
+        rows.append(("...", f"{family.more_options}"))
+    if rows:
+        print("\n--env.options, with defaults:")
+    for option, text in rows:
+        print(f"  {option:40} {text}")
 
 
 def facts(name: str) -> str:

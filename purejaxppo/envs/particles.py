@@ -17,7 +17,7 @@ from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
-from purejaxppo.spaces import LARGEST, Box, Discrete, Space
+from purejaxppo.spaces import Box, Discrete, Space
 
 DT, DAMPING = 0.1, 0.25
 CONTACT_FORCE, CONTACT_MARGIN = 100.0, 1e-3
@@ -28,7 +28,7 @@ SPREAD, TAG = ("spread",), ("tag",)
 OPTIONS = {
     "num_agents": Option(3, "spread: agents, and as many landmarks.", low=1, tasks=SPREAD),
     "collision_penalty": Option(
-        1.0, "spread: reward lost for each pair that touches.", low=0, high=LARGEST, tasks=SPREAD
+        1.0, "spread: reward lost for each pair that touches.", low=0, high=1e9, tasks=SPREAD
     ),
     "num_hunters": Option(3, "tag: agents that hunt.", low=1, tasks=TAG),
     "num_prey": Option(2, "tag: agents that are hunted.", low=1, tasks=TAG),

@@ -49,8 +49,12 @@ def test_another_package_adds_a_family_by_an_entry_point(install, capsys):
     assert registry.task_names("maze") == ["maze/small", "maze/large"]
     assert registry.make(EnvConfig("maze/small"), 3).spec.max_episode_steps == 200
     assert "Did you mean 'maze/large'" in message("maze/larg")
+    with pytest.raises(ValueError, match=r"^env.options.reward = 0 must be above 0$"):
+        registry.make(EnvConfig("maze/small", options={"reward": 0}), 3)
     assert main(["list", "envs"]) == 0
     assert "maze/          corridors" in capsys.readouterr().out
+    assert main(["list", "envs", "maze"]) == 0
+    assert re.search(r"\n  reward 1.0 +Reward at the end.\n$", capsys.readouterr().out)
 
 
 def test_two_declarations_of_a_family_are_an_error_that_names_both(install, capsys):

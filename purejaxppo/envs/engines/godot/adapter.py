@@ -39,18 +39,10 @@ notice = logging.getLogger("purejaxppo")
 OPTIONS = {
     **game_env.OPTIONS,
     "godot": Option("", "Program of the editor, for a project's folder.", refers="program"),
-    "action_repeat": Option(
-        0, "Physics ticks that an action lasts; 0: the game's own number.", low=0
-    ),
-    "speedup": Option(
-        0.0,
-        "Ticks that the game computes between two frames, with the same physics; 0: the game's.",
-        low=0,
-    ),
+    "action_repeat": Option(0, "Physics ticks of an action; 0: the game's own number.", low=0),
+    "speedup": Option(0.0, "Ticks between two frames, same physics; 0: the game's.", low=0),
     "fixed_fps": Option(
-        60,
-        "Frames per second of the game, computed as fast as possible; 0: those of a clock.",
-        low=0,
+        60, "Frames per second of the game, computed as fast as possible; 0: by a clock.", low=0
     ),
     "port": game_env.port(11008),
 }

@@ -47,9 +47,7 @@ OPTIONS = {
         parse=parameters.from_option,
     ),
     "port": game_env.port(5004),
-    "channels": Option(
-        "", "Custom side channels, file.py:Name, separated by commas.", refers="code"
-    ),
+    "channels": Option("", "Custom side channels, file.py:Name, and so on.", refers="code"),
     **{
         name: Option(default, "Engine configuration, as `mlagents-learn` sends it.")
         for name, default in (
@@ -300,7 +298,8 @@ def split_options(
 ) -> tuple[dict[str, Any], dict[str, int], dict[str, Parameter]]:
     """(`OPTIONS`, slots by behaviour with "" for all others, parameters)."""
     ours = with_defaults(config.options, OPTIONS)
-    slots, given = {"": ours["max_agents"]}, {}
+    slots: dict[str, int] = {"": ours["max_agents"]}
+    given: dict[str, Any] = {}
     for key, value in config.options.items():
         if key.startswith(PARAMETERS):
             name = key.removeprefix(PARAMETERS)
