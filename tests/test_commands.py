@@ -124,7 +124,7 @@ def test_without_a_command_usage_is_a_few_lines(capsys):
 @toy
 def test_lists_are_filtered_by_a_pattern_a_family_or_a_part_of_names(capsys):
     assert command.main(["list", "envs", "dummy"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == [
         "dummy/vector",
         "dummy/pixels",

@@ -305,7 +305,7 @@ def split_options(
             name = key.removeprefix(PARAMETERS)
             given[name] = value
         elif key.startswith(SLOTS):
-            slots[key.removeprefix(SLOTS)] = value
+            slots[key.removeprefix(SLOTS)] = int(value)
     return ours, slots, given
 
 
