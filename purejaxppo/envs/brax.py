@@ -4,9 +4,6 @@ https://github.com/google/brax. The raw environment is used, since Brax's own wr
 overwrite the last observation and restart from one cached state.
 """
 
-import contextlib
-import io
-import warnings
 from typing import Any
 
 import jax
@@ -14,6 +11,7 @@ import jax
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.families import Family
+from purejaxppo.envs.quiet import quiet
 from purejaxppo.spaces import Box
 
 BACKENDS = ("spring", "positional", "generalized", "mjx")
@@ -35,7 +33,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 def _envs():
     # brax and mjx print "Failed to import warp" on stdout where warp is absent.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with quiet():
         mjx.import_mujoco()
         from brax import envs
     return envs
@@ -54,8 +52,7 @@ def make(name: str, config: EnvConfig) -> "BraxTask":
     """
     backend = config.backend or BACKENDS[0]
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Brax System, piplines and environments are not")
+        with quiet(("Brax System, piplines and environments are not", Warning)):
             envs = _envs()
             mjx.use_own_devices()  # every back end reads models by way of MJX
             env = envs.get_environment(name, backend=backend, **config.options)

@@ -17,6 +17,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
+from purejaxppo.envs.quiet import CHANGING_PROCESS
 from purejaxppo.spaces import Box, Discrete
 
 FILM_SIZE = 16
@@ -65,12 +66,13 @@ def _renderer(classic: bool, size: int) -> Any:
     its own package: here it gets those of one size.
     """
     renderer, constants = _module(classic, "renderer"), _module(classic, "constants")
-    own, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
-    try:
-        renderer.load_all_textures = lambda: {size: textures}
-        return renderer.make_craftax_pixel_renderer(size)
-    finally:
-        renderer.load_all_textures = own
+    with CHANGING_PROCESS:
+        own, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
+        try:
+            renderer.load_all_textures = lambda: {size: textures}
+            return renderer.make_craftax_pixel_renderer(size)
+        finally:
+            renderer.load_all_textures = own
 
 
 def _bytes(image):

@@ -10,9 +10,7 @@ allies do, so that their rows stay valid, with one allowed action, to stop.
 import contextlib
 import copy
 import inspect
-import io
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +24,7 @@ from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.options import Option, checked, from_values, of_task, split
+from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.teams import GLOBAL_STATE
 from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
@@ -78,14 +77,13 @@ NEVER = 2**30
 """A time limit that no episode reaches."""
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> contextlib.AbstractContextManager[None]:
     """Discards what JaxMARL prints and warns of while it is imported, made and traced."""
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "OvercookedV2 is now released", DeprecationWarning)
-        warnings.filterwarnings("ignore", "max_dist_to_goal", UserWarning)
-        warnings.filterwarnings("ignore", "scatter inputs have incompatible types", FutureWarning)
-        yield
+    return quiet(
+        ("OvercookedV2 is now released", DeprecationWarning),
+        ("max_dist_to_goal", UserWarning),
+        ("scatter inputs have incompatible types", FutureWarning),
+    )
 
 
 def _environments() -> Any:
@@ -95,15 +93,15 @@ def _environments() -> Any:
     Brax and MuJoCo, and replace `sys.stdout` and `sys.stderr`.
     """
     name, brax = "jaxmarl.environments", "jaxmarl.environments.mabrax"
-    if name in sys.modules:
-        return sys.modules[name]
-    sys.modules[brax] = None  # type: ignore[assignment]
-    try:
-        with _quiet():
+    with _quiet():
+        if name in sys.modules:
+            return sys.modules[name]
+        sys.modules[brax] = None  # type: ignore[assignment]
+        try:
             from jaxmarl import environments
-        return environments
-    finally:
-        del sys.modules[brax]
+        finally:
+            del sys.modules[brax]
+    return environments
 
 
 def task_names() -> list[str]:

@@ -6,7 +6,6 @@ Sokoban is left out, since it downloads its levels.
 import contextlib
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
+from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.vectorize import as_declared
 from purejaxppo.envs.wrappers import FlatActions
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
@@ -72,12 +72,9 @@ def _jumanji():
     return jumanji
 
 
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _quietly() -> contextlib.AbstractContextManager[None]:
     """Without warnings of what JAX will refuse some day, as of BinPack's scatters."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
+    return quiet(("", FutureWarning))
 
 
 def task_names() -> list[str]:

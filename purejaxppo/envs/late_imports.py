@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from purejaxppo.envs.quiet import CHANGING_PROCESS
+
 
 class Late(ModuleType):
     """Stands in for a module, which is imported when an attribute is first asked for."""
@@ -26,16 +28,17 @@ def imported_late(*names: str) -> Iterator[None]:
     Args:
         names: modules, and the submodules of them that are imported by name.
     """
-    late = {name: Late(name) for name in names if name not in sys.modules}
-    for name, module in late.items():
-        parent, _, own = name.rpartition(".")
-        if parent in late:
-            setattr(late[parent], own, module)
-    sys.modules.update(late)
-    try:
-        yield
-    finally:
-        _make_way()
+    with CHANGING_PROCESS:
+        late = {name: Late(name) for name in names if name not in sys.modules}
+        for name, module in late.items():
+            parent, _, own = name.rpartition(".")
+            if parent in late:
+                setattr(late[parent], own, module)
+        sys.modules.update(late)
+        try:
+            yield
+        finally:
+            _make_way()
 
 
 def _make_way() -> None:

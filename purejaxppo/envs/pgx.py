@@ -7,7 +7,6 @@ have one allowed action, which nothing looks at. All agents share one policy unl
 at random or as a user's function says, such as a saved agent.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
+from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space, example
 
@@ -110,8 +110,7 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
     Raises:
         ValueError: an opponent that cannot be loaded, or that does not fit.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet(("", Warning)):
         import pgx
 
         env = pgx.make(name)

@@ -6,7 +6,6 @@ of mujoco_menagerie, which Playground would clone at first use: here a user says
 
 import contextlib
 import importlib.util
-import io
 import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option, checked, split, unchecked, with_defaults
+from purejaxppo.envs.quiet import quiet
 from purejaxppo.envs.wrappers import ActionRepeat
 from purejaxppo.spaces import Box, Dict, Space
 
@@ -45,7 +45,7 @@ of a rollout of 32 steps (of one simulator step each) all starts would be six ti
 
 def _registry():
     # playground and mjx print on stdout where warp has no CUDA device.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with quiet():
         mjx.import_mujoco()
         from mujoco_playground import registry
     return registry
@@ -167,18 +167,18 @@ def _playground(folder: Path | None) -> Iterator[None]:
     import mujoco
     from mujoco_playground._src import mjx_env
 
-    own = mjx_env.MENAGERIE_PATH
-    mjx_env.MENAGERIE_PATH = type(own)(folder) if folder else own
-    renamed = not hasattr(mujoco.MjSpec, "find_body")  # in newer MuJoCo; the reachers call it
-    if renamed:
-        mujoco.MjSpec.find_body = mujoco.MjSpec.body
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        mjx_env.MENAGERIE_PATH = own
+    with quiet():
+        own = mjx_env.MENAGERIE_PATH
+        mjx_env.MENAGERIE_PATH = type(own)(folder) if folder else own
+        renamed = not hasattr(mujoco.MjSpec, "find_body")  # in newer MuJoCo; the reachers call it
         if renamed:
-            del mujoco.MjSpec.find_body
+            mujoco.MjSpec.find_body = mujoco.MjSpec.body
+        try:
+            yield
+        finally:
+            mjx_env.MENAGERIE_PATH = own
+            if renamed:
+                del mujoco.MjSpec.find_body
 
 
 def _own_draw(name: str, env: Any, folder: Path | None) -> Draw:

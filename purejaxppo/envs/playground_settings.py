@@ -13,13 +13,12 @@ What has no setting of the same meaning (`docs/playground.md` says more):
     gae_lambda           Brax's advantage is delta + gamma A', with lambda in A' alone; ours GAE's.
 """
 
-import contextlib
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.quiet import quiet
 
 NETWORK = {
     "policy_hidden_layer_sizes": (32,) * 4,
@@ -54,7 +53,7 @@ def settings(task: str) -> dict[str, Any]:
 def tuned(task: str) -> dict[str, Any]:
     """Playground's own `brax_ppo_config` of a task, as plain values."""
     # Playground and MJX print on stdout where warp has no CUDA device.
-    with contextlib.redirect_stdout(io.StringIO()):
+    with quiet():
         from mujoco_playground import registry as playground
         from mujoco_playground.config import (
             dm_control_suite_params,

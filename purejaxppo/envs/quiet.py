@@ -1,0 +1,44 @@
+"""Quiet use of simulators, which print and warn while they are imported, made and traced.
+
+`sys.stdout`, the filters of warnings and `sys.modules` belong to the process. Of two threads that
+change them at once, the one that ends last would restore the changes of the other.
+"""
+
+import contextlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+CHANGING_PROCESS = threading.RLock()
+"""Lock for code that changes the process and restores it."""
+
+
+class Muted:
+    """A text stream that drops the output of the thread that made it, and passes on all other."""
+
+    def __init__(self, stream: Any) -> None:
+        """Wraps a stream."""
+        self.stream, self.thread = stream, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns any other attribute of the stream."""
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes a text of another thread."""
+        return len(text) if threading.get_ident() == self.thread else self.stream.write(text)
+
+
+@contextlib.contextmanager
+def quiet(*ignored: tuple[str, type[Warning]]) -> Iterator[None]:
+    """Discards what this thread prints, and warnings that match (message, category)."""
+    with (
+        CHANGING_PROCESS,
+        contextlib.redirect_stdout(Muted(sys.stdout)),
+        warnings.catch_warnings(),
+    ):
+        for message, category in ignored:
+            warnings.filterwarnings("ignore", message, category)
+        yield
