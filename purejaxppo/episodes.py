@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.agents import decisions
-from purejaxppo.aliases import Array, Carry, EnvState, InitialCarry, Key, Obs
+from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs
 from purejaxppo.config.schema import EvalConfig
 from purejaxppo.envs.apart import Apart
-from purejaxppo.envs.base import Env, EnvSpec, EnvStep
+from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.parallel import platforms
-from purejaxppo.types import Act
+from purejaxppo.rollout import StepRow, begin_episodes, step
+from purejaxppo.types import Act, RolloutState
 
 MOST_DIVERGED = 0.1
 """Share of an agent's episodes that may diverge; above it, it has no score.
@@ -69,18 +69,41 @@ def of_whole(values: np.ndarray, returns: np.ndarray, cut: np.ndarray | np.bool)
     return values[~diverged]
 
 
+class FirstEpisodes(NamedTuple):
+    """The first episode of each of N environments, until now."""
+
+    finished: Array  # [N] bool
+    returns: Array  # [N] NaN where it diverged
+    lengths: Array  # [N] int32
+
+
 class Running(NamedTuple):
     """N environments in the middle of their first episodes."""
 
     time: Array  # [] int32
-    env: EnvState
-    obs: Obs  # [N, ...]
-    start: Array  # [N] bool
-    carry: Carry  # [N, ...]
-    finished: Array  # [N] bool
-    returns: Array  # [N]
-    lengths: Array  # [N] int32
-    absent: Array | None  # [N] bool: the agent asks for nothing; None: no agent ever is absent
+    loop: RolloutState
+    first: FirstEpisodes
+
+
+def none_yet(num_envs: int) -> FirstEpisodes:
+    """Return first episodes without a step."""
+    n = num_envs
+    return FirstEpisodes(jnp.zeros(n, bool), jnp.zeros(n), jnp.zeros(n, jnp.int32))
+
+
+def follow(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
+    """Add a step to the first episodes that are not finished.
+
+    Args:
+        first: before the step.
+        row: of the step.
+    """
+    returns = jnp.where(row.out.diverged, jnp.nan, row.episode_return)
+    return FirstEpisodes(
+        finished=first.finished | row.finished,
+        returns=jnp.where(first.finished, first.returns, returns),
+        lengths=jnp.where(first.finished, first.lengths, row.episode_length),
+    )
 
 
 def run_episodes(
@@ -108,43 +131,21 @@ def run_episodes(
     bound = longest(env.spec) or max_steps
 
     def running(now: Running) -> Array:
-        return any_member((now.time < bound) & ~jnp.all(now.finished))
+        return any_member((now.time < bound) & ~jnp.all(now.first.finished))
 
-    def step(_: int | Array, now: Running) -> Running:
+    def one_step(_: int | Array, now: Running) -> Running:
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
-        choice = act(now_keys, now.carry, now.obs, now.start)
-        state, out = env.step(now.env, choice.env_action)
-        going = ~now.finished & (now.time < bound)
-        return Running(
-            time=now.time + 1,
-            env=state,
-            obs=out.obs,
-            start=decisions.begins(out.valid, out.diverged, now.absent, out.at_once),
-            carry=decisions.hold(now.absent, now.carry, choice.carry),
-            finished=now.finished | ((out.ends | out.diverged) & going),
-            returns=now.returns + payment(now, out, going),
-            lengths=now.lengths + (out.valid & going),
-            absent=out.absent,
-        )
+        loop, row = step(env, act, now.loop, now_keys)  # type: ignore[arg-type]
+        counted = now.time < bound  # the last of some steps at once may be beyond it
+        first = jax.tree.map(partial(jnp.where, counted), follow(now.first, row), now.first)
+        return Running(now.time + 1, loop, first)
 
-    first = first_steps(env, begun, initial_carry)
-    end = jax.lax.while_loop(running, some_steps(env.spec, step), first)
+    begin = begin_episodes(env, begun, initial_carry)  # type: ignore[arg-type]
+    start = Running(jnp.zeros((), jnp.int32), begin, none_yet(env.spec.num_envs))
+    end = jax.lax.while_loop(running, some_steps(env.spec, one_step), start).first
     cut = ~end.finished
     empty = cut & (end.lengths == 0)  # a slot that never had an agent
     return Outcome(jnp.where(empty, jnp.nan, end.returns), end.lengths, cut)
-
-
-def payment(now: Running, out: EnvStep, going: Array) -> Array:
-    """The part of episodes' returns that a step pays, [N]; NaN where the episode diverged.
-
-    Args:
-        now: before the step.
-        out: its result.
-        going: True where an episode is still counted, bool [N].
-    """
-    pays = out.valid if now.absent is None else out.valid | now.absent
-    paid = jnp.where(pays & going, out.scores, 0.0)
-    return jnp.where(out.diverged & going, jnp.nan, paid)
 
 
 def longest(spec: EnvSpec) -> int:
@@ -162,21 +163,3 @@ def some_steps(
     if platforms.is_accelerated() and spec.restorable:
         return partial(jax.lax.fori_loop, 0, STEPS_AT_ONCE, step)
     return partial(step, 0)
-
-
-def first_steps(
-    env: Env | Apart, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
-) -> Running:
-    """N environments before their first step; see `run_episodes`."""
-    n = env.spec.num_envs
-    return Running(
-        time=jnp.zeros((), jnp.int32),
-        env=begun[0],
-        obs=begun[1],
-        start=jnp.ones(n, bool),
-        carry=initial_carry((n,)),
-        finished=jnp.zeros(n, bool),
-        returns=jnp.zeros(n),
-        lengths=jnp.zeros(n, jnp.int32),
-        absent=jnp.zeros(n, bool) if env.spec.absent else None,
-    )

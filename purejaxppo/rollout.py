@@ -1,13 +1,14 @@
-"""Collecting experience: a scan of act and step, with episode statistics reduced on the device."""
+"""Acting in environments: one step, which every loop calls, and a scan of it, a rollout."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.agents import decisions
 from purejaxppo.agents.obs_storage import FullObs, ObsStorage
-from purejaxppo.aliases import EnvState, InitialCarry, Key, ObsRows, Stored
+from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs, ObsRows, Stored
 from purejaxppo.envs.base import Env, EnvStep
 from purejaxppo.spaces import example
 from purejaxppo.streams import ENVIRONMENTS, stream
@@ -18,8 +19,6 @@ from purejaxppo.types import (
     PolicyStep,
     Rollout,
     RolloutState,
-    Row,
-    SparseRolloutState,
     Transition,
 )
 
@@ -29,37 +28,100 @@ Collect = Callable[[Env, Act, RolloutState, Key, int, ObsStorage], Rollout]
 """A function with the arguments and the result of `collect`."""
 
 
-def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
-    """N environments at their first observations."""
-    env_state, obs = env.reset(key)
+class StepRow(NamedTuple):
+    """One step of N environments: the policy's choice, its outcome, and the episodes so far."""
+
+    choice: PolicyStep
+    out: EnvStep
+    episode_return: Array  # [N] sum of `EnvStep.scores` since the episode began, with this step's
+    episode_length: Array  # [N] int32 valid steps since then, with this one
+
+    @property
+    def finished(self) -> Array:
+        """True where an episode has ended or diverged, bool [N]."""
+        return self.out.ends | self.out.diverged
+
+
+def begin_episodes(
+    env: Env, begun: tuple[EnvState, Obs], initial_carry: InitialCarry
+) -> RolloutState:
+    """The state of N environments before their first step.
+
+    Args:
+        env: the environments.
+        begun: (state, obs [N, ...]), the result of their `reset`.
+        initial_carry: batch shape -> recurrent carry.
+    """
     n = env.spec.num_envs
-    carry = initial_carry((n,))
-    state = RolloutState(
+    env_state, obs = begun
+    return RolloutState(
         env=env_state,
         obs=obs,
         start=jnp.ones(n, bool),
-        carry=carry,
+        carry=initial_carry((n,)),
         episode_return=jnp.zeros(n),
         episode_length=jnp.zeros(n, jnp.int32),
         discounted_return=jnp.zeros(n),
+        absent=jnp.zeros(n, bool) if env.spec.absent else None,
     )
-    return with_nobody_absent(env, state) if env.spec.absent else state
 
 
-def with_nobody_absent(env: Env, state: RolloutState) -> SparseRolloutState:
-    """A state for agents that may be absent, where none is."""
+def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutState:
+    """The state of N environments before a training's first rollout."""
+    state = begin_episodes(env, env.reset(key), initial_carry)
+    return state.replace(open=no_decision(env, state)) if env.spec.absent else state
+
+
+def no_decision(env: Env, state: RolloutState) -> OpenDecision:
+    """Return an open decision for each agent that is not valid, as before the first one."""
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
     action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
     obs = jax.tree.map(jnp.copy, state.obs)
-    decision = OpenDecision(obs, action, zero, zero, false, false, state.carry)
-    return SparseRolloutState(**vars(state), absent=false, open=decision)
+    return OpenDecision(obs, action, zero, zero, false, false, state.carry)
+
+
+def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutState, StepRow]:
+    """Let a policy act once in N environments.
+
+    Returns of episodes are sums of `EnvStep.scores`. Rewards of absent agents count, and rows
+    outside of an episode have none.
+
+    Args:
+        env: the environments.
+        act: the policy.
+        state: before the step.
+        key: of the step; or keys [G], for an `act` and an `env` of G groups of rows.
+
+    Returns:
+        (state after the step, its row).
+    """
+    choice = act(key, state.carry, state.obs, state.start)
+    env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
+    env_state, out = env.step(env_state, choice.env_action)
+    row = StepRow(
+        choice=choice,
+        out=out,
+        episode_return=state.episode_return + out.scores,
+        episode_length=state.episode_length + out.valid,
+    )
+    after = state.replace(
+        env=env_state,
+        obs=out.obs,
+        start=decisions.begins(out.valid, out.diverged, state.absent, out.at_once),
+        carry=decisions.hold(state.absent, state.carry, choice.carry),
+        episode_return=jnp.where(row.finished, 0.0, row.episode_return),
+        episode_length=jnp.where(row.finished, 0, row.episode_length),
+        absent=out.absent,
+        open=decisions.latest(state, choice, out.valid, out.reward),
+    )
+    return after, row
 
 
 def collect(
     env: Env, act: Act, state: RolloutState, key: Key, length: int, storage: ObsStorage = FULL_OBS
 ) -> Rollout:
-    """Steps N environments `length` times.
+    """Step N environments `length` times.
 
     Args:
         env: the environments.
@@ -71,40 +133,31 @@ def collect(
     """
     state = state.replace(env=env.refresh(state.env))
 
-    def step(
+    def body(
         carried: tuple[RolloutState, Stored], key: Key
-    ) -> tuple[tuple[RolloutState, Stored], Row]:
-        state, stored = carried
-        stored, obs = storage.append(stored, state.obs, state.start, state.env)
-        choice = act(key, state.carry, state.obs, state.start)
-        env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
-        env_state, out = env.step(env_state, choice.env_action)
-        state, row = record(state, obs, choice, env_state, out)
-        return (state, stored), row
+    ) -> tuple[tuple[RolloutState, Stored], tuple[Transition, Episodes]]:
+        before, stored = carried
+        stored, obs = storage.append(stored, before.obs, before.start, before.env)
+        after, row = step(env, act, before, key)
+        return (after, stored), (transition(before, obs, row), ended(row))
 
     first = state, storage.init(state.obs, length, state.env)
     keys = jax.random.split(key, length)
-    (end, stored), (transitions, episodes) = jax.lax.scan(step, first, keys)
+    (end, stored), (transitions, episodes) = jax.lax.scan(body, first, keys)
     episodes = jax.tree.map(lambda x: jnp.sum(x, axis=0), episodes)
     return decisions.join(state, Rollout(transitions, stored, state.carry, end, episodes))
 
 
-def record(
-    state: RolloutState, obs: ObsRows, choice: PolicyStep, env_state: EnvState, out: EnvStep
-) -> tuple[RolloutState, Row]:
-    """One step's results: (state after it, its row).
+def transition(before: RolloutState, obs: ObsRows, row: StepRow) -> Transition:
+    """Return a step as a rollout stores it.
 
     Args:
-        state: before the step.
-        obs: observations before the step, as a row of the storage.
-        choice: the policy's actions.
-        env_state: the environments' own state after the step.
-        out: the environments' result.
+        before: the state before the step.
+        obs: its observations, as a row of the storage.
+        row: of the step.
     """
-    done = out.ends
-    episode_return = state.episode_return + out.scores
-    episode_length = state.episode_length + out.valid
-    transition = Transition(
+    choice, out = row.choice, row.out
+    return Transition(
         obs=obs,
         action=choice.action,
         log_prob=choice.log_prob,
@@ -112,25 +165,18 @@ def record(
         terminated=out.terminated,
         truncated=out.truncated,
         valid=out.valid,
-        start=state.start,
-        absent=state.absent,
+        start=before.start,
+        absent=before.absent,
         at_once=out.at_once,
     )
-    episodes = Episodes(
+
+
+def ended(row: StepRow) -> Episodes:
+    """Sum over the episodes that ended with a step."""
+    done = row.out.ends
+    return Episodes(
         count=jnp.sum(done, dtype=jnp.int32),
-        return_sum=jnp.sum(episode_return, where=done),
-        length_sum=jnp.sum(episode_length, where=done),
-        diverged=jnp.sum(out.diverged, dtype=jnp.int32),
+        return_sum=jnp.sum(row.episode_return, where=done),
+        length_sum=jnp.sum(row.episode_length, where=done),
+        diverged=jnp.sum(row.out.diverged, dtype=jnp.int32),
     )
-    after = state.replace(
-        env=env_state,
-        obs=out.obs,
-        start=decisions.begins(out.valid, out.diverged, state.absent, out.at_once),
-        carry=decisions.hold(state.absent, state.carry, choice.carry),
-        episode_return=jnp.where(done | out.diverged, 0.0, episode_return),
-        episode_length=jnp.where(done | out.diverged, 0, episode_length),
-    )
-    if state.open is not None:
-        last = decisions.latest(state, choice, out.valid, out.reward)
-        after = after.replace(absent=out.absent, open=last)
-    return after, (transition, episodes)

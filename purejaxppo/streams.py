@@ -7,6 +7,7 @@ is also split gives a key that is in use already. A stream's number is far above
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from purejaxppo.aliases import Key
 
@@ -36,8 +37,10 @@ STAGGER = 0x73746167
 
 
 def stream(key: Key, name: int) -> Key:
-    """The key of one of the streams named here."""
-    return jax.random.fold_in(key, name)
+    """The key of one of the streams named here; of keys [G], that of each."""
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)  # other keys have an axis of their own
+    fold_in = jax.random.fold_in
+    return jax.vmap(fold_in, (0, None))(key, name) if typed and key.ndim else fold_in(key, name)
 
 
 class Keys(NamedTuple):

@@ -6,7 +6,7 @@ Axis letters: T time, N environments (of one shard), D shards. Every array field
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 from flax import struct
@@ -97,7 +97,7 @@ class Episodes(NamedTuple):
 
 
 class RolloutState(struct.PyTreeNode):
-    """State of N environments between two rollouts."""
+    """State of N environments between two steps."""
 
     env: EnvState
     obs: Obs  # [N, ...]
@@ -106,16 +106,10 @@ class RolloutState(struct.PyTreeNode):
     episode_return: jax.Array  # [N] reward so far in the running episode
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
-    # No fields, so that saves do not have them: see `SparseRolloutState`.
-    absent: ClassVar[jax.Array | None] = None
-    open: ClassVar[OpenDecision | None] = None
-
-
-class SparseRolloutState(RolloutState):
-    """The same of agents that may be absent."""
-
-    absent: jax.Array  # type: ignore[misc]  # [N] bool: obs is stale
-    open: OpenDecision  # type: ignore[misc]
+    absent: jax.Array | None = None
+    """[N] bool: the agent asks for nothing, and obs is stale; None: no agent ever is absent"""
+    open: OpenDecision | None = None
+    """None in evaluations, and if no agent ever is absent"""
 
 
 class RunningStats(NamedTuple):
@@ -284,9 +278,6 @@ class Metrics(NamedTuple):
     learned: jax.Array  # [] int32: updates that skipped not all of their gradient steps
     extras: Figures  # {} unless an extra reports
 
-
-Row = tuple[Transition, Episodes]
-"""One row of a rollout [N, ...], and sums over the episodes that ended with it."""
 
 Trained = tuple[TrainState, Metrics]
 """(state after some updates, sums over them)."""

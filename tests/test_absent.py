@@ -20,7 +20,7 @@ from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs import session
 from purejaxppo.runs.rows import eval_row, read_csv
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.types import OpenDecision, PolicyStep, Rollout, SparseRolloutState, Transition
+from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition
 
 T, N, ROLLOUTS = 12, 6, 6
 GAMMA, LAMBDA = 0.9, 0.8
@@ -383,7 +383,7 @@ def joined(reward, truncated, absent, start, valid, before=None):
     rows: Any = Transition(
         zero, zero, zero, reward, np.zeros_like(truncated), truncated, valid, start, absent
     )
-    end: Any = SparseRolloutState(
+    end: Any = RolloutState(
         env=(),
         obs=zero[0],
         start=np.ones(1, bool),

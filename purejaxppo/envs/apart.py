@@ -32,6 +32,10 @@ class Apart:
         state, obs = jax.vmap(self.env.reset)(keys)
         return state, _joined(obs)
 
+    def with_key(self, state: EnvState, keys: Key) -> EnvState:
+        """See `Env.with_key`; keys [G]."""
+        return jax.vmap(self.env.with_key)(state, keys)
+
     def step(self, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
         """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         apart = jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:]), action)

@@ -11,7 +11,7 @@ from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.learner import Parts
-from purejaxppo.rollout import record
+from purejaxppo.rollout import step
 from purejaxppo.runs.rows import Row
 from purejaxppo.spaces import LARGEST, diverged_value, plain
 from purejaxppo.streams import ENVIRONMENTS, split_keys, stream
@@ -58,10 +58,10 @@ def replayed_value(
     progress = update / parts.config.num_updates
     with jax.default_matmul_precision(parts.config.matmul_precision):
         search = jax.jit(partial(_search, parts))
-        diverged, step = jax.device_get(search(agent, state, key, progress))
-    obs = jax.tree_util.tree_leaves_with_path(step.obs)
+        diverged, raw = jax.device_get(search(agent, state, key, progress))
+    obs = jax.tree_util.tree_leaves_with_path(raw.obs)
     named = [(_names(path), x) for path, x in obs]
-    return diverged_value(step.reward, named) if diverged else ""
+    return diverged_value(raw.reward, named) if diverged else ""
 
 
 def _search(
@@ -73,17 +73,16 @@ def _search(
     state = parts.start(state, key, progress)
     state = state.replace(env=env.refresh(state.env))
 
-    def step(state: RolloutState, key: Key) -> tuple[RolloutState, tuple[Array, TaskStep]]:
-        choice = parts.act(agent, key, state.carry, state.obs, state.start)
-        env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
-        _, raw = env.raw_step(env_state, choice.env_action)
-        env_state, out = env.step(env_state, choice.env_action)
-        bad = jnp.any(out.diverged.reshape(len(raw.reward), -1), axis=1)  # a world's: of any agent
-        state, _ = record(state, state.obs, choice, env_state, out)
-        return state, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))
+    def body(before: RolloutState, key: Key) -> tuple[RolloutState, tuple[Array, TaskStep]]:
+        after, row = step(env, partial(parts.act, agent), before, key)
+        env_state = env.with_key(before.env, stream(key, ENVIRONMENTS))
+        _, raw = env.raw_step(env_state, row.choice.env_action)
+        groups = row.out.diverged.reshape(len(raw.reward), -1)  # a world's: of any agent
+        bad = jnp.any(groups, axis=1)
+        return after, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))
 
     keys = jax.random.split(key, parts.config.ppo.rollout_length)
-    _, (diverged, steps) = jax.lax.scan(step, state, keys)
+    _, (diverged, steps) = jax.lax.scan(body, state, keys)
     first = jnp.argmax(diverged)
     return diverged[first], jax.tree.map(lambda x: x[first], steps)
 
