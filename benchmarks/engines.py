@@ -186,7 +186,7 @@ def compiled(env: Any) -> Contender:
 
     def step(carried, key):
         state, total = carried
-        state, out = env.step(state, ours.draw(env.spec.action, n, key))
+        state, out = env.step(key, state, ours.draw(env.spec.action, n, key))
         return (state, total + out.reward.sum()), None
 
     @jax.jit

@@ -119,7 +119,9 @@ def env_only(ensembles: int, neurons: int) -> Run:
     action = jnp.zeros((env.spec.num_envs, 1))
 
     def rollout(state):
-        return jax.lax.scan(lambda s, _: (env.step(s, action)[0], None), state, None, length)[0]
+        key = jax.random.key(0)
+        one_step = lambda s, _: (env.step(key, s, action)[0], None)  # noqa: E731
+        return jax.lax.scan(one_step, state, None, length)[0]
 
     init = jax.jit(
         shards.map(lambda key, i: env.reset(jax.random.fold_in(key, i))[0], (None, 0), 0),
@@ -167,7 +169,7 @@ def parts(changes: dict[str, Any], neurons: int) -> dict[str, Run]:
     zeros = jnp.zeros((n, 1))
 
     def steps(env_state):
-        body = lambda s, _: (parts.env.step(s, zeros)[0], None)  # noqa: E731
+        body = lambda s, _: (parts.env.step(key, s, zeros)[0], None)  # noqa: E731
         return jax.lax.scan(body, env_state, None, length)[0]
 
     def inference(obs):

@@ -122,6 +122,7 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
 
     from purejaxppo.envs import registry
     from purejaxppo.parallel.shards import Shards
+    from purejaxppo.streams import BEGIN_ROLLOUT, ENVIRONMENTS, stream
 
     config = config_of(sizes)
     shards = Shards(config.num_shards, jax.devices())
@@ -129,14 +130,15 @@ def random_actions(sizes: Sizes, seconds: float) -> None:
     n, length = env.spec.num_envs, config.ppo.rollout_length
 
     def step(state, key):
-        state, out = env.step(state, draw(env.spec.action, n, key))
+        state, out = env.step(stream(key, ENVIRONMENTS), state, draw(env.spec.action, n, key))
         return state, jnp.sum(out.valid)
 
     def rollouts(state, key, shard, count):
         def rollout(_, carried):
             state, key, steps = carried
             key, now = jax.random.split(key)
-            state, valid = jax.lax.scan(step, env.refresh(state), jax.random.split(now, length))
+            state = env.begin_rollout(state, stream(now, BEGIN_ROLLOUT), 0.0)
+            state, valid = jax.lax.scan(step, state, jax.random.split(now, length))
             return state, key, steps + jnp.sum(valid)
 
         key = jax.random.fold_in(key, shard)

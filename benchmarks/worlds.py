@@ -159,7 +159,7 @@ def work(contender: str, sizes: dict[str, Any], seconds: float) -> None:
         return obs.get(MASK) if isinstance(obs, dict) else None
 
     def our_step(key, carried, action):
-        state, out = env.step(env.with_key(carried[0], key), action)
+        state, out = env.step(key, carried[0], action)
         outputs = out.obs, out.reward, out.terminated, out.truncated
         return (state, mask_of(out.obs)), outputs, jnp.sum(out.valid)
 
@@ -170,7 +170,10 @@ def work(contender: str, sizes: dict[str, Any], seconds: float) -> None:
     if contender == "ours":
         length = LENGTH
         reset, step, mask = our_reset, our_step, lambda carried: carried[1]
-        refresh = lambda carried: (env.refresh(carried[0]), carried[1])  # noqa: E731
+
+        def refresh(carried):
+            return env.begin_rollout(carried[0], jax.random.key(0), 0.0), carried[1]
+
     else:
         own, length = OWN[family](name), SHORT.get(family, LENGTH)
         mask, refresh = jax.vmap(own.mask), lambda state: state

@@ -17,9 +17,9 @@ BEGIN, END = "<!-- walk -->\n", "<!-- end -->"
 WALK = {
     "learner.py:train_step": "one PPO iteration: collect, then learn",
     "learner.py:collect": "a rollout of T steps of N environments",
-    "rollout.py:collect": "a scan of act and step",
+    "rollout.py:collect": "a scan of steps",
+    "rollout.py:step": "act, step the environments; returns and lengths of episodes",
     "agents/policy.py:Policy.act": "normalise, apply the network, sample",
-    "rollout.py:record": "a row of the rollout; returns and lengths of episodes",
     "learner.py:learn": "an update from the rollout",
     "learner.py:scale_rewards": "rewards over the deviation of the discounted return, if asked for",
     "learner.py:make_batch": "values of the rollout, advantages, targets; rows become units",

@@ -10,7 +10,6 @@ import numpy as np
 
 from purejaxppo.aliases import Array, EnvState, InitialCarry, Key, Obs
 from purejaxppo.config.schema import EvalConfig
-from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.parallel import platforms
 from purejaxppo.rollout import StepRow, begin_episodes, step
@@ -107,7 +106,7 @@ def follow(first: FirstEpisodes, row: StepRow) -> FirstEpisodes:
 
 
 def run_episodes(
-    env: Env | Apart,
+    env: Env,
     begun: tuple[EnvState, Obs],
     act: Act,
     initial_carry: InitialCarry,
@@ -119,11 +118,12 @@ def run_episodes(
     """The first episode of each of N environments.
 
     Args:
-        env: the environments; their time limit, if they have one, bounds the loop.
+        env: the environments, a `VmapEnv` of G groups of rows or on the host; their time limit, if
+            they have one, bounds the loop.
         begun: (state, obs [N, ...]), what their `reset` returned.
         act: (keys [G], carry, obs, start) -> PolicyStep.
         initial_carry: batch shape -> recurrent carry.
-        keys: of each of G groups of rows, consumed.
+        keys: of each group, [G], consumed.
         any_member: under vmap, True if a bool [] holds for any of the batch: a loop that each
             agent may leave by itself cannot step simulators on the host.
         max_steps: bounds the loop where there is no time limit. Episodes that last longer are cut.
@@ -135,12 +135,12 @@ def run_episodes(
 
     def one_step(_: int | Array, now: Running) -> Running:
         now_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, now.time)
-        loop, row = step(env, act, now.loop, now_keys)  # type: ignore[arg-type]
+        loop, row = step(env, act, now.loop, now_keys)
         counted = now.time < bound  # the last of some steps at once may be beyond it
         first = jax.tree.map(partial(jnp.where, counted), follow(now.first, row), now.first)
         return Running(now.time + 1, loop, first)
 
-    begin = begin_episodes(env, begun, initial_carry)  # type: ignore[arg-type]
+    begin = begin_episodes(env, begun, initial_carry)
     start = Running(jnp.zeros((), jnp.int32), begin, none_yet(env.spec.num_envs))
     end = jax.lax.while_loop(running, some_steps(env.spec, one_step), start).first
     cut = ~end.finished

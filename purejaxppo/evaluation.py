@@ -16,9 +16,9 @@ from purejaxppo.config.hints import number
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
+from purejaxppo.envs.vectorize import VmapEnv
 from purejaxppo.envs.worlds import WorldsEnv
 from purejaxppo.episodes import (
     MOST_DIVERGED,
@@ -197,7 +197,7 @@ class Evaluator:
             self._shard, (None, None, None, 0), 0, ((0, 0, None, None), 0)
         )
 
-    def _make(self, seed: int) -> "HostEnv | WorldsEnv | Apart":
+    def _make(self, seed: int) -> HostEnv | WorldsEnv | VmapEnv:
         """The environments of a shard; at most as many simulators on the host as in training."""
         config, shards = evaluated(self.config), self.shards.num_shards
         if registry.on_host(config):
@@ -208,7 +208,7 @@ class Evaluator:
             return cast("HostEnv | WorldsEnv", host)
         one = registry.make(config, 1, evaluation=True)
         count = -(-self.episodes // one.spec.num_agents)
-        return Apart(one, -(-count // shards))
+        return VmapEnv(one, -(-count // shards))
 
     def close(self) -> None:
         """Closes simulators on the host."""
@@ -229,7 +229,7 @@ class Evaluator:
         numbers = first + jnp.arange(self.per_turn)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
         env_keys, act_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-        if isinstance(self.env, Apart):
+        if isinstance(self.env, VmapEnv):
             begun = self.env.reset(env_keys)
         else:
             seed = jax.random.bits(jax.random.fold_in(key, 0), dtype=np.uint32) >> 1

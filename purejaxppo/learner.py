@@ -29,7 +29,7 @@ from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import Collect, init_rollout
-from purejaxppo.streams import CURIOUS_NETWORKS, Keys, split_keys, stream
+from purejaxppo.streams import BEGIN_ROLLOUT, CURIOUS_NETWORKS, Keys, split_keys, stream
 from purejaxppo.types import (
     AgentAct,
     AgentState,
@@ -137,12 +137,19 @@ def collect(
     rollout = parts.collect(
         parts.env,
         partial(parts.act, agent),
-        parts.start(state, key, progress),
+        begin_rollout(parts, state, key, progress),
         key,
         parts.config.ppo.rollout_length,
         parts.storage,
     )
     return rollout._replace(obs_stats=agent.obs_stats)
+
+
+def begin_rollout(parts: Parts, state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
+    """The state before a rollout's first step, from the one after the last rollout."""
+    state = parts.start(state, key, progress)
+    env_state = parts.env.begin_rollout(state.env, stream(key, BEGIN_ROLLOUT), progress)
+    return state.replace(env=env_state)
 
 
 def learn(parts: Parts, state: TrainState, rollout: Rollout, hp: Hyperparams) -> Trained:

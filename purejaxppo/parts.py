@@ -71,7 +71,7 @@ def make_parts(
     env = make_env(config)
     policy = Policy(config, env.spec)
     windows = env.spec.known_starts and not env.spec.absent
-    known: Any = getattr(env, "starts", None) if windows else None
+    known = env.starts if windows else None
     settings = config.ppo
     schedules.check(settings)
     parts = Parts(
@@ -156,15 +156,15 @@ def make_env(config: Config) -> Env:
 def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:
     """The start of a rollout that a config names."""
 
-    def keep_state(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
-        del key
-        return state.replace(env=env.at(state.env, progress))
+    def continue_episodes(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
+        del key, progress
+        return state
 
     def reset_all(state: RolloutState, key: Key, progress: Scalar) -> RolloutState:
         del state, progress
         return init_rollout(env, initial_carry, stream(key, NEW_EPISODES))
 
-    return reset_all if config.ppo.reset_each_rollout else keep_state
+    return reset_all if config.ppo.reset_each_rollout else continue_episodes
 
 
 def map_over_shards(

@@ -97,8 +97,7 @@ def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutStat
         (state after the step, its row).
     """
     choice = act(key, state.carry, state.obs, state.start)
-    env_state = env.with_key(state.env, stream(key, ENVIRONMENTS))
-    env_state, out = env.step(env_state, choice.env_action)
+    env_state, out = env.step(stream(key, ENVIRONMENTS), state.env, choice.env_action)
     row = StepRow(
         choice=choice,
         out=out,
@@ -126,12 +125,11 @@ def collect(
     Args:
         env: the environments.
         act: the policy that acts.
-        state: their state before the rollout.
+        state: their state before the rollout, after `Env.begin_rollout`.
         key: consumed.
         length: T.
         storage: of observations.
     """
-    state = state.replace(env=env.refresh(state.env))
 
     def body(
         carried: tuple[RolloutState, Stored], key: Key

@@ -21,6 +21,8 @@ POPULATION = 0x706274
 """Selections of a population, from its first member's key."""
 ENVIRONMENTS = 0x656E7673
 """Draws of environments in a step of a rollout, from the step's key."""
+BEGIN_ROLLOUT = 0x62656769
+"""Draws of environments before a rollout, from the rollout's key."""
 EVALUATIONS = 0x6576616C
 """Evaluations of a run, from its key."""
 EVALUATE = 0x65706973

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from purejaxppo import evaluation
-from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.base import TaskStep
-from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.vectorize import VectorEnv, VmapEnv
 from purejaxppo.episodes import Outcome
 from purejaxppo.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
@@ -85,7 +84,7 @@ class Fragile:
 
 
 def test_a_diverged_episode_has_no_return_and_neither_has_its_evaluation():
-    env = Apart(VectorEnv(Fragile(), 1, fresh_every_step=True), 16)
+    env = VmapEnv(VectorEnv(Fragile(), 1, fresh_every_step=True), 16)
 
     def act(keys, carry, obs, start):
         assert keys.shape == (16,)

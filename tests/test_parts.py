@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.paths import ROOT
+from support.stepping import KEY, begin
 
 from purejaxppo import learner, load_config
 from purejaxppo.agents import ppo
@@ -38,7 +39,7 @@ def state(parts, key):
 
 
 def test_the_brain_alone(parts, state):
-    env_state, out = jax.jit(parts.env.step)(state.rollout.env, jnp.zeros((4, 1)))
+    env_state, out = jax.jit(parts.env.step)(KEY, state.rollout.env, jnp.zeros((4, 1)))
     np.testing.assert_array_equal(out.obs[:, :-1], state.rollout.obs[:, 1:])
     assert out.valid.all()
     assert jax.tree.structure(env_state) == jax.tree.structure(state.rollout.env)
@@ -61,18 +62,19 @@ def test_the_collector_is_brain_and_inference_in_turns(parts, state, key):
 
     @jax.jit
     def collected(start):
+        start = learner.begin_rollout(parts, start, key, 0.0)
         rollout = collect(parts.env, act, start, key, 16, storage=parts.storage)
         return rollout, parts.storage.read(rollout.stored, rollout.transitions.obs)
 
     rollout, seen = collected(state.rollout)
     last, transitions, episodes = rollout.end, rollout.transitions, rollout.episodes
-    refresh, infer, step = map(jax.jit, (parts.env.refresh, act, parts.env.step))
-    env_state, obs = refresh(state.rollout.env), state.rollout.obs
+    infer, step = jax.jit(act), jax.jit(parts.env.step)
+    env_state, obs = begin(parts.env, state.rollout.env), state.rollout.obs
     start, returns = state.rollout.start, []
     total = np.zeros(4)
     for t, step_key in enumerate(jax.random.split(key, 16)):
         choice = infer(step_key, (), obs, start)
-        env_state, out = step(env_state, choice.env_action)
+        env_state, out = step(KEY, env_state, choice.env_action)
         np.testing.assert_allclose(seen[t], obs, atol=1e-5)
         np.testing.assert_allclose(transitions.action[t], choice.action, atol=1e-4)
         np.testing.assert_allclose(transitions.log_prob[t], choice.log_prob, atol=1e-4)
@@ -97,7 +99,8 @@ def test_collector_and_trainer_are_train_step(parts, state):
     def by_parts(state, now):
         agent, stats = state.agent, state.value_stats
         act = partial(parts.policy.act, agent)
-        rollout = collect(parts.env, act, state.rollout, keys.act, 16, storage=parts.storage)
+        start = learner.begin_rollout(parts, state.rollout, keys.act, 0.0)
+        rollout = collect(parts.env, act, start, keys.act, 16, storage=parts.storage)
         reward = rollout.transitions.reward
         batch = learner.make_batch(parts, agent, rollout, reward, now, stats)
         params, _, losses = ppo.update_epochs(

@@ -13,6 +13,8 @@ from purejaxppo import learner, load_config, spaces
 from purejaxppo.agents import action_masks, distributions
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import IntrinsicConfig, PretrainConfig
+from purejaxppo.envs import registry
+from purejaxppo.envs.vectorize import VmapEnv
 from purejaxppo.episodes import run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
@@ -215,18 +217,19 @@ def test_a_gradient_reaches_back_through_its_sequence_and_no_further(make_traini
 def test_an_evaluation_carries_the_memory(make_training, key):
     training = make_training(network={"rnn": "lstm"})
     agent = training.init_state(key, 0).agent
-    env, policy = training.parts.env, training.parts.policy
-    env_state, obs = jax.jit(env.reset)(key)
+    config, policy, keys = training.parts.config, training.parts.policy, jax.random.split(key, 4)
+    env = VmapEnv(registry.make(config.env, 1, evaluation=True), 4)
+    env_state, obs = jax.jit(env.reset)(keys)
     returns, *_ = jax.jit(
         lambda *begun: run_episodes(
             env,
             begun,
             partial(policy.act_deterministically, agent),
             policy.network.initial_carry,
-            jax.random.split(key, 4),
+            keys,
         )
     )(env_state, obs)
-    mode, step = jax.jit(policy.mode), jax.jit(env.step)
+    mode, step = jax.jit(policy.mode), jax.jit(partial(env.step, keys))
     carry, start, total = policy.network.initial_carry((4,)), jnp.ones(4, bool), np.zeros(4)
     for _ in range(7):
         carry, action = mode(agent, carry, obs, start)

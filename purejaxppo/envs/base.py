@@ -19,7 +19,7 @@ from purejaxppo.spaces import Space
 
 
 class Starts(NamedTuple):
-    """Observations that episodes begin with between two calls of `refresh`."""
+    """Observations that episodes begin with between two calls of `Env.begin_rollout`."""
 
     obs: Obs  # [M, ...] first observations
     place: jax.Array  # [N] int32: which of them each environment's present episode began with
@@ -40,7 +40,7 @@ class EnvSpec:
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
     known_starts: bool = False
-    """True if `starts(state)` exists: the observations that episodes begin with until `refresh`."""
+    """True if `Env.starts` gives the observations that episodes of a rollout begin with."""
     absent: bool = False
     """True if agents may ask for nothing for some steps: `EnvStep.absent` says which."""
     restorable: bool = True
@@ -53,7 +53,7 @@ class EnvSpec:
     """The agents, if rows are those of whole worlds."""
 
 
-class Env(Protocol):
+class Env:
     """N environments that step together.
 
     On the step that ends an episode `obs` is the true last observation. The step after it ignores
@@ -77,49 +77,39 @@ class Env(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """The error on the host, if there was one."""
-        ...
+        """The error of a simulator on the host, if there was one."""
+        return None
 
     @property
     def diverged_value(self) -> str:
         """The last value that diverged on the host, as in reward = nan; "" if it is unknown."""
-        ...
+        return ""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs [N, ...]), every environment at an episode's start."""
-        ...
+        raise NotImplementedError
 
-    def step(self, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
-        """(state, action [N, ...]) -> (state, EnvStep)."""
-        ...
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
+        """(key, state, action [N, ...]) -> (state, EnvStep)."""
+        raise NotImplementedError
 
-    def refresh(self, state: EnvState) -> EnvState:
-        """Draws fresh starts; called once before each rollout."""
-        ...
+    def begin_rollout(self, state: EnvState, key: Key, progress: Scalar) -> EnvState:
+        """Prepare a state for the next rollout of a training: draw starts, set parameters.
 
-    def with_key(self, state: EnvState, key: Key) -> EnvState:
-        """A state whose next step draws from this key, if every step draws fresh starts.
-
-        Rollouts give one for each step, so that all their draws can come before the first; else, as
-        in evaluations, a state has the key of its next step from the last one.
+        Args:
+            state: after the last rollout.
+            key: of the draws.
+            progress: of the run, [], 0 to 1, which parameters follow.
         """
-        ...
+        del key, progress
+        return state
 
-    def at(self, state: EnvState, progress: Scalar) -> EnvState:
-        """Sets parameters that follow the run's progress [], 0 to 1, before each rollout."""
-        ...
-
-    def continue_at(self, update: int, progress: float) -> None:
-        """Prepares, before anything is traced, for a run that goes on after so many updates.
-
-        Where the state cannot be saved, other episodes begin than at the run's start, with the
-        parameters at `progress`.
-        """
-        ...
+    def starts(self, state: EnvState) -> Starts:
+        """Observations that episodes begin with in this rollout, if `EnvSpec.known_starts`."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Closes simulators on the host; compiled programs must not step them again."""
-        ...
+        """Close simulators on the host; compiled programs must not step them again."""
 
 
 class TaskStep(NamedTuple):

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import EnvState, Obs, Scalar
+from purejaxppo.aliases import EnvState, Key, Obs, Scalar
 from purejaxppo.config.references import in_file, is_reference, load, located
-from purejaxppo.envs.base import EnvStep, Starts, TaskStep
+from purejaxppo.envs.base import Env, EnvStep, Starts, TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -89,16 +89,13 @@ class CurriculumState(NamedTuple):
     env: EnvState  # the environments' own state
 
 
-class CurriculumEnv:
-    """N environments with parameters that `at` sets.
+class CurriculumEnv(Env):
+    """N environments with parameters that `begin_rollout` sets.
 
     Args:
         values: progress [] -> parameters.
         build: parameters, traced or not -> environments with these.
     """
-
-    failure = None  # nothing runs on the host
-    diverged_value = ""
 
     def __init__(
         self, values: Callable[[Scalar], Values], build: Callable[[Values], VectorEnv]
@@ -109,39 +106,27 @@ class CurriculumEnv:
         self.spec, self.task = final.spec, final.task
         self.to_simulator = final.to_simulator
 
-    def at(self, state: CurriculumState, progress: Scalar) -> CurriculumState:
-        """The same environments with the parameters at `progress`."""
-        return state._replace(values=self.values(progress))
-
     def reset(self, key) -> tuple[CurriculumState, Obs]:
         """A key -> (state, obs [N, ...]), with the parameters of the run's start."""
         values = self.values(0.0)
         state, obs = self.build(values).reset(key)
         return CurriculumState(values, state), obs
 
-    def raw_step(self, state: CurriculumState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(self, key: Key, state: CurriculumState, action) -> tuple[EnvState, TaskStep]:
         """See `VectorEnv.raw_step`."""
-        return self.build(state.values).raw_step(state.env, action)
+        return self.build(state.values).raw_step(key, state.env, action)
 
-    def step(self, state: CurriculumState, action) -> tuple[CurriculumState, EnvStep]:
-        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        after, out = self.build(state.values).step(state.env, action)
+    def step(self, key: Key, state: CurriculumState, action) -> tuple[CurriculumState, EnvStep]:
+        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        after, out = self.build(state.values).step(key, state.env, action)
         return state._replace(env=after), out
 
-    def refresh(self, state: CurriculumState) -> CurriculumState:
-        """Draws fresh starts with the current parameters."""
-        return state._replace(env=self.build(state.values).refresh(state.env))
-
-    def with_key(self, state: CurriculumState, key) -> CurriculumState:
-        """A state whose next step draws from this key, if every step draws fresh starts."""
-        return state._replace(env=self.build(state.values).with_key(state.env, key))
+    def begin_rollout(self, state: CurriculumState, key: Key, progress: Scalar) -> CurriculumState:
+        """Sets the parameters at `progress`, and draws fresh starts with them."""
+        values = self.values(progress)
+        env_state = self.build(values).begin_rollout(state.env, key, progress)
+        return CurriculumState(values, env_state)
 
     def starts(self, state: CurriculumState) -> Starts:
-        """The observations that episodes begin with until the next `refresh`."""
+        """The observations that episodes begin with until the next `begin_rollout`."""
         return self.build(state.values).starts(state.env)
-
-    def continue_at(self, update: int, progress: float) -> None:
-        """Does nothing: the state is saved."""
-
-    def close(self) -> None:
-        """Does nothing: nothing runs on the host."""

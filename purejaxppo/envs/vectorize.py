@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import EnvState, Scalar, Tree
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, Tree
 from purejaxppo.config.plain import plain
-from purejaxppo.envs.base import EnvSpec, EnvStep, Starts, Task, TaskStep
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
 
@@ -31,14 +32,18 @@ class VectorState(struct.PyTreeNode):
     key: jax.Array  # a PRNG key
 
 
-class VectorEnv:
+class VectorEnv(Env):
     """`num_envs` copies of a task under the environment protocol.
+
+    If every step draws fresh starts, a step draws from its argument `key`, so that all draws of a
+    rollout can come before its first step. Else a state continues a key of its own, and the
+    arguments `key` of `step`, `raw_step` and `begin_rollout` are not used.
 
     Args:
         task: one environment.
         num_envs: N.
         fresh_every_step: draw a new start for every episode. Otherwise M starts are drawn by
-            `refresh`, once per rollout, which costs less. M is N; where N < 16, ceil(16 / N) N.
+            `begin_rollout`, which costs less. M is N; where N < 16, ceil(16 / N) N.
             Environment i takes start i, and with every episode the one `stride` places further (mod
             M, with which it has no common divisor). So one environment uses each of the M starts
             once before any is repeated: up to M episodes per rollout its starts have the same
@@ -48,9 +53,6 @@ class VectorEnv:
         stagger: begin first episodes at random steps of the task's time limit.
         evaluation: M is N, because only the first episode of each environment counts.
     """
-
-    failure = None  # nothing runs on the host
-    diverged_value = ""
 
     task: Any
 
@@ -105,19 +107,9 @@ class VectorEnv:
         )
         return state, as_declared(obs, self.spec.observation)
 
-    def at(self, state: VectorState, progress: Scalar) -> VectorState:
-        """Does nothing: no parameter changes; see `curriculum.CurriculumEnv`."""
-        del progress
-        return state
-
-    def continue_at(self, update: int, progress: float) -> None:
-        """Does nothing: the state is saved."""
-
-    def close(self) -> None:
-        """Does nothing: nothing runs on the host."""
-
-    def refresh(self, state: VectorState) -> VectorState:
+    def begin_rollout(self, state: VectorState, key: Key, progress: Scalar) -> VectorState:
         """Draws the starts that this rollout's ended episodes will take."""
+        del progress
         if self.fresh_every_step:
             return state
         key, start_key = jax.random.split(state.key)
@@ -129,12 +121,8 @@ class VectorEnv:
         fresh = jax.tree.map(lambda old, new: old.at[places].set(new), state.fresh, fresh)
         return state.replace(fresh=fresh, turn=(state.turn + 1) % self.num_starts, key=key)
 
-    def with_key(self, state: VectorState, key) -> VectorState:
-        """A state whose next step draws from this key, if every step draws fresh starts."""
-        return state.replace(key=key) if self.fresh_every_step else state
-
     def starts(self, state: VectorState) -> Starts:
-        """The observations that episodes begin with until the next `refresh`."""
+        """The observations that episodes begin with until the next `begin_rollout`."""
         return Starts(as_declared(state.fresh[1], self.spec.observation), state.place)
 
     def _next(self, state: VectorState, key):
@@ -150,19 +138,23 @@ class VectorEnv:
         convert = getattr(self.task, "to_simulator", lambda action: action)
         return jax.vmap(convert)(action)
 
-    def raw_step(self, state: VectorState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(self, key: Key, state: VectorState, action) -> tuple[EnvState, TaskStep]:
         """Returns (states, TaskStep) [N, ...] of the next step, before its values are checked."""
-        _, step_key, _ = jax.random.split(state.key, 3)
+        _, step_key, _ = self._split(key, state)
         return self._advance(step_key, state.task, action)
+
+    def _split(self, key: Key, state: VectorState) -> Key:
+        """The keys of the next state, of the tasks' steps and of fresh starts, [3]."""
+        return jax.random.split(key if self.fresh_every_step else state.key, 3)
 
     def _advance(self, key, task: EnvState, action) -> tuple[EnvState, TaskStep]:
         """Steps all tasks."""
         keys = jax.random.split(key, self.spec.num_envs)
         return jax.vmap(self.task.step)(keys, task, action)
 
-    def step(self, state: VectorState, action) -> tuple[VectorState, EnvStep]:
-        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        key, step_key, start_key = jax.random.split(state.key, 3)
+    def step(self, key: Key, state: VectorState, action) -> tuple[VectorState, EnvStep]:
+        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
         task, out = self._advance(step_key, state.task, action)
         diverged = ~state.done & ~bounded((out.reward, out.obs))
@@ -181,9 +173,42 @@ class VectorEnv:
             task=select(valid, task, fresh_task),
             place=select(valid, state.place, fresh_place),
             done=terminated | truncated,
-            key=key,
+            key=next_key,
         )
         return state, step
+
+
+class VmapEnv(Env):
+    """G environments, or worlds of A agents, with a key for each: a batch of G x A rows.
+
+    So an evaluation's episode does not depend on the others.
+
+    Args:
+        env: one environment or world.
+        count: G.
+    """
+
+    def __init__(self, env: Env, count: int) -> None:
+        """Prepares the batch; nothing is computed yet."""
+        self.env = env
+        self.count = count
+        self.spec = replace(env.spec, num_envs=count * env.spec.num_envs)
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """Keys [G] -> (state, obs [N, ...])."""
+        state, obs = jax.vmap(self.env.reset)(key)
+        return state, _join_groups(obs)
+
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, EnvStep]:
+        """(keys [G], state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        groups = jax.tree.map(lambda x: x.reshape(self.count, -1, *x.shape[1:]), action)
+        state, out = jax.vmap(self.env.step)(key, state, groups)
+        return state, _join_groups(out)
+
+
+def _join_groups(tree):
+    """Arrays [G, A, ...] as [G * A, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
 def stride(num_starts: int) -> int:

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.aliases import EnvState, Scalar
+from purejaxppo.aliases import EnvState, Key, Scalar
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.base import EnvStep, TaskStep
+from purejaxppo.envs.base import Env, EnvStep, TaskStep
 from purejaxppo.envs.native import Native, form_of
 from purejaxppo.envs.options import Option
 from purejaxppo.envs.teams import (
@@ -181,7 +181,7 @@ class WorldsState(struct.PyTreeNode):
         return self.worlds.task
 
 
-class WorldsEnv:
+class WorldsEnv(Env):
     """A batch of W worlds as W x A rows.
 
     Args:
@@ -222,13 +222,9 @@ class WorldsEnv:
         """Closes simulators on the host."""
         self.worlds.close()
 
-    def at(self, state: WorldsState, progress: Scalar) -> WorldsState:
-        """Calls `at` of the worlds."""
-        return state.replace(worlds=self.worlds.at(state.worlds, progress))
-
     def continue_at(self, update: int, progress: float) -> None:
-        """Calls `continue_at` of the worlds."""
-        self.worlds.continue_at(update, progress)
+        """Calls `continue_at` of worlds on the host."""
+        cast("HostEnv", self.worlds).continue_at(update, progress)
 
     def picture(self, obs) -> Any:
         """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""
@@ -266,17 +262,13 @@ class WorldsEnv:
         """The state before the first step, and the rows' observations."""
         return WorldsState(worlds, jnp.ones(self.shape, bool)), self._rows(obs)
 
-    def refresh(self, state: WorldsState) -> WorldsState:
-        """Draws fresh starts of the worlds."""
-        return state.replace(worlds=self.worlds.refresh(state.worlds))
+    def begin_rollout(self, state: WorldsState, key: Key, progress: Scalar) -> WorldsState:
+        """Prepares the worlds; see `Env`."""
+        return state.replace(worlds=self.worlds.begin_rollout(state.worlds, key, progress))
 
-    def with_key(self, state: WorldsState, key) -> WorldsState:
-        """Calls `with_key` of the worlds."""
-        return state.replace(worlds=self.worlds.with_key(state.worlds, key))
-
-    def step(self, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
-        """(state, action [N, ...]) -> (state, EnvStep); see `Env`."""
-        worlds, out = self.worlds.step(state.worlds, self._joint(action))
+    def step(self, key: Key, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
+        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
+        worlds, out = self.worlds.step(key, state.worlds, self._joint(action))
         valid = out.valid[:, None] & state.alive
         diverged = out.diverged[:, None] & state.alive  # one agent's NaN ends its world
         end = out.obs["end"].reshape(self.shape)
@@ -295,9 +287,9 @@ class WorldsEnv:
         alive = over[:, None] | (state.alive & ~(terminated | truncated))
         return WorldsState(worlds, alive), step
 
-    def raw_step(self, state: WorldsState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(self, key: Key, state: WorldsState, action) -> tuple[EnvState, TaskStep]:
         """See `VectorEnv.raw_step`; the rows are worlds, [W, ...]."""
-        return cast("VectorEnv", self.worlds).raw_step(state.worlds, self._joint(action))
+        return cast("VectorEnv", self.worlds).raw_step(key, state.worlds, self._joint(action))
 
     def _joint(self, action):
         """Actions [N, ...] of all rows as joint actions of worlds, [W, ...]."""

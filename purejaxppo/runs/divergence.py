@@ -10,7 +10,7 @@ import numpy as np
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
-from purejaxppo.learner import Parts
+from purejaxppo.learner import Parts, begin_rollout
 from purejaxppo.rollout import step
 from purejaxppo.runs.rows import Row
 from purejaxppo.spaces import LARGEST, diverged_value, plain
@@ -70,13 +70,11 @@ def _search(
     """Steps as `rollout.collect` -> (any step diverged, one row of the first step that did)."""
     env = cast(VectorEnv, parts.env)
     key = split_keys(key).act
-    state = parts.start(state, key, progress)
-    state = state.replace(env=env.refresh(state.env))
+    state = begin_rollout(parts, state, key, progress)
 
     def body(before: RolloutState, key: Key) -> tuple[RolloutState, tuple[Array, TaskStep]]:
         after, row = step(env, partial(parts.act, agent), before, key)
-        env_state = env.with_key(before.env, stream(key, ENVIRONMENTS))
-        _, raw = env.raw_step(env_state, row.choice.env_action)
+        _, raw = env.raw_step(stream(key, ENVIRONMENTS), before.env, row.choice.env_action)
         groups = row.out.diverged.reshape(len(raw.reward), -1)  # a world's: of any agent
         bad = jnp.any(groups, axis=1)
         return after, (jnp.any(bad), jax.tree.map(lambda x: x[jnp.argmax(bad)], raw))

@@ -244,7 +244,8 @@ class Programs:
     def continue_at(self, update: int, progress: float) -> None:
         """Prepares simulators that cannot be restored for a run that goes on."""
         if not self.spec.restorable:
-            self.parts.env.continue_at(update, min(progress, 1.0))
+            env: Any = self.parts.env
+            env.continue_at(update, min(progress, 1.0))
 
     def close(self) -> None:
         """Closes the simulators; the compiled functions must not be called again."""

@@ -15,8 +15,8 @@ from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.envs.apart import Apart
 from purejaxppo.envs.pgx import OPPONENT
+from purejaxppo.envs.vectorize import VmapEnv
 from purejaxppo.episodes import run_episodes
 from purejaxppo.runs import elo
 from purejaxppo.runs.checkpoint import restore_all
@@ -62,7 +62,7 @@ class Match:
         """Makes the games; nothing is compiled yet."""
         self.config = config
         self.policy = policy
-        self.env = Apart(registry.make(config.env, 1, evaluation=True), games)
+        self.env = VmapEnv(registry.make(config.env, 1, evaluation=True), games)
 
     @at_matmul_precision
     def play(self, players: tuple[AgentState, AgentState], random: Array, key: Key) -> Array:

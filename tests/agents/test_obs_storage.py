@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from purejaxppo import learner
 from purejaxppo.agents import obs_storage
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
@@ -219,6 +220,7 @@ def test_stored_observations_are_those_acted_on(task, wrappers, reset, make_conf
     def run(key):
         state = init_rollout(parts.env, lambda batch: (), key)
         for _ in range(2):
+            state = learner.begin_rollout(parts, state, key, 0.0)
             rollout = collect(parts.env, act, state, key, 24, storage=parts.storage)
             rows, state = rollout.transitions, rollout.end
         return parts.storage.read(rollout.stored, rows.obs), rows.action, rows.valid
@@ -341,7 +343,9 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
         return PolicyStep(carry, action, jnp.zeros(8), action)
 
     def run(parts, state):
-        rollout = collect(parts.env, act, state, jax.random.key(7), 24, storage=parts.storage)
+        key = jax.random.key(7)
+        state = learner.begin_rollout(parts, state, key, 0.0)
+        rollout = collect(parts.env, act, state, key, 24, storage=parts.storage)
         obs = parts.storage.read(rollout.stored, rollout.transitions.obs)
         return rollout.end, obs, rollout.episodes
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import KEY
 
 from purejaxppo import Config, Moment, Run
 from purejaxppo.__main__ import main
@@ -72,7 +73,7 @@ def test_the_environment_trains_in_a_batch_and_ends_in_both_ways():
     actions = jnp.array([[1.0], [0.0]])  # the first one runs off the line, the second one stays
 
     def step(state, _):
-        return env.step(state, actions)
+        return env.step(KEY, state, actions)
 
     _, rows = jax.lax.scan(step, state, length=100)
     ends = np.argmax(rows.terminated[:, 0])

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 from support import rulesets
 from support.memory import drop_large_programs
+from support.stepping import KEY, begin
 
 from purejaxppo import spaces
 from purejaxppo.agents.advantages import gae
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import families, registry
+from purejaxppo.envs.base import Env
 from purejaxppo.envs.vectorize import select
 from purejaxppo.envs.worlds import WorldsState
 from purejaxppo.rollout import collect, init_rollout
@@ -323,7 +326,7 @@ def size(space):
     return space.n if isinstance(space, spaces.Discrete) else space.nvec
 
 
-class Disturbed:
+class Disturbed(Env):
     """An environment that is given other actions on reset rows if `disturb`.
 
     `kinds` are those of what its first step was given and gave back.
@@ -331,11 +334,12 @@ class Disturbed:
 
     def __init__(self, env, disturb):
         self.env, self.disturb, self.spec = env, disturb, env.spec
-        self.refresh, self.with_key, self.kinds = env.refresh, env.with_key, None
+        self.kinds = None
 
-    def step(self, state, action):
+    def step(self, key, state, action):
         other = another_action(self.spec.action, action)
-        after, out = self.env.step(state, select(ignored(state) & self.disturb, other, action))
+        given = select(ignored(state) & self.disturb, other, action)
+        after, out = self.env.step(key, state, given)
         self.kinds = self.kinds or [kinds(x) for x in (state, after, out)]
         return after, out
 
@@ -411,6 +415,7 @@ class Recording:
         def run(key, disturb):
             env_key, act_key = jax.random.split(key)
             state = init_rollout(self.env, lambda batch: (), env_key)
+            state = state.replace(env=begin(self.env, state.env))
             env = Disturbed(self.env, disturb)
             rollout = collect(env, act, state, act_key, LENGTH)
             self.kinds = [kinds(state.env), kinds(state.obs), *env.kinds]
@@ -561,7 +566,7 @@ def test_starts_differ_between_episodes_and_environments(recording):
 
         def seen(key):
             state, obs = many.reset(key)
-            return obs, many.starts(many.refresh(state)).obs
+            return obs, many.starts(begin(many, state)).obs
 
         first, later = (
             np.concatenate([np.asarray(x).reshape(256, -1) for x in jax.tree.leaves(obs)], axis=1)
@@ -661,7 +666,7 @@ def test_brax_goes_as_the_raw_simulator_does_up_to_the_true_last_observation():
     state, obs = jax.jit(env.reset)(jax.random.key(0))
     by_hand = env.task.unwrap(state.task)
     np.testing.assert_array_equal(by_hand.obs, obs)
-    raw_step, step = jax.jit(jax.vmap(raw.step)), jax.jit(env.step)
+    raw_step, step = jax.jit(jax.vmap(raw.step)), jax.jit(partial(env.step, KEY))
     running, ended = np.ones(NUM_ENVS, bool), []
     for t in range(30):
         action = random_action(env.spec.action, jax.random.key(t), NUM_ENVS)
@@ -680,5 +685,5 @@ def test_the_jitted_step_is_compiled_once(key):
     step = jax.jit(env.step)
     state, _ = jax.jit(env.reset)(key)
     for _ in range(3):
-        state, _ = step(state, jnp.zeros((NUM_ENVS, 6)))
+        state, _ = step(key, state, jnp.zeros((NUM_ENVS, 6)))
     assert step._cache_size() == 1

@@ -59,7 +59,9 @@ def test_wrong_options_are_refused_in_one_sentence(options, said):
 def test_no_world_is_made_inside_a_step(key):
     action = jax.ShapeDtypeStruct((4,), jnp.int32)
     envs = [registry.make(EnvConfig(CLASSIC, reset=reset), 4) for reset in ("every_step", "auto")]
-    every_step, auto = (flops(env.step, jax.eval_shape(env.reset, key)[0], action) for env in envs)
+    every_step, auto = (
+        flops(env.step, key, jax.eval_shape(env.reset, key)[0], action) for env in envs
+    )
     four_worlds = flops(envs[0].reset, key)
     assert every_step - auto == pytest.approx(four_worlds, rel=0.05)
     assert envs[1].fresh_per_rollout == 4  # of 16 starts

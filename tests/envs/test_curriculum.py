@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import begin
 
 from purejaxppo import learner
 from purejaxppo.agents.schedules import make_hyperparams
@@ -105,17 +106,17 @@ def test_evaluations_have_the_end_of_the_curriculum(key):
     env = registry.make(config, 3, evaluation=True)
     assert not isinstance(env, CurriculumEnv)
     # Observation 0 is 1 - time / memory_length: whole numbers stay whole.
-    step = jax.jit(env.step)
+    step = jax.jit(partial(env.step, key))
     state, _ = jax.jit(env.reset)(key)
     state, _ = step(state, jnp.zeros(3, jnp.int32))
     _, out = step(state, jnp.zeros(3, jnp.int32))
     np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / 9, rtol=1e-6)
     training = registry.make(config, 3)
-    step = jax.jit(training.step)
+    step = jax.jit(partial(training.step, key))
     start, _ = jax.jit(training.reset)(key)
-    halfway = training.at(start, 0.5)
-    for begin, length in ((start, 2), (halfway, 6)):  # 5.5, rounded to even
-        state, _ = step(begin, jnp.zeros(3, jnp.int32))
+    halfway = begin(training, start, 0.5)
+    for first, length in ((start, 2), (halfway, 6)):  # 5.5, rounded to even
+        state, _ = step(first, jnp.zeros(3, jnp.int32))
         _, out = step(state, jnp.zeros(3, jnp.int32))
         np.testing.assert_allclose(out.obs.reshape(3, -1)[:, 0], 1 - 1 / length, rtol=1e-6)
 
@@ -154,4 +155,4 @@ def test_the_starts_of_a_curriculums_environments_are_known(key):
     state, obs = env.reset(key)
     known, place = env.starts(state)
     np.testing.assert_array_equal(known[place], obs)
-    assert env.spec.known_starts and not np.array_equal(env.starts(env.refresh(state)).obs, known)
+    assert env.spec.known_starts and not np.array_equal(env.starts(begin(env, state)).obs, known)

@@ -1,11 +1,13 @@
 """Domain randomisation: drawn factors, where they end up, and physics worked by hand."""
 
+from functools import partial
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import KEY, begin
 
 from purejaxppo import spaces
 from purejaxppo.agents.schedules import make_hyperparams
@@ -44,8 +46,8 @@ def test_each_episode_draws_anew_and_keeps_what_it_drew(key, reset):
     config = EnvConfig(PENDULUM, randomize={"m": 0.5}, max_episode_steps=3, reset=reset)
     env = registry.make(config, 4)
     state, _ = jax.jit(env.reset)(key)
-    state = jax.jit(env.refresh)(state)
-    step = jax.jit(env.step)
+    state = begin(env, state)
+    step = jax.jit(partial(env.step, KEY))
     seen, ends = [], []
     for _ in range(8):  # three steps and a reset row, twice
         seen.append(np.asarray(state.task[0][0]["m"]))
@@ -83,7 +85,7 @@ def test_with_ranges_of_zero_trajectories_are_those_without(key, name):
         def run(key, env=env):
             def step(state, _):
                 action = jnp.zeros((3, *getattr(env.spec.action, "shape", ())), jnp.int32)
-                state, out = env.step(state, action)
+                state, out = env.step(KEY, state, action)
                 return state, (out.obs, out.reward)
 
             return jax.lax.scan(step, env.reset(key)[0], None, 50)[1]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.packages import needs
+from support.stepping import play
 
 from purejaxppo import learner
 from purejaxppo.config.schema import EnvConfig
@@ -34,7 +35,7 @@ def steps(name, action, count, limit=0, **options):
     def run(key):
         state, _ = env.reset(key)
         actions = jnp.full((count, env.spec.num_envs), action)
-        return jax.lax.scan(env.step, state, actions)[1]
+        return play(env, state, actions)[1]
 
     return jax.device_get(jax.jit(run)(jax.random.key(0)))
 

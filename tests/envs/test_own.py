@@ -1,11 +1,14 @@
 """Tasks of users' own: trained as built-in ones are, and one sentence about those that are none."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import own_code as examples
 from support.paths import ROOT
+from support.stepping import KEY
 
 from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
@@ -26,7 +29,7 @@ def steps(env, actions):
     state, obs = env.reset(jax.random.key(0))
     outs = []
     for action in actions:
-        state, out = env.step(state, jnp.full(env.spec.num_envs, action))
+        state, out = env.step(KEY, state, jnp.full(env.spec.num_envs, action))
         outs.append([x[0] for x in (out.reward, out.terminated, out.truncated, out.valid)])
     return float(obs[0, 0]), np.array(outs, float)
 
@@ -89,7 +92,7 @@ def test_own_wrappers_see_floats_where_a_simulator_has_integers(name):
     state, _ = env.reset(jax.random.key(0))
     spaces = {"seen": registry.make_task(EnvConfig(name=name)).observation, "paid": Box((1,))}
     dtypes = jax.tree.map(lambda x: x.dtype, example(Dict.of(spaces)))
-    step, most = jax.jit(env.step), 0
+    step, most = jax.jit(partial(env.step, KEY)), 0
     for action in range(40):
         state, out = step(state, jnp.full(2, action % 3))
         np.testing.assert_allclose(out.obs["paid"][:, 0], 5 * out.reward, rtol=1e-6)
@@ -308,7 +311,7 @@ def test_a_world_of_ones_own_by_reference():
     np.testing.assert_array_equal(obs["obs"][::2, 1], -obs["obs"][::2, 0])
     np.testing.assert_array_equal(obs["action_mask"], [[1, 1, 1], [1, 1, 0]] * 2)
     action = jnp.array([2, 1, 0, 1])
-    _, out = env.step(state, action)
+    _, out = env.step(KEY, state, action)
     np.testing.assert_array_equal(out.reward, [2, -1, 0, -1])
 
 

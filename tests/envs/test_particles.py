@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import play
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -132,7 +133,7 @@ def test_a_dead_preys_rows_are_not_valid_until_the_world_resets():
 
     def run(key):
         state, _ = env.reset(key)
-        return jax.lax.scan(env.step, state, actions)[1]
+        return play(env, state, actions)[1]
 
     out = jax.device_get(jax.jit(run)(jax.random.key(0)))
     done, valid = (x.reshape(60, 20, 5) for x in (out.terminated | out.truncated, out.valid))

@@ -1,9 +1,12 @@
 """Games of pgx, played by hand: who moves, who is paid, and how they end."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import KEY
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import pgx as adapter
@@ -27,7 +30,7 @@ def make(name, rows=2, **options):
 def tic_tac_toe():
     """(reset, step) of one game of two rows."""
     env = make("pgx/tic_tac_toe")
-    return jax.jit(env.reset), jax.jit(env.step)
+    return jax.jit(env.reset), jax.jit(partial(env.step, KEY))
 
 
 def play(game, moves, key):
@@ -257,7 +260,7 @@ def test_allowed_moves_of_2048_are_never_fined():
         def step(now, key):
             state, obs = now
             logits = jnp.where(obs["action_mask"] == 1, 0.0, -jnp.inf)
-            state, out = env.step(state, jax.random.categorical(key, logits))
+            state, out = env.step(KEY, state, jax.random.categorical(key, logits))
             tiles = out.obs["obs"][..., 1:].any((-3, -2, -1))
             return (state, out.obs), (out.reward, out.terminated, tiles, obs["action_mask"])
 

@@ -159,7 +159,7 @@ def test_its_own_randomisation_gives_every_episode_a_model(make, monkeypatch, ke
     state, _ = jax.jit(env.reset)(key)
     (drawn, _), _ = state.task
     assert {name: x.shape for name, x in drawn.items()} == {"geom_friction": (3, 2)}
-    _, out = jax.jit(env.step)(state, jnp.ones((3, 1)))
+    _, out = jax.jit(env.step)(key, state, jnp.ones((3, 1)))
     # The rail moves by its action times its friction, of each environment its own.
     np.testing.assert_allclose(out.obs[:, 0], drawn["geom_friction"][:, 0], rtol=1e-6)
     assert len(set(out.obs[:, 0].tolist())) == 3

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.packages import needs
+from support.stepping import begin, play
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import playground, registry
@@ -24,7 +25,7 @@ def rollout(backend):
     def run(key):
         state, _ = env.reset(key)
         action = jnp.full((NUM_ENVS, 1), 0.3)
-        return jax.lax.scan(lambda s, _: env.step(s, action), env.refresh(state), None, 13)[1]
+        return play(env, begin(env, state), jnp.broadcast_to(action, (13, *action.shape)))[1]
 
     return run
 

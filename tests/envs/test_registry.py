@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.costs import flops
+from support.stepping import KEY, begin
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -127,7 +128,7 @@ def test_no_start_is_computed_inside_a_step_where_that_is_dear(name, key):
     for reset in ("every_step", "auto"):
         env = registry.make(EnvConfig(name, num_envs=48, reset=reset), 48)
         state, action = jax.eval_shape(env.reset, key)[0], jnp.zeros(48, jnp.int32)
-        steps[reset] = flops(env.step, state, action)
+        steps[reset] = flops(env.step, key, state, action)
     # The rest is how starts are found that were drawn before.
     assert steps["every_step"] - steps["auto"] > 0.5 * flops(env.reset, key)
 
@@ -148,7 +149,7 @@ def ends(name, count, stagger, limit=0, **options):
         action = jax.tree.map(lambda x: jnp.stack([x] * 12), example(env.spec.action))
 
         def step(state, _):
-            state, out = env.step(env.refresh(state), action)
+            state, out = env.step(KEY, begin(env, state), action)
             return state, (out.truncated, out.valid)
 
         return obs, *jax.lax.scan(step, state, None, count)[1]

@@ -3,11 +3,13 @@
 import functools
 import itertools
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.stepping import KEY, begin
 
 from purejaxppo.agents.advantages import gae
 from purejaxppo.agents.normalize import discounted_returns
@@ -49,9 +51,9 @@ class Clock:
 
 @functools.cache
 def compiled(num_envs, limit, fresh_every_step):
-    """reset, step and refresh."""
+    """reset, step and begin_rollout."""
     env = VectorEnv(TimeLimit(Clock(), limit), num_envs, fresh_every_step=fresh_every_step)
-    return tuple(map(jax.jit, (env.reset, env.step, env.refresh)))
+    return tuple(map(jax.jit, (env.reset, env.step, partial(begin, env))))
 
 
 def run(actions, *, fresh_every_step=True, limit=1000, refresh_at=()):
@@ -63,7 +65,7 @@ def run(actions, *, fresh_every_step=True, limit=1000, refresh_at=()):
     for t, action in enumerate(actions):
         if t in refresh_at:
             state = refresh(state)
-        state, out = step(state, action)
+        state, out = step(jax.random.key(t), state, action)
         rows.append(out)
     return first, jax.tree.map(lambda *xs: np.stack(xs), *rows)
 
@@ -150,7 +152,7 @@ def test_few_environments_draw_part_of_sixteen_starts_for_each_rollout():
     state, _ = env.reset(jax.random.key(0))
     known = [env.starts(state).obs[:, 0]]
     for _ in range(4):
-        state = env.refresh(state)
+        state = begin(env, state)
         known.append(env.starts(state).obs[:, 0])
     changed = [np.flatnonzero(np.asarray(a != b)) for a, b in itertools.pairwise(known)]
     np.testing.assert_array_equal(changed, np.arange(16).reshape(4, 4))
@@ -159,10 +161,10 @@ def test_few_environments_draw_part_of_sixteen_starts_for_each_rollout():
 def test_the_starts_of_an_environment_are_where_it_says():
     env = VectorEnv(Clock(), 5, fresh_every_step=False)
     state, _ = env.reset(jax.random.key(0))
-    state = env.refresh(state)
+    state = begin(env, state)
     for _ in range(3):
         for action in (END, STAY):
-            state, out = env.step(state, jnp.full(5, action))
+            state, out = env.step(KEY, state, jnp.full(5, action))
         known, place = env.starts(state)
         np.testing.assert_array_equal(out.obs, known[place])
 
@@ -194,10 +196,10 @@ class Counting:
 def test_integers_arrive_as_their_space_says_and_floats_beside_them_are_checked(fresh_every_step):
     env = VectorEnv(Counting(), 2, fresh_every_step=fresh_every_step)
     state, obs = env.reset(jax.random.key(0))
-    state = env.refresh(state)
+    state = begin(env, state)
     rows = [obs]
     for valid, reward in ((True, 0), (True, 1), (False, 0), (True, 0)):
-        state, out = jax.jit(env.step)(state, jnp.zeros(2, jnp.int32))
+        state, out = jax.jit(env.step)(KEY, state, jnp.zeros(2, jnp.int32))
         rows.append(out.obs)
         assert np.all(out.valid == valid) and np.all(out.reward == reward)
         assert out.reward.dtype == np.float32 and np.all(out.diverged != valid)
@@ -259,6 +261,7 @@ def test_short_episodes_have_their_exact_share(num_envs, fresh_every_step):
 
     def run(key):
         def rollout(state, key):
+            state = state.replace(env=begin(env, state.env))
             out = collect(env, act, state, key, 128)
             rows = out.transitions
             long = jnp.sum(rows.valid & (rows.obs == 50))

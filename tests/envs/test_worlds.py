@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import stepping
 from support.paths import EXAMPLE_WORLDS
 
 from purejaxppo import load_config, make_train
@@ -101,7 +102,7 @@ def play(env, actions, seeds=None):
 
     def run(key):
         state, obs = env.reset(key)
-        return obs, jax.lax.scan(env.step, env.refresh(state), actions)[1]
+        return obs, stepping.play(env, stepping.begin(env, state), actions)[1]
 
     key = jax.random.key(0)
     try:

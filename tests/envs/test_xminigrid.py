@@ -53,7 +53,7 @@ def test_the_last_step_within_the_limit_is_truncated_and_not_terminated(key):
 def test_a_goal_on_the_last_step_is_no_time_limit(key):
     env = registry.make(EnvConfig(EMPTY, max_episode_steps=5), 1)
     state, _ = jax.jit(lambda key: strong_types(env.reset(key)))(key)
-    step = jax.jit(lambda *args: strong_types(env.step(*args)))
+    step = jax.jit(lambda *args: strong_types(env.step(key, *args)))
     for action in TO_THE_GOAL:
         state, out = step(state, jnp.array([action]))
     assert out.terminated[0] and not out.truncated[0]

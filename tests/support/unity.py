@@ -11,6 +11,7 @@ import numpy as np
 
 from purejaxppo.agents.decisions import begins, hold
 from purejaxppo.spaces import MASK, Box, Dict
+from support.stepping import KEY
 
 ENGINE = Path(__file__).resolve().parents[1] / "engines" / "unity_engine.py"
 
@@ -64,7 +65,7 @@ def play_randomly(env, expected=None, rows=10_000) -> dict[tuple[int, int], Epis
 
     @jax.jit
     def step(state, action, absent, start, carry, total, valid):
-        state, out = env.step(state, action)
+        state, out = env.step(KEY, state, action)
         carry = hold(absent, carry, jnp.where(start, 0, carry) + 1)
         start = begins(out.valid, out.diverged, absent, out.at_once)
         return state, out, out.absent, start, carry, total + out.reward, valid + out.valid

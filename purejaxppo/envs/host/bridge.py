@@ -9,15 +9,15 @@ vmapped: a batch of seeds is folded into one larger pool, and one call steps the
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import EnvAction, Key, Obs, Scalar, Tree
-from purejaxppo.envs.base import EnvSpec, EnvStep
+from purejaxppo.aliases import EnvAction, Key, Obs, Tree
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
@@ -101,13 +101,8 @@ class HostState(struct.PyTreeNode):
     token: Token
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
-    absent: ClassVar[jax.Array | None] = None  # no field: saves do not have it
-
-
-class SparseHostState(HostState):
-    """The same of agents that may be absent."""
-
-    absent: jax.Array  # type: ignore[misc]  # [N] bool: the agent asks for nothing
+    absent: jax.Array | None = None
+    """[N] bool: the agent asks for nothing; None: no agent ever is absent"""
 
 
 NO_LIMIT = 2**31 - 1
@@ -116,8 +111,8 @@ _ALIVE: list[Pool] = []
 """References to pools: compiled programs hold a pool's address but no reference to it."""
 
 
-class HostEnv:
-    """A pool under the environment protocol.
+class HostEnv(Env):
+    """A pool under the environment protocol; it draws its own random numbers.
 
     Args:
         make_pool: (number of environments, see `continue_at`) -> pool.
@@ -168,11 +163,6 @@ class HostEnv:
             self._pools[num_envs] = self._make_pool(num_envs, self._update)
             _ALIVE.append(self._pools[num_envs])
         return self._pools[num_envs]
-
-    def at(self, state: HostState, progress: Scalar) -> HostState:
-        """Does nothing: simulators whose parameters can be set override it."""
-        del progress
-        return state
 
     def continue_at(self, update: int, progress: float) -> None:
         """Prepares, before anything is traced, for a run that continues after some updates."""
@@ -225,23 +215,15 @@ class HostEnv:
         if not self.spec.absent:
             return HostState(token, done=false, lost=false), obs
         obs, empty = obs
-        return SparseHostState(token, done=empty, lost=false, absent=false), obs
+        return HostState(token, done=empty, lost=false, absent=false), obs
 
-    def refresh(self, state: HostState) -> HostState:
-        """Does nothing: the simulator resets itself."""
-        return state
-
-    def with_key(self, state: HostState, key) -> HostState:
-        """Does nothing: the simulator draws its own numbers."""
-        del key
-        return state
-
-    def step(self, state: HostState, action) -> tuple[HostState, EnvStep]:
-        """(state, action [N, ...]) -> (state, EnvStep); see `Env`.
+    def step(self, key: Key, state: HostState, action) -> tuple[HostState, EnvStep]:
+        """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`.
 
         From the step on at which an environment diverges its rows are not valid, until the
         simulator has begun another episode.
         """
+        del key
         action = self.to_simulator(action)
         token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
         return self._outcome(state, token, rows)
@@ -276,10 +258,9 @@ class HostEnv:
         done, lost = rows.terminated | rows.truncated, lost | diverged
         if rows.at_once is not None:
             done, lost = done & ~rows.at_once, lost & ~rows.at_once
-        if rows.absent is None or absent is None:
-            return HostState(token, done, lost), step
-        done |= state.done & rows.absent  # the next agent has not come yet
-        return SparseHostState(token, done, lost, absent), step
+        if rows.absent is not None:
+            done |= state.done & rows.absent  # the next agent has not come yet
+        return HostState(token, done, lost, absent), step
 
     def _calls_of(self, num_envs: int) -> tuple[Callable, Callable, Callable]:
         """(reset, step, begin) of `num_envs`; under vmap they become those of a larger pool."""

@@ -175,7 +175,7 @@ def test_connections_that_are_not_the_game_are_dropped(caplog):
             with contextlib.suppress(ConnectionResetError):
                 while stranger.recv(4096):
                     pass
-    out = jax.jit(lambda key: env.step(env.reset(key)[0], jnp.zeros(2, jnp.int32)))(
+    out = jax.jit(lambda key: env.step(key, env.reset(key)[0], jnp.zeros(2, jnp.int32)))(
         jax.random.key(0)
     )[1]
     assert np.asarray(out.valid).all()

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ pytest.importorskip("grpc")
 from support.paths import ROOT
 from support.ports import free_port
 from support.runs import train
+from support.stepping import KEY
 from support.unity import ENGINE, make_player
 
 import purejaxppo as ppo
@@ -148,7 +150,7 @@ def test_an_episode_under_the_same_id_begins_with_an_empty_memory(cut, path):
     valid, ended, age, start = [], [], [], []
     try:
         state, _ = jax.jit(env.reset)(jax.random.key(0))
-        step, absent = jax.jit(env.step), jnp.zeros(1, bool)
+        step, absent = jax.jit(partial(env.step, KEY)), jnp.zeros(1, bool)
         for _ in range(9):
             state, out = step(state, jnp.zeros((1, 2)))
             start += begins(out.valid, out.diverged, absent, out.at_once).tolist()

@@ -2,6 +2,7 @@
 
 import os
 import struct
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("grpc")
 from support.runs import forget_last_save, train
+from support.stepping import KEY, begin
 from support.unity import make_player
 
 from purejaxppo.config.schema import EnvConfig
@@ -45,12 +47,12 @@ def make(path, arguments=GOAL, num_envs=1, evaluation=False, seed=3, options=Non
 
 def goals(env, episodes=5, progresses=()):
     """The goals that episodes begin with; before episode k the parameters at progresses[k]."""
-    step, at = jax.jit(env.step), jax.jit(env.at)
+    step, start = jax.jit(partial(env.step, KEY)), jax.jit(partial(begin, env))
     state, obs = jax.jit(env.reset)(jax.random.key(0))
     found = [np.asarray(obs)[:, 0]]
     for k in range(1, episodes):
         if progresses:
-            state = at(state, progresses[k])
+            state = start(state, progresses[k])
         ended = False
         while not ended:
             state, out = step(state, jnp.zeros((env.spec.num_envs, 2)))
@@ -182,15 +184,15 @@ def test_a_curriculum_reaches_episodes_that_begin_after_it(path):
 def test_seeds_that_are_vmapped_share_the_curriculum(path):
     env = make(path, num_envs=2, curriculum={"goal": "0.5 to 0"})
 
-    def begin(key, progress):
+    def played(key, progress):
         state, obs = env.reset(key)
-        state = env.at(state, progress)
+        state = begin(env, state, progress)
         for _ in range(5):  # four decisions, and the next start
-            state, out = env.step(state, jnp.zeros((2, 2)))
+            state, out = env.step(KEY, state, jnp.zeros((2, 2)))
         return obs[:, 0], out.obs[:, 0]
 
     try:
-        first, later = jax.jit(jax.vmap(begin, (0, None)))(jax.random.split(jax.random.key(0)), 0.5)
+        first, later = jax.jit(jax.vmap(played, (0, None)))(jax.random.split(jax.random.key(0)), 0.5)
     finally:
         env.close()
     np.testing.assert_allclose(first, np.full((2, 2), 0.5))
@@ -207,9 +209,9 @@ def test_a_player_that_is_started_again_has_the_values_of_now(path, tmp_path, ca
         options={"restarts": 1, "max_agents": 1},
     )
     try:
-        step = jax.jit(env.step)
+        step = jax.jit(partial(env.step, KEY))
         state, _ = jax.jit(env.reset)(jax.random.key(0))
-        state = jax.jit(env.at)(state, 0.5)
+        state = jax.jit(partial(begin, env))(state, 0.5)
         for _ in range(24):
             state, out = step(state, jnp.zeros((1, 2)))
             jax.block_until_ready(out)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import stepping
 from support.godot import GAME
 from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
 
@@ -26,6 +27,7 @@ from purejaxppo.agents.policy import Policy
 from purejaxppo.config.files import compare
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.base import Env
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.evaluation import Evaluator, evaluate, run_episodes
@@ -52,7 +54,7 @@ def play(env, actions):
 
     def run(key, actions):
         state, obs = env.reset(key)
-        return obs, jax.lax.scan(env.step, state, actions)[1]
+        return obs, stepping.play(env, state, actions)[1]
 
     return run
 
@@ -115,7 +117,7 @@ def test_a_vmap_over_hyperparameters_alone_is_refused_in_words():
     env = registry.make(EnvConfig(name="envpool/CartPole-v1"), 2)
     state, _ = jax.jit(env.reset)(jax.random.key(0))
     with pytest.raises(ValueError, match="give each setting a key of its own"):
-        jax.vmap(env.step, (None, 0))(state, jnp.zeros((3, 2), jnp.int32))
+        jax.vmap(env.step, (None, None, 0))(stepping.KEY, state, jnp.zeros((3, 2), jnp.int32))
     env.close()
 
 
@@ -185,21 +187,15 @@ def test_a_game_is_reported_whole_and_unclipped_whatever_it_is_trained_with():
     np.testing.assert_allclose(sum(games), episodes.return_sum)
 
 
-class Scripted:
+class Scripted(Env):
     """An environment that is given recorded actions whatever the policy says."""
 
     def __init__(self, env, actions):
         self.env, self.actions, self.spec = env, actions, env.spec
 
-    def refresh(self, state):
-        return state
-
-    def with_key(self, state, key):
-        return state
-
-    def step(self, state, action):
+    def step(self, key, state, action):
         inner, t = state
-        inner, out = self.env.step(inner, self.actions[t])
+        inner, out = self.env.step(key, inner, self.actions[t])
         return (inner, t + 1), out
 
 
@@ -603,7 +599,8 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 env = registry.make(EnvConfig(name=sys.argv[1], options=json.loads(sys.argv[2])), 2)
 state, first = jax.jit(env.reset)(jax.random.key(0))
-_, out = jax.jit(lambda state: jax.lax.scan(env.step, state, jnp.zeros((4, 2, 3))))(state)
+step = lambda state, action: env.step(jax.random.key(0), state, action)
+_, out = jax.jit(lambda state: jax.lax.scan(step, state, jnp.zeros((4, 2, 3))))(state)
 np.savez(sys.argv[3], obs=np.concatenate([first[None], out.obs]), shape=env.spec.observation.shape)
 env.close()
 """

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import stepping
 from support.paths import EXAMPLE_ENVS
 
 from purejaxppo import load_config, make_train
@@ -33,7 +34,7 @@ def play(env, actions, seeds=0):
 
     def run(key):
         state, obs = env.reset(key)
-        return obs, jax.lax.scan(env.step, state, actions)[1]
+        return obs, stepping.play(env, state, actions)[1]
 
     key = jax.random.key(0)
     try:

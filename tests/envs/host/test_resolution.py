@@ -1,10 +1,13 @@
 """Warnings about observations with an offset in which float32 loses the digits that change."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
+from support.stepping import KEY
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
@@ -120,7 +123,7 @@ def test_training_gets_the_warning_and_its_evaluations_do_not(name, part, caplog
         assert caplog.messages == []
         env = registry.make(config, 3, evaluation=evaluation)
         state, _ = jax.jit(env.reset)(jax.random.key(0))
-        step = jax.jit(env.step)
+        step = jax.jit(partial(env.step, KEY))
         for _ in range(FIRST):
             state, out = step(state, jnp.zeros(3, jnp.int32))
         jax.block_until_ready(out)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.integrate import DOP853, quad
 from scipy.optimize import brentq
+from support.stepping import begin
 
 import purejaxppo.commands.evaluate as evaluate_command
 import purejaxppo.commands.train as train_command
@@ -340,7 +342,7 @@ def test_starts_are_drawn_in_turn(key):
     assert env.fresh_per_rollout == 2
     state, _ = jax.jit(env.reset)(key)
     first = np.asarray(state.fresh[1])
-    refresh = jax.jit(env.refresh)
+    refresh = jax.jit(partial(begin, env))
     state = refresh(state)
     changed = np.any(np.asarray(state.fresh[1]) != first, axis=1)
     assert changed.nonzero()[0].tolist() == [0, 1]

@@ -11,7 +11,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import Scalar
+from purejaxppo.aliases import Key, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
@@ -200,8 +200,9 @@ class UnityEnv(GameEnv):
         """Sets parameters by their curriculum, progress [] -> values, if there is one."""
         self._curriculum = values
 
-    def at(self, state: HostState, progress: Scalar) -> HostState:
+    def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
         """Sends the players, with their next actions, the parameters at `progress`."""
+        del key
         if self._curriculum is None:
             return state
         found = self._curriculum(progress)

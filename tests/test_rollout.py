@@ -1,0 +1,163 @@
+"""One step of acting, by hand: rows of two environments are written down and played back."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purejaxppo.envs.base import Env, EnvSpec, EnvStep
+from purejaxppo.episodes import follow, none_yet
+from purejaxppo.rollout import begin_episodes, collect, ended, init_rollout, step
+from purejaxppo.spaces import Box, Discrete
+from purejaxppo.streams import ENVIRONMENTS, stream
+from purejaxppo.types import PolicyStep
+
+pytestmark = pytest.mark.toy
+
+
+class Playback(Env):
+    """Returns the rows that it was made with, one after another; its state is (row, key)."""
+
+    def __init__(self, **columns):
+        columns = {name: np.array(x) for name, x in columns.items()}
+        length, n = columns["reward"].shape
+        no, yes = np.zeros((length, n), bool), np.ones((length, n), bool)
+        default = {"terminated": no, "truncated": no, "valid": yes, "diverged": no}
+        obs = np.arange(1.0, 1 + length)[:, None, None] * np.ones((n, 1))
+        self.rows = jax.tree.map(jnp.asarray, EnvStep(obs=obs, **{**default, **columns}))
+        absent = "absent" in columns
+        self.spec = EnvSpec(Box((1,)), Discrete(2), num_envs=n, absent=absent)
+
+    def reset(self, key):
+        return (0, key), jnp.zeros((self.spec.num_envs, 1))
+
+    def step(self, key, state, action):
+        row, _ = state
+        return (row + 1, key), jax.tree.map(lambda x: x[row], self.rows)
+
+
+def act(key, carry, obs, start):
+    """Counts the steps of an episode in its carry."""
+    n = len(obs)
+    carry = jnp.where(start, 0, carry) + 1
+    return PolicyStep(carry, jnp.zeros(n, jnp.int32), jnp.zeros(n), jnp.zeros(n, jnp.int32))
+
+
+def played(env, length, first=None):
+    """The states and rows of so many steps, and the first episodes after them."""
+    state = begin_episodes(env, env.reset(jax.random.key(0)), lambda batch: jnp.zeros(batch, int))
+    first, states, rows = none_yet(env.spec.num_envs), [], []
+    for t in range(length):
+        state, row = step(env, act, state, jax.random.key(t))
+        first = follow(first, row)
+        states.append(state)
+        rows.append(row)
+    return states, rows, first
+
+
+def columns(values, name):
+    return np.array([getattr(value, name) for value in values])
+
+
+def test_returns_are_sums_of_rewards_and_begin_again_after_an_end():
+    # Column 0 ends at row 1, column 1 never.
+    env = Playback(
+        reward=[[1.0, 5.0], [2.0, 6.0], [0.0, 7.0], [4.0, 8.0]],
+        terminated=[[False, False], [True, False], [False, False], [False, False]],
+        valid=[[True, True], [True, True], [False, True], [True, True]],
+    )
+    states, rows, first = played(env, 4)
+    np.testing.assert_array_equal(
+        columns(rows, "episode_return"), [[1, 5], [3, 11], [0, 18], [4, 26]]
+    )
+    np.testing.assert_array_equal(columns(rows, "episode_length"), [[1, 1], [2, 2], [0, 3], [1, 4]])
+    np.testing.assert_array_equal(states[1].episode_return, [0, 11])
+    assert tuple(ended(rows[1])) == (1, 3.0, 2, 0) and tuple(ended(rows[0])) == (0, 0.0, 0, 0)
+    np.testing.assert_array_equal(columns(states, "start")[:, 0], [False, False, True, False])
+    np.testing.assert_array_equal(first.returns, [3, 26])
+    np.testing.assert_array_equal(first.lengths, [2, 4])
+    np.testing.assert_array_equal(first.finished, [True, False])
+
+
+def test_reported_returns_are_of_scores_and_end_with_the_whole_game():
+    # A life is lost at row 0, the game at row 1.
+    env = Playback(
+        reward=[[1.0], [1.0]],
+        score=[[100.0], [50.0]],
+        terminated=[[True], [True]],
+        over=[[False], [True]],
+    )
+    _, rows, first = played(env, 2)
+    assert ended(rows[0]).count == 0 and ended(rows[1]).return_sum == 150
+    assert (first.returns, first.finished) == (150, True)
+
+
+def test_rewards_of_an_absent_agent_count_and_its_memory_is_held():
+    # It decides at rows 0 and 2; the reward of row 1 comes while it is absent.
+    env = Playback(
+        reward=[[1.0], [2.0], [4.0]],
+        valid=[[True], [False], [True]],
+        absent=[[True], [False], [False]],
+    )
+    states, rows, first = played(env, 3)
+    np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [3], [7]])
+    np.testing.assert_array_equal(columns(rows, "episode_length"), [[1], [1], [2]])
+    np.testing.assert_array_equal(columns(states, "carry"), [[1], [1], [2]])
+    np.testing.assert_array_equal(columns(states, "absent"), [[True], [False], [False]])
+    assert not columns(states, "start").any()
+    assert (first.returns, first.lengths) == (7, 2)
+
+
+def test_next_episode_begins_at_once_with_a_new_sum_and_memory():
+    # The observation of row 1 is the next episode's first, and row 2 is valid.
+    env = Playback(
+        reward=[[1.0], [2.0], [4.0]],
+        terminated=[[False], [True], [False]],
+        at_once=[[False], [True], [False]],
+    )
+    states, rows, first = played(env, 3)
+    np.testing.assert_array_equal(columns(states, "start"), [[False], [True], [False]])
+    np.testing.assert_array_equal(columns(states, "carry"), [[1], [2], [1]])
+    np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [3], [4]])
+    assert first.returns == 3
+
+
+def test_diverged_step_ends_an_episode_without_a_return():
+    env = Playback(
+        reward=[[1.0], [0.0], [4.0]],
+        valid=[[True], [False], [True]],
+        diverged=[[False], [True], [False]],
+    )
+    states, rows, first = played(env, 3)
+    np.testing.assert_array_equal(columns(rows, "episode_return"), [[1], [1], [4]])
+    np.testing.assert_array_equal(columns(states, "start"), [[False], [True], [False]])
+    assert tuple(ended(rows[1])) == (0, 0.0, 0, 1)
+    assert np.isnan(first.returns) and first.lengths == 1 and first.finished
+
+
+def test_policy_and_environments_draw_from_different_keys_of_a_step():
+    env, key, seen = Playback(reward=[[1.0]]), jax.random.key(5), []
+    state = begin_episodes(env, env.reset(key), lambda batch: ())
+
+    def watched(key, *now):
+        seen.append(key)
+        return act(key, jnp.zeros(1, int), *now[1:])
+
+    after, _ = step(env, watched, state, key)
+    assert seen == [key] and after.env[1] == stream(key, ENVIRONMENTS) != key
+    keys = jax.random.split(key, 3)  # of three groups of rows
+    grouped = step(env, watched, state, keys)[0].env[1]
+    assert list(grouped) == [stream(k, ENVIRONMENTS) for k in keys]
+
+
+def test_only_a_training_has_open_decisions():
+    env = Playback(reward=[[1.0], [1.0]], absent=[[False], [False]])
+    assert played(env, 2)[0][-1].open is None
+    rollout = collect(env, act, init_rollout(env, lambda b: jnp.zeros(b, int), KEY), KEY, 2)
+    assert rollout.end.open.reward == 1
+    always = Playback(reward=[[1.0]])
+    state = init_rollout(always, lambda batch: (), KEY)
+    assert state.open is None and state.absent is None
+
+
+KEY = jax.random.key(0)
