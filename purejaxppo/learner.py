@@ -294,19 +294,19 @@ def minibatch_loss(
     parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
 ) -> tuple[Array, Losses]:
     """The loss of `params` on a minibatch, and its parts: sums over valid rows."""
-    evaluation = evaluate_minibatch(parts, agent, stats, hp, params, rows)
+    outputs = evaluate_minibatch(parts, agent, stats, hp, params, rows)
     copies = parts.symmetry.copies
-    return ppo.ppo_loss(evaluation, rows, hp, objective=parts.objective, copies=copies)
+    return ppo.ppo_loss(outputs, rows, hp, objective=parts.objective, copies=copies)
 
 
 def evaluate_minibatch(
     parts: Parts, agent: AgentState, stats: ValueStats, hp: Hyperparams, params: Params, rows: Batch
-) -> ppo.Evaluation:
+) -> ppo.MinibatchOutputs:
     """Log-probabilities, entropies, value losses and penalties of a minibatch under `params`."""
     unroll = partial(parts.policy.unroll, agent.replace(params=params))
     forward = partial(parts.layout.evaluate_units, unroll)
     out = forward(rows.carry, rows.obs, rows.start, rows.absent)
-    return ppo.Evaluation(
+    return ppo.MinibatchOutputs(
         log_prob=parts.policy.distribution.log_prob(out.dist_params, rows.action),
         entropy=parts.policy.distribution.entropy(out.dist_params),
         value_loss=parts.critic.loss(out.critic, rows.value, rows.target, stats, hp),

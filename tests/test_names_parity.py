@@ -135,7 +135,7 @@ def test_gradient_of_brax_equals_ours_with_translated_settings(gae_lambda):
     def our_loss(params):
         logits, values = params.policy[index[:T]], params.value[index[:T]]
         critic, stats = critics.make(config.ppo), normalize.init_value_stats()
-        evaluation = ppo.Evaluation(
+        evaluation = ppo.MinibatchOutputs(
             log_prob=distribution.log_prob(logits, action),
             entropy=distribution.entropy(logits, key),
             value_loss=critic.loss(values[..., None], batch.value, batch.target, stats, hp),
@@ -268,7 +268,7 @@ def our_update(config, params, batch, key):
     def loss(params, rows):
         out = network.apply(params, (), rows.obs, rows.start)
         stats = normalize.init_value_stats()
-        evaluation = ppo.Evaluation(
+        evaluation = ppo.MinibatchOutputs(
             distribution.log_prob(out.dist_params, rows.action),
             distribution.entropy(out.dist_params),
             critic.loss(out.critic, rows.value, rows.target, stats, hp),

@@ -145,7 +145,7 @@ def as_recorded(orders, key):
 
 
 def make_evaluate(kind, config, hp):
-    """(params, rows) -> Evaluation, by our own 64-64 tanh networks."""
+    """(params, rows) -> MinibatchOutputs, by our own 64-64 tanh networks."""
     critic = critics.make(config)
     obs, action = MODELS[kind].spaces
     network = make_network(obs, action, NetworkConfig(hidden=(64, 64)))
@@ -158,7 +158,7 @@ def make_evaluate(kind, config, hp):
         log_prob = distribution.log_prob(out.dist_params, rows.action)
         stats = normalize.init_value_stats()
         value_loss = critic.loss(out.critic, rows.value, rows.target, stats, hp)
-        return ppo.Evaluation(log_prob, distribution.entropy(out.dist_params), value_loss)
+        return ppo.MinibatchOutputs(log_prob, distribution.entropy(out.dist_params), value_loss)
 
     return evaluate
 

@@ -29,7 +29,7 @@ NextBatch = Callable[[Params, Batch], Batch]
 """(params, batch) -> the batch of the next epoch."""
 
 
-class Evaluation(NamedTuple):
+class MinibatchOutputs(NamedTuple):
     """Outputs of the current parameters for a batch's rows."""
 
     log_prob: Array  # [B, (L)] of the stored actions
@@ -40,7 +40,7 @@ class Evaluation(NamedTuple):
 
 
 def ppo_loss(
-    evaluation: Evaluation,
+    outputs: MinibatchOutputs,
     batch: Batch,
     hp: Hyperparams,
     *,
@@ -52,7 +52,7 @@ def ppo_loss(
     Sums, not means: shards add theirs up and divide by the rows of all.
 
     Args:
-        evaluation: outputs for the rows.
+        outputs: of the current parameters for the rows.
         batch: the rows.
         hp: hyperparameters.
         objective: the policy's loss.
@@ -60,17 +60,15 @@ def ppo_loss(
             and the others are made from it, such as mirror images. The divergence and the clip
             fraction are those of the first part, times `copies`.
     """
-    chex.assert_equal_shape([*evaluation[:3], batch.log_prob, batch.advantage, batch.valid])
-    log_ratio = evaluation.log_prob - batch.log_prob
+    chex.assert_equal_shape([*outputs[:3], batch.log_prob, batch.advantage, batch.valid])
+    log_ratio = outputs.log_prob - batch.log_prob
     policy = objective(log_ratio, batch.advantage, hp)
-    value = evaluation.value_loss
-    total = policy + hp.vf_coef * value - hp.ent_coef * evaluation.entropy + evaluation.penalty
-    own = dict(evaluation.terms)
+    value = outputs.value_loss
+    total = policy + hp.vf_coef * value - hp.ent_coef * outputs.entropy + outputs.penalty
+    own = dict(outputs.terms)
     for coef, term in zip(hp.term_coefs, own.values(), strict=True):
         total = total + coef * term
-    loss, *sums = (
-        jnp.sum(x, where=batch.valid) for x in (total, policy, value, evaluation.entropy)
-    )
+    loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, policy, value, outputs.entropy))
     acted, valid = (x[: len(x) // copies] for x in (log_ratio, batch.valid))
     sums += [
         copies * jnp.sum(x, where=valid)

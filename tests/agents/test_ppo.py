@@ -119,8 +119,8 @@ def test_linear_schedules_fall_to_zero_and_constant_ones_stay():
 
 @pytest.fixture
 def three_rows():
-    """Evaluation and batch of two valid rows and one that is not."""
-    evaluation = ppo.Evaluation(
+    """Outputs and batch of two valid rows and one that is not."""
+    evaluation = ppo.MinibatchOutputs(
         log_prob=jnp.log(jnp.array([0.5, 0.2, 0.9])),
         entropy=jnp.array([1.0, 2.0, 50.0]),
         value_loss=jnp.array([2.0, 0.125, 50.0]),
@@ -178,7 +178,7 @@ def line():
     def evaluate(params, rows):
         zeros = jnp.zeros_like(rows.value)
         value_loss = 0.5 * jnp.square(params["w"] * rows.obs - rows.target)
-        return ppo.Evaluation(rows.log_prob + zeros, zeros, value_loss)
+        return ppo.MinibatchOutputs(rows.log_prob + zeros, zeros, value_loss)
 
     rows = jnp.arange(1.0, 9.0)
     batch = ppo.Batch(

@@ -192,7 +192,9 @@ def test_seeds_that_are_vmapped_share_the_curriculum(path):
         return obs[:, 0], out.obs[:, 0]
 
     try:
-        first, later = jax.jit(jax.vmap(played, (0, None)))(jax.random.split(jax.random.key(0)), 0.5)
+        first, later = jax.jit(jax.vmap(played, (0, None)))(
+            jax.random.split(jax.random.key(0)), 0.5
+        )
     finally:
         env.close()
     np.testing.assert_allclose(first, np.full((2, 2), 0.5))
