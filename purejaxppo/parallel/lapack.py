@@ -8,13 +8,11 @@ forever. More threads than devices avoid this, but slow down programs without LA
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import jax
-from jax._src import xla_bridge
-from jaxlib.mlir import ir
-from jaxlib.version import __version__ as version
 
 from purejaxppo.parallel.cores import cpu_cores
 
@@ -31,7 +29,18 @@ class TooFewThreadsError(ValueError):
 
 def can_block() -> bool:
     """True for a jaxlib whose LAPACK calls can block."""
-    return tuple(map(int, version.split(".")[:3])) < FIXED
+    return tuple(map(int, version("jaxlib").split(".")[:3])) < FIXED
+
+
+def has_started() -> bool:
+    """True after JAX's first use of a device: the number of CPU devices cannot change any more."""
+    devices = jax.config.values["jax_num_cpu_devices"]
+    try:
+        jax.config.update("jax_num_cpu_devices", devices + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", devices)
+    return False
 
 
 def start_with_threads() -> None:
@@ -43,8 +52,7 @@ def start_with_threads() -> None:
         RuntimeError, AssertionError: JAX does not find the devices of JAX_PLATFORMS.
     """
     devices = jax.config.values["jax_num_cpu_devices"]
-    started = xla_bridge.backends_are_initialized()
-    if started or not can_block() or devices < 2 or os.environ.get(VARIABLE):
+    if devices < 2 or not can_block() or os.environ.get(VARIABLE) or has_started():
         return
     os.environ[VARIABLE] = str(cpu_cores() + devices)
     try:
@@ -66,17 +74,21 @@ def too_few_threads(devices: Sequence[jax.Device]) -> bool:
     return can_block() and own > 1 and own >= threads()
 
 
+def operations(operation: Any) -> Iterator[Any]:
+    """An operation of an MLIR module, and all those inside it."""
+    yield operation
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from operations(inner.operation)
+
+
 def calls_batches(lowered: Any) -> bool:
     """True if a `jax.stages.Lowered` calls LAPACK for batches of matrices."""
-    found = []
-
-    def visit(op: Any) -> Any:
-        if op.operation.name == "stablehlo.custom_call" and BATCHED.search(str(op)):
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    lowered.compiler_ir().operation.walk(visit)
-    return bool(found)
+    return any(
+        operation.name == "stablehlo.custom_call" and BATCHED.search(str(operation))
+        for operation in operations(lowered.compiler_ir().operation)
+    )
 
 
 def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
@@ -87,7 +99,7 @@ def check(lowered: Any, devices: Sequence[jax.Device]) -> None:
     """
     if too_few_threads(devices) and calls_batches(lowered):
         raise TooFewThreadsError(
-            f"jaxlib {version} can hang when {len(devices)} CPU devices call LAPACK "
+            f"jaxlib {version('jaxlib')} can hang when {len(devices)} CPU devices call LAPACK "
             f"(Cholesky, QR, eigh, LU), so one is used. Set {VARIABLE}="
             f"{cpu_cores() + len(devices)} or install jaxlib 0.11.1 (Python 3.12) to use "
             f"{len(devices)}."
