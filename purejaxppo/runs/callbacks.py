@@ -32,6 +32,8 @@ class Moment:
     """Metrics since the last row, of each agent, by their names in metrics.csv."""
     tensorboard: Any = None
     """The tensorboardX SummaryWriter of the first agent, None where there is none."""
+    env: Any = None
+    """The environments of training, an `envs.base.Env`."""
     reason: str = field(default="", init=False)
 
     def stop(self, reason: str) -> None:

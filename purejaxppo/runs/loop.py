@@ -255,7 +255,15 @@ class TrainingLoop:
         p, writers = self.progress, [getattr(sink, "writer", None) for sink in self.sinks]
         writer = next((writer for writer in writers if writer), None)
         moment = Moment(
-            self.config, self.run_dir, p.update, p.env_steps, state, self.members, rows, writer
+            self.config,
+            self.run_dir,
+            p.update,
+            p.env_steps,
+            state,
+            self.members,
+            rows,
+            writer,
+            self.programs.parts.env,
         )
         if processes.is_main():
             added = call(self.callbacks, event, moment)

@@ -1,17 +1,16 @@
 """Games of an engine as an environment: their options, the first game, and the batch of rows."""
 
 import contextlib
+import functools
 import shlex
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Protocol, TypeVar
 
-from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines.images import first_image
-from purejaxppo.envs.engines.process import EngineError
+from purejaxppo.envs.engines.process import EngineError, Game
 from purejaxppo.envs.host.bridge import HostEnv, Pool
 from purejaxppo.envs.host.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option
-from purejaxppo.envs.worlds import count_worlds
 from purejaxppo.spaces import Space
 
 
@@ -70,83 +69,36 @@ class Agents(Protocol):
         """The agents' names, if rows observe which `agent` they are."""
 
 
-class Closing(Protocol):
-    """A game or games that run."""
-
-    def close(self) -> None:
-        """Ends them."""
-
-
-G = TypeVar("G", bound=Closing)
+G = TypeVar("G", bound=Game)
 L = TypeVar("L", bound=Agents)
-
-
-class First(Generic[G, L]):
-    """The first game of each kind, which is started to read its agents.
-
-    An environment takes the game over if it needs it.
-    """
-
-    def __init__(self) -> None:
-        """Starts no game yet."""
-        self._agents: dict[Any, L] = {}
-        self._editor: list[G] = []  # its game, while it is connected and no pool has it
-
-    def read(
-        self, key: Any, start: Callable[[], tuple[G, L]], *, editor: bool, keep: bool
-    ) -> tuple[L, list[G]]:
-        """Returns the agents of a game, and a list of the game if it runs unused.
-
-        Args:
-            key: of the kind of game, whose agents are read once.
-            start: starts a game and reads its agents.
-            editor: the game runs in the editor, and cannot be started again: it is always kept.
-            keep: leave the game running.
-        """
-        unused: list[G] = self._editor if editor else []
-        if key not in self._agents or (editor and not unused):
-            game, self._agents[key] = start()
-            if keep or editor:
-                unused.append(game)
-            else:
-                game.close()
-        return self._agents[key], unused
 
 
 class GameEnv(HostEnv):
     """Agents of several games.
 
     Args:
-        make_games: (number of games, see `HostEnv.continue_at`, a running game or None) -> pool.
+        make_games: (number of games, see `HostEnv.continue_at`) -> pool.
         agents: of each game.
         count: number of games.
-        unused: games that were started for a run's beginning, until a pool takes them over.
-        editor: the game runs in the editor.
+        waiting: a game in the editor that no pool has, or nothing; `close` ends it.
         absent: see `HostEnv`.
         channels_first: images that agents observe are [C, H, W].
     """
 
     def __init__(
         self,
-        make_games: Callable[[int, int, Any], Pool],
+        make_games: Callable[[int, int], Pool],
         agents: Agents,
         count: int,
-        unused: list[Any],
+        waiting: list[Any],
         *,
-        editor: bool,
         absent: bool = False,
         channels_first: bool = False,
     ) -> None:
         """Prepares the batch."""
-        self._unused, self._channels_first = unused, channels_first
-
-        def make_pool(rows: int, update: int) -> Pool:
-            if update and unused and not editor:  # other episodes than at the beginning
-                unused.pop().close()
-            return make_games(rows // agents.size, update, unused.pop() if unused else None)
-
+        self._waiting, self._channels_first = waiting, channels_first
         super().__init__(
-            make_pool,
+            lambda rows, update: make_games(rows // agents.size, update),
             agents.observation,
             agents.action,
             num_envs=count * agents.size,
@@ -164,28 +116,44 @@ class GameEnv(HostEnv):
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
-        close_unused(self._unused)
+        while self._waiting:
+            self._waiting.pop().close()
 
 
-def close_unused(unused: list[Any]) -> None:
-    """Ends games that no pool has taken over."""
-    while unused:
-        unused.pop().close()
-
-
-def count_games(
-    config: EnvConfig, agents: Agents, unused: list[Any], num_envs: int, *, evaluation: bool
-) -> int:
-    """The number of games that have `num_envs` rows; ends the first game if there is none.
-
-    Raises:
-        ValueError: N rows are not a whole number of games.
-    """
+def described(game: G, describe: Callable[[G], L]) -> L:
+    """The agents of a game that was started; one that cannot be described is ended."""
     try:
-        return count_worlds(config, agents.size, num_envs, evaluation=evaluation)
-    except ValueError:
-        close_unused(unused)
+        return describe(game)
+    except BaseException:
+        game.kill()  # and keep its log
         raise
+
+
+def in_editor(
+    launch: Hashable, start: Callable[[], G], describe: Callable[[G], L]
+) -> tuple[L, list[G]]:
+    """The agents of the game in an engine's editor, and a list of that game.
+
+    The editor cannot be started from here. So a game stays connected until an environment takes it
+    from the list.
+
+    Args:
+        launch: how games are started.
+        start: begins to wait for the game.
+        describe: reads its agents.
+    """
+    waiting = _waiting(launch)
+    game = waiting.pop() if waiting else start()
+    agents = described(game, describe)
+    waiting.append(game)
+    return agents, waiting
+
+
+@functools.cache
+def _waiting(launch: Hashable) -> list[Any]:
+    """The game in the editor, while it is connected and no environment has it: one at most."""
+    del launch
+    return []
 
 
 @contextlib.contextmanager

@@ -49,7 +49,11 @@ def listen(port: int = 0) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port), reuse_port=False)
     except OSError as error:
-        raise EngineError(f"port {port} of {LOOPBACK} cannot be used: {error.strerror}") from error
+        raise EngineError(
+            f"port {port} of {LOOPBACK} cannot be used: {error.strerror}. End the program that "
+            f"uses it, or set another one here (env.options.port) and in the game. The editor is "
+            f"one game, and evaluations need another: eval.num_episodes = 0 trains without them"
+        ) from error
 
 
 def free_port() -> int:
@@ -58,7 +62,65 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-class Engine:
+class Unowned:
+    """A game that somebody else started, such as the editor: it quits when its connection closes.
+
+    Args:
+        name: of the game, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Stores the name."""
+        self.name = name
+
+    def alive(self) -> bool:
+        """True if the game runs, or nothing is known about it."""
+        return True
+
+    def tail(self) -> str:
+        """The last lines that the game printed, if they are known."""
+        return ""
+
+    def ending(self) -> str:
+        """Describes how the game ended."""
+        return "closed its connection"
+
+    def error(self, problem: str) -> EngineError:
+        """An error that names the game and ends with the last lines of its log."""
+        return EngineError(f"{self.name} {problem}", self.tail())
+
+    def death(self, doing: str) -> EngineError:
+        """The error of a game that is no longer there."""
+        return self.error(f"{self.ending()} when it was to {doing}")
+
+    def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
+        """Calls `attempt` with a time limit in seconds until it returns something.
+
+        Raises:
+            EngineError: the game ended, or nothing was returned within `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            left = deadline - time.monotonic()
+            result = attempt(max(0.0, min(left, PATROL_SECONDS)))
+            if result is not None:
+                return result
+            if not self.alive():
+                raise self.death(doing)
+            if left <= 0:
+                raise self.error(f"did not {doing} within {seconds:g} s")
+
+    def release(self) -> None:
+        """Lets a game that was started here end, without waiting for it."""
+
+    def close(self) -> None:
+        """Ends a game that was started here; a second call does nothing."""
+
+    def kill(self) -> None:
+        """Ends a game that was started here and may hang, at once."""
+
+
+class Engine(Unowned):
     """A game in a process group of its own, which ends with this process, even by SIGKILL.
 
     Args:
@@ -72,9 +134,9 @@ class Engine:
 
     def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
         """Starts the process, and does not wait for it."""
+        super().__init__(name)
         if os.name != "posix":
             raise EngineError(f"{name}: games are started on Linux and macOS alone")
-        self.name = name
         self.log = folder / "game.log"
         self.log.write_bytes(b"")
         self._killed = False
@@ -113,9 +175,11 @@ class Engine:
 
     def ending(self) -> str:
         """Describes how the game ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # its connection closes a moment before it ends
         code = self._process.poll()
         if code is None:
-            return "closed its connection"
+            return super().ending()
         if code < 0:
             return "was ended"
         if code <= 128:
@@ -126,32 +190,9 @@ class Engine:
             return f"was ended by {number.name}{hint}"
         return f"ended with exit code {code}"
 
-    def error(self, problem: str) -> EngineError:
-        """An error that names the game and ends with the last lines of its log."""
-        return EngineError(f"{self.name} {problem}", self.tail())
-
-    def death(self, doing: str) -> EngineError:
-        """The error of a game that is no longer there."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)  # its connection closes a moment before it ends
-        return self.error(f"{self.ending()} when it was to {doing}")
-
-    def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
-        """Calls `attempt` with a time limit in seconds until it returns something.
-
-        Raises:
-            EngineError: the game ended, or nothing was returned within `seconds`.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            left = deadline - time.monotonic()
-            result = attempt(max(0.0, min(left, PATROL_SECONDS)))
-            if result is not None:
-                return result
-            if not self.alive():
-                raise self.death(doing)
-            if left <= 0:
-                raise self.error(f"did not {doing} within {seconds:g} s")
+    def release(self) -> None:
+        """Lets the game end, without waiting for it."""
+        _release(self._process)
 
     def close(self) -> None:
         """Ends the game and all processes that it started; a second call does nothing.
@@ -163,43 +204,10 @@ class Engine:
             shutil.rmtree(self.log.parent, ignore_errors=True)
 
     def kill(self) -> None:
-        """Ends a game that may hang, at once."""
+        """Ends a game that may hang, at once, and keeps its log."""
         self._killed = True
         _kill(self._process)
         self._stop()
-
-    def release(self) -> None:
-        """Lets the game end, without waiting for it."""
-        _release(self._process)
-
-
-class Unowned(Engine):
-    """A game that somebody else started, such as the editor."""
-
-    def __init__(self, name: str) -> None:
-        """Stores the name."""
-        self.name = name
-
-    def alive(self) -> bool:
-        """True: nothing is known about it."""
-        return True
-
-    def tail(self) -> str:
-        """Its output is not seen."""
-        return ""
-
-    def death(self, doing: str) -> EngineError:
-        """The error of a game that is no longer there."""
-        return self.error(f"closed its connection when it was to {doing}")
-
-    def close(self) -> None:
-        """Does nothing: its connection is closed, upon which it quits."""
-
-    def kill(self) -> None:
-        """Does nothing."""
-
-    def release(self) -> None:
-        """Does nothing."""
 
 
 class Game(Protocol):
@@ -225,14 +233,11 @@ class Fleet(Generic[G]):
         start: (number, seed) -> a game that is started and not waited for.
         seed: of game 0; game i has seed + i, and games that are started again have further ones.
         restarts: how often failed games are started again, in all.
-        running: games that run already.
     """
 
-    def __init__(
-        self, start: Callable[[int, int], G], seed: int, restarts: int, running: Sequence[G] = ()
-    ) -> None:
+    def __init__(self, start: Callable[[int, int], G], seed: int, restarts: int) -> None:
         """Starts no game yet."""
-        self.games = list(running)
+        self.games: list[G] = []
         self.restarts, self._most_restarts = 0, restarts
         self._start, self._seed = start, seed
         self._failure: EngineError | None = None

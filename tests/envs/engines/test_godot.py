@@ -119,9 +119,6 @@ def test_a_game_that_somebody_else_starts_is_waited_for():
     )
     env = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2)
     assert env.spec.num_envs == 2
-    again = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
-    assert again.spec == env.spec
-    env.pool(2)
     with pytest.raises(SimulatorError, match=rf"port {port} .* eval.num_episodes = 0 trains with"):
         registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
     env.close()

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from envs.host.test_godot_wire import frame, one_game, spoil
+from envs.engines.test_godot_wire import frame, one_game, spoil
 from support.godot import ENGINE, GAMES, launch
 from support.paths import ROOT
 from support.runs import train

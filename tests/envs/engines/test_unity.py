@@ -52,7 +52,7 @@ def play(path, arguments="", count=1, asked=None, restarts=0, **fields):
     except BaseException:
         player.kill()
         raise
-    return Players(spec, layout, count, restarts=restarts, ready=[player])
+    return Players(spec, layout, count, restarts=restarts, waiting=[player])
 
 
 def still(players):
@@ -117,6 +117,7 @@ def test_settings_and_the_seed_reach_the_player(path, tmp_path):
         "arguments": f"--record {record}",
     }
     env = registry.make(EnvConfig(name=f"unity/{path}", num_envs=1, options=options), 1, seed=3)
+    jax.block_until_ready(jax.jit(env.reset)(jax.random.key(0)))
     env.close()
     heard = dict(line.split() for line in record.read_text().splitlines())
     engine = f"{channels.ENGINE}:"
@@ -299,11 +300,11 @@ def test_the_editor_is_one_player_which_training_has_for_itself():
     )
     try:
         one, two = (EnvConfig(name="unity/editor", num_envs=n, options=options) for n in (1, 2))
-        env = registry.make(one, 1)
-        with pytest.raises(ValueError, match=r"eval.num_episodes = 0"):
-            registry.make(one, 1, evaluation=True)
         with pytest.raises(ValueError, match=r"needs 2 players, and the editor is one"):
             registry.make(two, 2)
+        env = registry.make(one, 1)
+        with pytest.raises(SimulatorError, match=r"eval.num_episodes = 0"):
+            registry.make(one, 1, evaluation=True)
         env.close()
         assert editor.wait(10) == 0
     finally:

@@ -79,7 +79,7 @@ def ours(path, arguments):
     spec = PlayerSpec(path, arguments=arguments)
     player = Player(spec, SEED)
     player.connect()
-    players = Players(spec, probe(player, {"": 6}), 1, ready=[player])
+    players = Players(spec, probe(player, {"": 6}), 1, waiting=[player])
     (world,) = players._worlds
     seen, begun = {}, Counter()
 

@@ -462,6 +462,7 @@ def test_agents_with_new_ids_get_no_slots_while_another_behaviour_completes_its_
     player = SimpleNamespace(
         spec=SimpleNamespace(timeout=60.0),
         brains=brains,
+        connect=lambda: None,
         named=contextlib.nullcontext,
         reset=lambda: told.pop(0),
         receive=lambda: told.pop(0),

@@ -7,6 +7,7 @@ game is a process that connects to this one, and each of its agents is a row.
 Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 """
 
+import functools
 import logging
 import os
 import shlex
@@ -18,13 +19,8 @@ from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import (
-    First,
-    GameEnv,
-    count_games,
-    errors_of,
-)
-from purejaxppo.envs.engines.godot.game import Launch
+from purejaxppo.envs.engines.game_env import GameEnv, described, errors_of, in_editor
+from purejaxppo.envs.engines.godot.game import Game, Launch
 from purejaxppo.envs.engines.godot.games import Games
 from purejaxppo.envs.engines.godot.spaces import Layout
 from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, runnable
@@ -33,6 +29,7 @@ from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option, with_defaults
+from purejaxppo.envs.worlds import count_worlds
 
 notice = logging.getLogger("purejaxppo")
 
@@ -49,7 +46,6 @@ OPTIONS = {
 PROGRAMS = ("godot", "godot4")
 STREAMS = 100_003
 """Distance between the seeds of two runs' games."""
-_first: First[Games, Layout] = First()
 
 
 def task_names() -> list[str]:
@@ -90,29 +86,35 @@ def make(
     launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
     launch = replace(launch, film=filmed)
 
-    def start(update: int, number: int) -> Games:
-        base = seed_at(2 * seed + evaluation, update)
+    waiting: list[Game] = []
+    with errors_of(config.name):
+        if name == EDITOR:
+            layout, waiting = in_editor(launch, lambda: Game(launch, 0, 0), Game.connect)
+        else:
+            layout = _layout(launch)
+    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
+    if waiting and not evaluation:  # nobody else may take it
+        waiting = [waiting.pop()]
+
+    def make_games(count: int, update: int) -> CallbackPool:
+        base = seed_at(2 * seed + evaluation, update) * STREAMS + first // layout.size
         with errors_of(config.name):
-            return Games(launch, (base * STREAMS + number) % 2**31)
-
-    def read() -> tuple[Games, Layout]:
-        games = start(0, 0)
-        return games, games.layout
-
-    editor = name == EDITOR
-    layout, unused = _first.read(launch, read, editor=editor, keep=not (evaluation or first))
-    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
-
-    def make_games(count: int, update: int, running: Games | None) -> CallbackPool:
-        games = running or start(update, first // layout.size)
-        with errors_of(config.name):
+            games = Games(launch, base % 2**31, count, waiting)
             if games.layout != layout:
                 games.close()
                 raise EngineError("its agents or their spaces have changed since it was made")
-            games.extend(count)
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
-    return GameEnv(make_games, layout, count, unused, editor=editor)
+    return GameEnv(make_games, layout, count, waiting)
+
+
+@functools.cache
+def _layout(launch: Launch) -> Layout:
+    """The agents of a game, which is started to describe them."""
+    game = Game(launch, 0, 0)
+    layout = described(game, Game.connect)
+    game.close()
+    return layout
 
 
 def _has_display_for_film(name: str) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.spaces import BAD, Layout, Message, layout_of
-from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Wire, WireError
+from purejaxppo.envs.engines.godot.spaces import BAD, Layout, layout_of
+from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Message, Wire, WireError
 from purejaxppo.envs.engines.process import (
     Engine,
     EngineError,
@@ -47,15 +47,6 @@ class Launch:
     film: bool = False
 
 
-class Reply(NamedTuple):
-    """A game's answer to actions: lists with an entry for each of its agents."""
-
-    obs: list[Message]
-    reward: list[float]
-    done: list[bool]
-    info: list[Message]
-
-
 class Game:
     """One game: its process and its connection.
 
@@ -69,19 +60,12 @@ class Game:
         """Starts the game, and does not wait for it."""
         self.number = number
         self._launch = launch
-        try:
-            self._server = listen(launch.port)
-        except EngineError as error:
-            raise EngineError(
-                f"{error}: end the program that uses it, or choose another with env.options.port "
-                f"and start the game with --port; evaluations need a game of their own: "
-                f"eval.num_episodes = 0 trains without them"
-            ) from error
+        self._server = listen(launch.port)
         self._wire: Wire | None = None
         self._frames: Path | None = None
         self.layout: Layout | None = None
         """Its agents; None until it has connected."""
-        self.engine: Engine
+        self.engine: Unowned
         if launch.command:
             port = self._server.getsockname()[1]
             program, *arguments = launch.command
@@ -96,7 +80,7 @@ class Game:
             notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
 
     def connect(self) -> Layout:
-        """Waits for the game, and requests its spaces.
+        """Waits for the game, and requests its spaces; returns them at once if they are known.
 
         Other programs may also connect to the port: the first one that answers is the game.
 
@@ -104,6 +88,8 @@ class Game:
             EngineError: it did not connect, or did not answer.
             MakeError: its spaces are not supported.
         """
+        if self.layout is not None:
+            return self.layout
         seconds = self._launch.timeout
         wires: list[Wire] = []
 
@@ -187,14 +173,18 @@ class Game:
             raise self.engine.error("sent a message that it was not asked for")
         self.send({"type": "action", "action": actions})
 
-    def answer(self, eager: float = 0.0) -> Reply:
-        """The result of the actions that were sent; for `eager` seconds it is waited for awake."""
+    def answer(self, eager: float = 0.0) -> Message:
+        """The result of the actions that were sent; for `eager` seconds it is waited for awake.
+
+        Returns:
+            A message whose `obs`, `reward`, `done` and `info` are lists with an entry per agent.
+        """
         message = self._receive("step", "step", eager)
         assert self.layout is not None
         size = self.layout.size
         try:
-            lists = [message["obs"], message["reward"], message["done"]]
-            lists.append(message.get("info") or [{}] * size)
+            message["info"] = message.get("info") or [{}] * size
+            lists = [message[key] for key in ("obs", "reward", "done", "info")]
             counts = [len(x) if isinstance(x, list) else -1 for x in lists]
         except BAD:
             raise self.engine.error("answered a step without obs, reward and done") from None
@@ -203,7 +193,7 @@ class Game:
                 f"has {size} agents and answered a step with lists of other lengths: "
                 f"{counts[0]} obs, {counts[1]} reward, {counts[2]} done, {counts[3]} info"
             )
-        return Reply(*lists)
+        return message
 
     def finish_reset(self) -> list[Message]:
         """First observations, once `reset` was sent.
@@ -214,7 +204,8 @@ class Game:
         assert self.layout is not None
         self._receive("reset", "reset")
         self.act(self.layout.nothing)
-        return self.answer().obs
+        obs: list[Message] = self.answer()["obs"]
+        return obs
 
     def picture(self) -> np.ndarray | None:
         """The frame that was drawn last, uint8 [H, W, 3]; None of a game that is not filmed.

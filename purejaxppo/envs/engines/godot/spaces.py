@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from purejaxppo.envs.engines.godot.wire import WireError
+from purejaxppo.envs.engines.godot.wire import Message, WireError
 from purejaxppo.envs.host.errors import MakeError
 from purejaxppo.envs.teams import Team, split_mask, split_mask_off
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
@@ -22,8 +22,6 @@ IMAGE = "2d"
 RGB, RGBA, MOST_AGENTS = 3, 4, 10_000
 BAD = (TypeError, ValueError, OverflowError, LookupError, AttributeError)
 """Errors of code that reads values of the wrong kind."""
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)

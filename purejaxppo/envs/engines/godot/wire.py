@@ -5,13 +5,10 @@ UTF-8. We send `handshake` (not answered), `env_info`, `reset`, `action` and `cl
 answers each of the others with a message of its own.
 """
 
-import array
-import contextlib
-import fcntl
 import json
+import select
 import socket
 import struct
-import termios
 import time
 from typing import Any
 
@@ -23,6 +20,8 @@ VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 DECODE = json.JSONDecoder().decode
 SHOWN = 80  # characters of a message that is quoted
+
+Message = dict[str, Any]
 
 
 class WireError(EngineError):
@@ -39,142 +38,100 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         """Stores the socket."""
         self._socket = connection
-        self._read = bytearray()  # received, and not yet returned
-        self._seconds = 0.0
-        self._arrived = array.array("i", [0])
-        connection.settimeout(None)
-        # Godot sends a frame's length and its text apart: wake up for both at once.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
+        self._received = bytearray()  # and not yet returned
+        self._arrival = select.poll()
+        self._arrival.register(connection, select.POLLIN)
+        connection.setblocking(False)
 
-    def send(self, message: dict[str, Any], seconds: float) -> None:
+    def send(self, message: Message, seconds: float) -> None:
         """Sends a message.
 
         Raises:
             WireError: the game has closed its end, or does not read within `seconds`.
         """
         data = ENCODE(message).encode()
-        self._limit(seconds)
+        self._socket.settimeout(seconds)
         try:
             self._socket.sendall(struct.pack("<I", len(data)) + data)
-        except BlockingIOError:
+        except TimeoutError:
             raise WireError(f"did not read a message within {seconds:g} s") from None
         except OSError:
             raise WireError("") from None
+        finally:
+            self._socket.setblocking(False)
 
-    def receive(self, seconds: float, eager: float = 0.0) -> dict[str, Any]:
+    def receive(self, seconds: float, eager: float = 0.0) -> Message:
         """The next message, within `seconds`; for `eager` seconds this process does not sleep.
 
         Raises:
             WireError: the game closed its end (""), was silent, or sent what is no message.
         """
-        self._limit(seconds)
-        deadline = time.monotonic() + seconds
-        read = self._read
-        if not read:
-            data = self._at_once(eager) or self._some(CHUNK, seconds)
-            if int.from_bytes(data[:4], "little") == len(data) - 4:  # all of a message, as mostly
-                return _message(data[4:])
-            read += data
-        while (missing := self._missing()) > 0:
-            self._more(min(CHUNK, missing), deadline, seconds)
-        return self._next()
+        began = time.monotonic()
+        while (message := self.poll()) is None:
+            waited = time.monotonic() - began
+            if waited >= seconds:
+                raise WireError(f"did not answer within {seconds:g} s")
+            if waited >= eager:
+                self._arrival.poll(1000 * (seconds - waited))
+        return message
 
-    def poll(self) -> dict[str, Any] | None:
+    def poll(self) -> Message | None:
         """Returns the next message; None until all of it has arrived.
 
         Raises:
             WireError: as `receive`.
         """
-        if self._missing() > 0:
-            with contextlib.suppress(BlockingIOError):
-                try:
-                    data = self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
-                except ConnectionError:
-                    data = b""
-                if not data:
-                    raise WireError("")
-                self._read += data
-        return None if self._missing() > 0 else self._next()
+        message = self._next()
+        if message is None and self._has_read():
+            message = self._next()
+        return message
 
     def fileno(self) -> int:
         """The socket's file descriptor."""
         return self._socket.fileno()
 
-    def _missing(self) -> int:
-        """Number of bytes to read before checking again; 0 once the next message is complete."""
-        read = self._read
-        if len(read) < 4:
-            return CHUNK
-        size = int.from_bytes(read[:4], "little")
-        if size > LARGEST_FRAME:
-            raise WireError(
-                f"announced a message of {size:,} bytes, more than {LARGEST_FRAME:,}: "
-                f"this is not the protocol of Godot RL Agents"
-            )
-        return max(0, 4 + size - len(read))
-
-    def _next(self) -> dict[str, Any]:
-        """Removes a complete message from the bytes that were read, and returns it."""
-        size = int.from_bytes(self._read[:4], "little")
-        data = bytes(self._read[4 : 4 + size])
-        del self._read[: 4 + size]
-        return _message(data)
-
     def surplus(self) -> bool:
         """True if the game has sent more than it was asked for."""
-        if self._read:
-            return True
         try:
-            fcntl.ioctl(self._socket, termios.FIONREAD, self._arrived)
-        except OSError:  # it has closed its end, which the next call finds
+            return bool(self._received) or self._has_read()
+        except WireError:  # it has closed its end, which the next call finds
             return False
-        return self._arrived[0] > 0
 
     def close(self) -> None:
         """Closes the socket, upon which the game quits."""
         self._socket.close()
 
-    def _limit(self, seconds: float) -> None:
-        """Sets the system's own limit for a call: Python's costs two more calls for each."""
-        if seconds == self._seconds:
-            return
-        whole, part = divmod(max(1, round(seconds * 1e6)), 1_000_000)
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, part))
-        self._seconds = seconds
-
-    def _more(self, most: int, deadline: float, seconds: float) -> None:
-        """Appends what has arrived; waits if it is nothing."""
-        if time.monotonic() >= deadline:
-            raise WireError(f"did not answer within {seconds:g} s")
-        self._read += self._some(most, seconds)
-
-    def _at_once(self, eager: float) -> bytes:
-        """Reads what arrives within `eager` seconds, if anything does."""
-        end = time.perf_counter() + eager
-        while time.perf_counter() < end:
-            try:
-                return self._socket.recv(CHUNK, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                continue
-            except OSError:
-                break
-        return b""
-
-    def _some(self, most: int, seconds: float) -> bytes:
-        """Reads what has arrived; waits if it is nothing."""
+    def _has_read(self) -> bool:
+        """Reads what has arrived; False if it is nothing."""
         try:
-            data = self._socket.recv(most)
+            data = self._socket.recv(CHUNK)
         except BlockingIOError:
-            raise WireError(f"did not answer within {seconds:g} s") from None
+            return False
         except OSError:
             data = b""
         if not data:
             raise WireError("")
-        return data
+        self._received += data
+        return True
+
+    def _next(self) -> Message | None:
+        """Removes the first message from the bytes that were received; None if it is not whole."""
+        if len(self._received) < 4:
+            return None
+        end = 4 + int.from_bytes(self._received[:4], "little")
+        if end - 4 > LARGEST_FRAME:
+            raise WireError(
+                f"announced a message of {end - 4:,} bytes, more than {LARGEST_FRAME:,}: "
+                f"this is not the protocol of Godot RL Agents"
+            )
+        if len(self._received) < end:
+            return None
+        data = bytes(self._received[4:end])
+        del self._received[:end]
+        return _message(data)
 
 
-def _message(data: bytes) -> dict[str, Any]:
+def _message(data: bytes) -> Message:
     try:
         message = DECODE(data.decode())
     except (ValueError, RecursionError):

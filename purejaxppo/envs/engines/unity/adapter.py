@@ -4,6 +4,7 @@
 for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +17,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import (
-    First,
-    GameEnv,
-    count_games,
-    errors_of,
-)
+from purejaxppo.envs.engines.game_env import GameEnv, described, errors_of, in_editor
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.engines.unity import channels, parameters
 from purejaxppo.envs.engines.unity.behaviours import Layout
@@ -33,6 +29,7 @@ from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.gymnasium import STREAMS
 from purejaxppo.envs.options import Option, with_defaults
+from purejaxppo.envs.worlds import count_worlds
 
 OPTIONS = {
     **game_env.OPTIONS,
@@ -62,10 +59,6 @@ OPTIONS = {
     "package_version": Option("1.1.0", "Version that is reported to the player as the trainer's."),
 }
 SLOTS, PARAMETERS = "max_agents.", "parameters."
-
-_first: First[Player, Layout] = First()
-_trains: list["UnityEnv"] = []
-"""Environments of training that are not closed."""
 
 
 def task_names() -> list[str]:
@@ -109,44 +102,45 @@ def make(
     values = curriculum.schedule(config.curriculum)
     spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
     seed = 2 * seed + evaluation
-    if evaluation and spec.is_editor and any(env.player.is_editor for env in _trains):
-        raise ValueError(
-            "unity/editor is one player, and training uses it: switch evaluations off with "
-            "eval.num_episodes = 0"
-        )
-
-    def read() -> tuple[Player, Layout]:
-        player = Player(spec, _seed_after(seed, 0))
-        try:
-            player.connect()
-            return player, probe(player, slots)
-        except BaseException:
-            player.kill()  # and keep its log
-            raise
-
-    stamp = 0.0 if spec.is_editor else Path(executable(name)).stat().st_mtime
-    key = spec, stamp, tuple(sorted(slots.items()))
+    waiting: list[Player] = []
     with errors_of(config.name):
-        layout, unused = _first.read(key, read, editor=spec.is_editor, keep=not first)
-    count = count_games(config, layout, unused, num_envs, evaluation=evaluation)
+        if spec.is_editor:
+            layout, waiting = in_editor(
+                spec,
+                lambda: Player(spec, _seed_after(seed, 0)),
+                lambda player: probe(player, slots),
+            )
+        else:
+            stamp = Path(executable(name)).stat().st_mtime
+            layout = _layout(spec, tuple(sorted(slots.items())), stamp)
+    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
     if spec.is_editor and count > 1:
         raise ValueError(
             f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
             f"env.num_envs = {config.num_envs // count}"
         )
-    env = UnityEnv(
+    if waiting and not evaluation:  # nobody else may take it
+        waiting = [waiting.pop()]
+    return UnityEnv(
         spec,
         layout,
         count,
-        unused,
+        waiting,
         seed=seed,
         first=first // num_envs * count,
         restarts=options["restarts"],
+        values=values if config.curriculum and not evaluation else None,
     )
-    if not evaluation:
-        env.follow(values if config.curriculum else None)
-        _trains.append(env)
-    return env
+
+
+@functools.cache
+def _layout(spec: PlayerSpec, slots: tuple[tuple[str, int], ...], stamp: float) -> Layout:
+    """The slots of a player, which is started to show them; `stamp` is of its file's version."""
+    del stamp
+    player = Player(spec, 0)
+    layout = described(player, lambda player: probe(player, dict(slots)))
+    player.close()
+    return layout
 
 
 class UnityEnv(GameEnv):
@@ -156,10 +150,11 @@ class UnityEnv(GameEnv):
         player: of each of them.
         layout: of its slots.
         count: number of players.
-        unused: see `GameEnv`.
+        waiting: see `GameEnv`.
         seed: of their generators.
         first: the number of the first player in a larger batch.
         restarts: see `Players`.
+        values: a curriculum, progress [] -> values of parameters; None: they do not change.
     """
 
     def __init__(
@@ -167,18 +162,21 @@ class UnityEnv(GameEnv):
         player: PlayerSpec,
         layout: Layout,
         count: int,
-        unused: list[Player],
+        waiting: list[Player],
         *,
         seed: int,
         first: int,
         restarts: int,
+        values: Callable[[Scalar], Values] | None = None,
     ) -> None:
         """Prepares the batch; players are started when a program is traced."""
 
-        def make_players(count: int, update: int, running: Player | None) -> CallbackPool:
-            begin, ready = _seed_after(seed, update) + first, [running] if running else []
+        def make_players(count: int, update: int) -> CallbackPool:
+            begin = _seed_after(seed, update) + first
             with errors_of(f"unity/{player.path}"):
-                players = Players(player, layout, count, seed=begin, restarts=restarts, ready=ready)
+                players = Players(
+                    player, layout, count, seed=begin, restarts=restarts, waiting=waiting
+                )
                 players.tell(self._now)
             return CallbackPool(players, layout.observation, count * layout.size, absent=True)
 
@@ -186,19 +184,14 @@ class UnityEnv(GameEnv):
             make_players,
             layout,
             count,
-            unused,
-            editor=player.is_editor,
+            waiting,
             absent=True,
             channels_first=True,
         )
         self.player = player
-        self._curriculum: Callable[[Scalar], Values] | None = None
+        self._curriculum = values
         self._now: dict[str, float] = {}
         self._tells: dict[int, Callable] = {}
-
-    def follow(self, values: Callable[[Scalar], Values] | None) -> None:
-        """Sets parameters by their curriculum, progress [] -> values, if there is one."""
-        self._curriculum = values
 
     def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
         """Sends the players, with their next actions, the parameters at `progress`."""
@@ -246,13 +239,6 @@ class UnityEnv(GameEnv):
         """Ends the players; programs that were compiled with them must not run again."""
         super().close()
         self._tells = {}
-        if self in _trains:
-            _trains.remove(self)
-
-
-def training_players() -> list[Player]:
-    """The players of all environments of training that are not closed."""
-    return [player for env in _trains for player in env.players]
 
 
 def _seed_after(seed: int, update: int) -> int:

@@ -108,6 +108,7 @@ class Player:
         """Statistics that it has recorded, by name."""
         self.first: Message | None = None
         """Its first RLOutput after a reset, if nobody has answered it yet."""
+        self._connected = False
         self._parameters = dict(spec.parameters)
         self._news: dict[str, Parameter] = {}  # to be sent with the next message
         self._count = itertools.count()  # of the messages about parameters
@@ -119,7 +120,7 @@ class Player:
             self._server.close()
             raise
 
-    def _start(self, number: int) -> Engine:
+    def _start(self, number: int) -> Unowned:
         if self.spec.is_editor:
             notice.warning("waiting %g s: press Play in Unity's editor", self.spec.timeout)
             return Unowned("the editor")
@@ -127,11 +128,13 @@ class Player:
         return Engine(f"player {number}", command, new_folder())
 
     def connect(self) -> None:
-        """Waits for its first message, and answers.
+        """Waits for its first message, and answers; does nothing if that was done before.
 
         Raises:
             EngineError: none came in time, or it is no player of this protocol.
         """
+        if self._connected:
+            return
         output = self._output("connect")
         if not output.HasField("rl_initialization_output"):
             raise self.error("did not name itself first, as a player of ML-Agents does")
@@ -141,6 +144,7 @@ class Player:
         self._learn(output)
         self._reply(messages.initialization(self.seed, self.spec.package_version))
         self._output("be ready")
+        self._connected = True
 
     def reset(self) -> Message:
         """Begins all episodes anew; its first RLOutput."""

@@ -6,7 +6,7 @@ Row = player x slots of a player + slot. Nothing here imports JAX.
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Players:
         count: W.
         seed: of the first player's generators; the next one has seed + 1.
         restarts: how often players that end, hang or send nonsense are started again, in all.
-        ready: players that run already, of this spec.
+        waiting: a player that was started already, and is taken from this list.
 
     Raises:
         EngineError: a player does not start.
@@ -46,7 +46,7 @@ class Players:
         *,
         seed: int = 0,
         restarts: int = 0,
-        ready: Sequence[Player] = (),
+        waiting: list[Player] | None = None,
     ) -> None:
         """Starts the players, and waits for them."""
         self.spec, self.layout = spec, layout
@@ -59,12 +59,12 @@ class Players:
         self._worlds = [World(layout, Rows(layout, out.obs), out) for out in rows]
 
         def start(number: int, seed: int) -> Player:
-            return Player(spec, seed, number)
+            return waiting.pop() if waiting else Player(spec, seed, number)
 
-        self.fleet = Fleet(start, seed, 0 if spec.is_editor else restarts, ready)
+        self.fleet = Fleet(start, seed, 0 if spec.is_editor else restarts)
         with self.fleet.ended_after_error():
             self.fleet.extend(count)
-            for player in self.players[len(ready) :]:
+            for player in self.players:
                 player.connect()
 
     @property
@@ -174,7 +174,7 @@ def probe(player: Player, asked: Mapping[str, int]) -> Layout:
     for a whole decision period: until an agent of each behaviour has requested two decisions.
 
     Args:
-        player: connected.
+        player: started; it is waited for.
         asked: slots of behaviours by name, with or without its team; "" is for all others. The
             player is stepped until those that are named here have agents. 0 or no entry: as many
             as the behaviour has agents.
@@ -185,6 +185,7 @@ def probe(player: Player, asked: Mapping[str, int]) -> Layout:
     """
     deadline = time.monotonic() + player.spec.timeout
     found: dict[str, Census] = {}
+    player.connect()
     output = player.first = player.reset()
     for count in itertools.count(1):
         with player.named():

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from purejaxppo.envs.engines.unity import adapter
+from purejaxppo.envs.engines.unity.adapter import UnityEnv
 from purejaxppo.envs.engines.unity.channels import Statistic
 
 MOST_RECENT, SUM = 1, 2
@@ -20,9 +20,8 @@ class Stats:
 
     def on_log(self, moment: Any) -> dict[str, float]:
         """The statistics by name, each since the last call."""
-        del moment
         found: dict[str, list[Statistic]] = {}
-        for player in adapter.training_players():
+        for player in moment.env.players if isinstance(moment.env, UnityEnv) else []:
             recorded, player.stats = player.stats, {}
             for name, one in recorded.items():
                 found.setdefault(name if "/" in name else f"unity/{name}", []).append(one)
