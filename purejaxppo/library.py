@@ -9,6 +9,7 @@ import numpy as np
 
 from purejaxppo.config import references
 from purejaxppo.config.files import flatten, load_config
+from purejaxppo.config.references import CodeRef
 from purejaxppo.config.schema import Config, is_list
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import check_settings
@@ -124,7 +125,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
 
     Args:
         run_dir: as made by `train` or by the command.
-        env: the environment, if it was handed over as an object that config.yaml cannot restore.
+        env: the environment, if it was given as an object that config.yaml cannot restore.
         overrides: other such objects, by dotted field.
 
     Raises:
@@ -134,7 +135,7 @@ def load(run_dir: str | Path, env: Any = None, **overrides: Any) -> Run:
     use_compilation_cache()
     use_cpu_cores(0)
     if env is not None:
-        overrides["env.name"] = references.own_env(env)
+        overrides["env.name"] = references.parse_env(env)
     return Run(run_dir, overrides)
 
 
@@ -144,7 +145,7 @@ def held(config: Config) -> dict[str, Any]:
         name: value
         for name, value in flatten(config).items()
         if any(
-            getattr(one, "target", None) is not None
+            isinstance(one, CodeRef) and one.object is not None
             for one in (value if isinstance(value, tuple) else (value,))
         )
     }

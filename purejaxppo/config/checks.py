@@ -8,7 +8,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from purejaxppo.config.hints import show
-from purejaxppo.config.references import is_reference
+from purejaxppo.config.references import CodeRef, is_reference
 
 if TYPE_CHECKING:
     from purejaxppo.config.schema import Config
@@ -40,7 +40,7 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any
     """(dotted name, its `config.setting`, value) of every field, with its section's use."""
     for field in fields(config):
         value, own = getattr(config, field.name), dict(field.metadata)
-        if not is_dataclass(value):
+        if not is_dataclass(value) or isinstance(value, CodeRef):
             yield f"{prefix}{field.name}", {"free": False, "swept": True, **own}, value
             continue
         for name, inner, x in settings(value, f"{prefix}{field.name}."):

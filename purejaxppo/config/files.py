@@ -15,7 +15,8 @@ from purejaxppo import interrupts
 from purejaxppo.config import checks, copies, derived, references, renamed
 from purejaxppo.config.hints import KINDS, kind_of, nearest, wrong_type
 from purejaxppo.config.plain import plain, whole
-from purejaxppo.config.schema import HINTS, TUNABLE, Config, is_list, own_fields
+from purejaxppo.config.references import CodeRef
+from purejaxppo.config.schema import HINTS, TUNABLE, Config, as_data, code_fields, is_list
 from purejaxppo.config.unknown import check_known, unknown
 
 
@@ -112,7 +113,7 @@ def load_config(
             data = renamed.upgrade(data)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        data = references.with_copies(data, copies.of_run(path.parent))
+        data = references.with_files(data, copies.of_run(path.parent))
     return from_dict(apply_overrides(data, overrides or {}), where=path.name)
 
 
@@ -140,7 +141,7 @@ def for_platform(config: Config, platform: str) -> Config:
     if platform != "gpu":
         return plain
     try:
-        return build(Config, apply_overrides(dataclasses.asdict(plain), config.gpu))
+        return build(Config, apply_overrides(as_data(plain), config.gpu))
     except ValueError as error:
         raise ValueError(f"gpu: {error}") from error
 
@@ -266,18 +267,20 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
         if dataclasses.is_dataclass(hint):
             values[key] = build(hint, value, f"{name}.")
         else:
-            plain = _held(value, name) if key in own_fields(cls) else value
-            values[key] = convert(plain, hint, name)
+            parsed = _parsed(value, name) if key in code_fields(cls) else value
+            values[key] = convert(parsed, hint, name)
     return cls(**values)
 
 
-def _held(value: Any, name: str) -> Any:
-    """The value of a field, with objects of a user's as text (`references.Own`)."""
-    if value is None or isinstance(value, bool | int | float | dict | str):
+def _parsed(value: Any, name: str) -> Any:
+    """The value of a field that may refer to custom code, with objects as `references.CodeRef`."""
+    if value is None or isinstance(value, bool | int | float | dict):
         return value
     if name == "env.name":
-        return value if isinstance(value, list) else references.own_env(value)
-    return tuple(_held(x, f"{name}[]") for x in value) if is_list(value) else references.own(value)
+        return value if isinstance(value, list) else references.parse_env(value)
+    if is_list(value):
+        return tuple(_parsed(item, f"{name}[]") for item in value)
+    return references.parse(value)
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:
@@ -293,7 +296,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return value
     if origin in (typing.Union, types.UnionType):
         known = typing.get_args(args[0])
-        if not isinstance(value, str) or not (value in known or references.is_reference(value)):
+        is_text = isinstance(value, str | CodeRef)
+        if not is_text or not (value in known or references.is_reference(value)):
             raise ValueError(references.neither(value, known, name))
         return value
     if origin is tuple:
@@ -306,7 +310,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         return float(value)
     if hint is int and (number := whole(value)) is not None:
         return number
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+    kinds = (str, CodeRef) if hint is str else hint
+    if not isinstance(value, kinds) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(wrong_type(name, value, hint))
     return value
 
@@ -316,7 +321,7 @@ def _pairs(value: Any, hint: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} = {value!r} is not a mapping of names to values")
     for key, item in value.items():
-        if not isinstance(item, tuple(KINDS)):
+        if not isinstance(item, (*KINDS, CodeRef)):
             raise ValueError(f"{name}.{key} = {item!r} is not a number, a word or true/false")
     if hint in KINDS:
         return {str(key): convert(item, hint, f"{name}.{key}") for key, item in value.items()}
@@ -330,21 +335,24 @@ def flatten(config: Config) -> dict[str, Any]:
 
 def to_yaml(config: Config) -> str:
     """The resolved config, every field of it, as YAML that `load_config` reads back."""
-    return dump(dataclasses.asdict(config))
+    return dump(as_data(config))
 
 
 def dump(data: Any) -> str:
     """Plain data as YAML that `Loader` reads back, tuples as lists."""
+    return yaml.dump(as_text(data), Dumper=Dumper, sort_keys=False)
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, tuple | list):
-            return [plain(item) for item in value]
-        # YAML cannot write derived classes such as NumPy's float64: convert them to the base.
-        return next((kind(value) for kind in KINDS if isinstance(value, kind)), value)
 
-    return yaml.dump(plain(data), Dumper=Dumper, sort_keys=False)
+def as_text(data: Any) -> Any:
+    """Plain data with texts in place of references, and lists in place of tuples."""
+    if isinstance(data, dict):
+        return {key: as_text(item) for key, item in data.items()}
+    if isinstance(data, tuple | list):
+        return [as_text(item) for item in data]
+    if isinstance(data, CodeRef):
+        return str(data)
+    # YAML cannot write derived classes such as NumPy's float64: convert them to the base.
+    return next((kind(data) for kind in KINDS if isinstance(data, kind)), data)
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,57 +28,53 @@ class LoadError(ValueError):
     """A reference names something that does not exist or cannot be imported."""
 
 
-class Own(str):
-    """A reference in a config, with its object, or with copies of its files in a run's folder.
+@dataclass(frozen=True, eq=False, repr=False)
+class CodeRef:
+    """A reference to custom code, where a config needs more than its text.
 
-    It is equal to its text, which is what config.yaml holds; two that were made from different
-    objects differ, whatever their text.
-
-    Args:
-        text: as written in a config.
-        target: the object itself; None if `text` is to be loaded.
-        copies: files as written in `text` -> copies of them in a run's folder.
+    It is equal to its text, which is what config.yaml holds. Two references to different objects
+    differ even if their texts are equal.
     """
 
-    target: Any
-    copies: Mapping[str, str]
+    text: str
+    """`path/file.py:Name` or `package.module:Name`, also after a family or in a list; or the path
+    of a file or folder."""
+    object: Any = None
+    """The object itself, given from Python; None: the text is loaded."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files and folders as named in the text -> their places, such as copies in a run's folder."""
 
-    def __new__(cls, text: str, target: Any = None, copies: Mapping[str, str] | None = None):
-        """A string with two more attributes."""
-        self = super().__new__(cls, text)
-        self.target, self.copies = target, copies or {}
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        known = None not in (self.target, getattr(other, "target", None))
-        same = not known or self.target is getattr(other, "target", None)
-        return str.__eq__(self, other) is True and same
-
-    __hash__ = str.__hash__
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    def __str__(self) -> str:
+        return self.text
 
     def __repr__(self) -> str:
-        at = f" at {id(self.target):#x}" if self.startswith(OBJECT) else ""
-        return f"{str.__repr__(self)}{at}"
+        at = f" at {id(self.object):#x}" if self.text.startswith(OBJECT) else ""
+        return f"{self.text!r}{at}"
 
-    def __deepcopy__(self, memo: Any) -> "Own":
-        return self
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CodeRef | str) or self.text != str(other):
+            return False
+        objects = {id(x.object) for x in (self, as_ref(other)) if x.object is not None}
+        return len(objects) < 2
 
-    def __reduce__(self):
-        return Own, (str(self), self.target, dict(self.copies))
-
-
-def own(value: Any, prefix: str = "") -> Any:
-    """A config's value: text as it is, an object as `Own`, whose text begins with `prefix`."""
-    return value if isinstance(value, str) else Own(prefix + name_of(value), value)
+    def __hash__(self) -> int:
+        return hash(self.text)
 
 
-def own_env(value: Any) -> Any:
-    """An environment's name, or an environment (or (env, params) of gymnax's kind) as `Own`."""
+def parse(value: Any, prefix: str = "") -> str | CodeRef:
+    """Return a config's text as it is, and an object as a reference whose text has `prefix`."""
+    return value if isinstance(value, str | CodeRef) else CodeRef(prefix + name_of(value), value)
+
+
+def parse_env(value: Any) -> str | CodeRef:
+    """Parse env.name: a text or, from Python, an environment or gymnax's (env, params)."""
     like_gymnax = isinstance(value, tuple) or hasattr(value, "step_env")
-    return own(value, "gymnax/" if like_gymnax else "jax/")
+    return parse(value, "gymnax/" if like_gymnax else "jax/")
+
+
+def as_ref(value: str | CodeRef) -> CodeRef:
+    """Return a reference; that of a text has no object and no places of files."""
+    return value if isinstance(value, CodeRef) else CodeRef(value)
 
 
 def name_of(target: Any) -> str:
@@ -106,8 +103,9 @@ def _attribute(module: Any, dotted: str) -> Any:
     return value
 
 
-def is_reference(text: str) -> bool:
+def is_reference(value: str | CodeRef) -> bool:
     """True if a text has the form of a reference."""
+    text = str(value)
     place, _, name = text.rpartition(":")
     dotted = all(part.isidentifier() for part in place.split("."))
     named = bool(place) and (place.endswith(".py") or dotted) and name.isidentifier()
@@ -131,18 +129,15 @@ def modules_in(text: str) -> list[str]:
     return [place for place in places if place and not place.endswith(".py")]
 
 
-def located(text: str, copies: Mapping[str, str] | None = None) -> str:
-    """Replace each file in a list of references, or a path, by its copy if it has one.
-
-    `copies` are those of `text` itself unless given.
-    """
-    copies = getattr(text, "copies", {}) if copies is None else copies
-    if text in copies:
-        return copies[text]
-    parts = [part.strip().rpartition(":") for part in text.split(",")] if copies else []
-    if not any(file in copies for file, _, _ in parts):
-        return str(text)
-    return ",".join(copies.get(file, file) + colon + name for file, colon, name in parts)
+def located(value: str | CodeRef) -> str:
+    """Return a reference's text with the places of its files; also of a list, or of a path."""
+    text, files = str(value), as_ref(value).files
+    if text in files:
+        return files[text]
+    parts = [part.strip().rpartition(":") for part in text.split(",")]
+    if not any(file in files for file, _, _ in parts):
+        return text
+    return ",".join(files.get(file, file) + colon + name for file, colon, name in parts)
 
 
 def absolute(text: str) -> str:
@@ -150,38 +145,38 @@ def absolute(text: str) -> str:
 
     Relative paths would break if an environment changes the current folder.
     """
-    files = {file: Path(file).expanduser().absolute() for file in files_in(text)}
-    return located(text, {name: str(file) for name, file in files.items() if file.is_file()})
+    places = {file: Path(file).expanduser().absolute() for file in files_in(text)}
+    files = {file: str(place) for file, place in places.items() if place.is_file()}
+    return located(CodeRef(text, files=files))
 
 
-def without_family(name: str) -> str:
-    """The reference behind the family of an environment's name, with its object or copies."""
-    text = name.partition("/")[2]
-    target, copies = getattr(name, "target", None), getattr(name, "copies", {})
-    return located(text, copies) if target is None else Own(text, target)
+def without_family(name: str | CodeRef) -> CodeRef:
+    """Return the reference behind the family of an environment's name."""
+    return replace(as_ref(name), text=str(name).partition("/")[2])
 
 
-def with_copies(data: Any, copies: Mapping[str, str]) -> Any:
-    """Return nested plain data in which strings that name Python files or paths carry `copies`."""
+def with_files(data: Any, files: Mapping[str, str]) -> Any:
+    """Return nested plain data in which texts that name Python files or paths have `files`."""
     if isinstance(data, Mapping):
-        return {key: with_copies(value, copies) for key, value in data.items()}
+        return {key: with_files(value, files) for key, value in data.items()}
     if type(data) in (list, tuple):
-        return type(data)(with_copies(value, copies) for value in data)
-    if not isinstance(data, str) or getattr(data, "target", None) is not None:
+        return type(data)(with_files(value, files) for value in data)
+    if not isinstance(data, str | CodeRef) or as_ref(data).object is not None:
         return data
-    if ".py:" in data or data in copies or data.partition("/")[2] in copies:
-        return Own(data, copies={**getattr(data, "copies", {}), **copies})
+    text = str(data)
+    if ".py:" in text or text in files or text.partition("/")[2] in files:
+        return CodeRef(text, files={**as_ref(data).files, **files})
     return data
 
 
-def choose(value: str, known: Mapping[str, Any], where: str) -> Any:
-    """The built-in of a name, or else the user's own that it refers to.
+def choose(value: str | CodeRef, known: Mapping[str, Any], where: str) -> Any:
+    """Return the built-in of a name, or else the custom code of a reference.
 
     Raises:
         ValueError: neither; names the built-ins. Or see `load`.
     """
-    if value in known and not getattr(value, "target", None):
-        return known[value]
+    if value in known:
+        return known[str(value)]
     if not is_reference(value):
         raise ValueError(neither(value, known, where))
     return load(value, where)
@@ -192,24 +187,24 @@ def neither(value: Any, known: Iterable[str], where: str) -> str:
     return f"{where} = {value!r} must be one of {', '.join(known)}, or your own as file.py:Name"
 
 
-def load(text: str, where: str) -> Any:
-    """The object that a reference names.
+def load(value: str | CodeRef, where: str) -> Any:
+    """Return the object of a reference.
 
     Raises:
         LoadError: one sentence: no such file, package or name, an import that fails, or an object
             that cannot be restored from a text.
     """
-    target = getattr(text, "target", None)
-    if target is not None:
-        return target
+    text = str(value)
+    if isinstance(value, CodeRef) and value.object is not None:
+        return value.object
     if text.startswith(OBJECT):
         raise LoadError(
-            f"{where} = {str(text)!r} was handed over as an object, which a config alone cannot "
-            f"restore: hand it over again, or put it into a file of its own as file.py:Name"
+            f"{where} = {text!r} was given as an object, which a config alone cannot restore. Give "
+            f"it again, or put it into a file, as file.py:Name."
         )
-    place, _, name = located(text).rpartition(":")
+    place, _, name = located(value).rpartition(":")
     if not place:
-        raise LoadError(f"{where}: {text}: which name of it? Say {text}:Name")
+        raise LoadError(f"{where} = {text}: the name in the file is missing. Write {text}:Name.")
     if place.endswith(".py"):
         return in_file(place, name, where)
     return in_module(import_named(place, f"{where}: {text}"), place, name, where)

@@ -5,7 +5,7 @@ kinds are structure: they are fixed for the life of a run. Floats marked `tunabl
 change when a run resumes, and can be vmapped over.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from purejaxppo.config import checks, references
@@ -14,13 +14,13 @@ from purejaxppo.config.plain import plain, whole
 Scalar = bool | int | float | str
 
 if TYPE_CHECKING:
-    Own = Any
+    Code = Any
 else:
-    Own = str
-"""A user's own: `file.py:Name`, `package.module:Name` or, in Python, the object itself."""
+    Code = str
+"""A reference to custom code: `file.py:Name`, `package.module:Name` or, in Python, the object."""
 
-Schedule = Literal["constant", "linear", "cosine", "exponential", "step"] | Own
-RateSchedule = Literal["constant", "linear", "cosine", "exponential", "step", "adaptive"] | Own
+Schedule = Literal["constant", "linear", "cosine", "exponential", "step"] | Code
+RateSchedule = Literal["constant", "linear", "cosine", "exponential", "step", "adaptive"] | Code
 
 
 def setting(
@@ -32,7 +32,7 @@ def setting(
     tunable: bool = False,
     free: bool = False,
     swept: bool = True,
-    own: bool = False,
+    code: bool = False,
     needs: str = "",
 ) -> Any:
     """A field with its range and its use; the docstring under it describes it.
@@ -47,13 +47,13 @@ def setting(
             a field of `types.Hyperparams`.
         free: may change when a run resumes, since what is learned does not depend on it.
         swept: True if a sweep may vary it.
-        own: it may name a user's own code, or hold it (`references.Own`).
+        code: it may refer to custom code; then it holds a text or a `references.CodeRef`.
         needs: the settings without which it has no effect, such as "ppo.value_clipping = true",
             "ppo.num_epochs > 1" or "network.rnn = gru, lstm or mingru". A run that changes it
             without them prints a line (`checks.without_effect`).
     """
     range_ = {"low": low, "above": above, "high": high}
-    use = {"tunable": tunable, "free": free, "swept": swept, "own": own, "needs": needs}
+    use = {"tunable": tunable, "free": free, "swept": swept, "code": code, "needs": needs}
     return field(default=default, metadata=range_ | use)
 
 
@@ -63,24 +63,39 @@ def section(kind: Any, *, free: bool = False, swept: bool = True) -> Any:
 
 
 class Section:
-    """A section of fields, some of which may hold a user's own objects."""
+    """A section of fields, some of which may refer to custom code."""
 
     def __post_init__(self) -> None:
-        """Replace numbers of other types by Python's, and objects by `references.Own`."""
+        """Replace numbers of other types by Python's, and objects by `references.CodeRef`."""
         for field_ in fields(self):  # type: ignore[arg-type]
-            if not field_.metadata.get("own"):
+            if not field_.metadata.get("code"):
                 value = plain(getattr(self, field_.name))
                 number = whole(value) if field_.type is int else None
                 object.__setattr__(self, field_.name, value if number is None else number)
-        for name in own_fields(type(self)):
+        for name in code_fields(type(self)):
             value = getattr(self, name)
-            held = tuple(map(references.own, value)) if is_list(value) else references.own(value)
-            object.__setattr__(self, name, held)
+            parsed = (
+                tuple(map(references.parse, value)) if is_list(value) else references.parse(value)
+            )
+            object.__setattr__(self, name, parsed)
 
 
-def own_fields(section: Any) -> list[str]:
-    """The fields of a section's class that may hold a user's own code."""
-    return [f.name for f in fields(section) if f.metadata.get("own")]
+def as_data(section: Section) -> dict[str, Any]:
+    """Return the fields of a section by name, of its own sections as nested dicts."""
+    values = {f.name: getattr(section, f.name) for f in fields(section)}  # type: ignore[arg-type]
+    return {
+        name: as_data(value)
+        if isinstance(value, Section)
+        else dict(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in values.items()
+    }
+
+
+def code_fields(section: Any) -> list[str]:
+    """The fields of a section's class that may refer to custom code."""
+    return [f.name for f in fields(section) if f.metadata.get("code")]
 
 
 def is_list(value: Any) -> bool:
@@ -92,7 +107,7 @@ def is_list(value: Any) -> bool:
 class EnvConfig(Section):
     """The simulator."""
 
-    name: Own = setting("", own=True)
+    name: Code = setting("", code=True)
     """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints families, and `list envs
     gymnax` one's tasks. Your own in JAX: jax/file.py:Name, and gymnax/file.py:Name for what has
     gymnax's interface."""
@@ -120,7 +135,7 @@ class EnvConfig(Section):
     privileged_obs: bool = False
     """With `obs_indices`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for
     a critic that may see more (network.actor_keys, network.critic_keys)."""
-    wrappers: tuple[Own, ...] = setting((), own=True)
+    wrappers: tuple[Code, ...] = setting((), code=True)
     """Your own wrappers of a task in JAX, as [file.py:Wrap], the first one innermost: each takes a
     task and is one. (Gymnasium's: env.options.)"""
     options: dict[str, Scalar] = field(default_factory=dict)
@@ -144,8 +159,8 @@ class EnvConfig(Section):
     """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
 
     def __post_init__(self) -> None:
-        """Replaces objects by `references.Own`, texts that hold them."""
-        object.__setattr__(self, "name", references.own_env(self.name))
+        """Replace an object by a `references.CodeRef` with the family's name."""
+        object.__setattr__(self, "name", references.parse_env(self.name))
         super().__post_init__()
 
 
@@ -161,7 +176,7 @@ class NetworkConfig(Section):
     """Widths of the critic's hidden layers; empty: the same as `hidden`."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
     """Nonlinearity of the hidden layers."""
-    torso: Literal["separate", "shared"] | Own = setting("separate", own=True)
+    torso: Literal["separate", "shared"] | Code = setting("separate", code=True)
     """Layers of policy and value: their own, or shared ones. Your own: a network from observations
     to features, of which policy and critic have one each, or a `Torso`."""
     block: Literal["plain", "residual"] = "plain"
@@ -204,7 +219,9 @@ class NetworkConfig(Section):
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
     """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
     the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
-    distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Own = setting("gaussian", own=True)
+    distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Code = setting(
+        "gaussian", code=True
+    )
     """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
     tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
     std: Literal["independent", "dependent"] = setting(
@@ -227,7 +244,7 @@ class PPOConfig(Section):
 
     learning_rate: float = setting(3e-4, low=0, tunable=True)
     """The optimiser's step size."""
-    learning_rate_schedule: RateSchedule = setting("linear", own=True)
+    learning_rate_schedule: RateSchedule = setting("linear", code=True)
     """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
     goes down to a tenth at the half and a hundredth at three quarters. adaptive: change
     the rate at every gradient step to keep the divergence near target_kl (Rudin et al. 2022),
@@ -240,8 +257,8 @@ class PPOConfig(Section):
     learning_rate_warmup: float = setting(0.0, low=0, high=1)
     """Part of the run in which the rate rises to its schedule, from the first update's share on."""
     optimizer: (
-        Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Own
-    ) = setting("adam", own=True)
+        Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Code
+    ) = setting("adam", code=True)
     """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
     takes steps of Adam's size."""
     weight_decay: float = setting(0.0, low=0)
@@ -250,7 +267,7 @@ class PPOConfig(Section):
     """Discount per step."""
     gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
     """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
-    advantage: Literal["gae", "vtrace"] | Own = setting("gae", own=True)
+    advantage: Literal["gae", "vtrace"] | Code = setting("gae", code=True)
     """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
     al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
     clip_eps: float = setting(
@@ -258,16 +275,16 @@ class PPOConfig(Section):
     )
     """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Schedule = setting(
-        "constant", own=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
+        "constant", code=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
     )
     """Of clip_eps, as for the learning rate."""
-    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Own = setting(
-        "clip", own=True
+    objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Code = setting(
+        "clip", code=True
     )
     """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
     penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
     from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
-    terms: tuple[Own, ...] = setting((), own=True)
+    terms: tuple[Code, ...] = setting((), code=True)
     """Your own terms of the loss, as [file.py:name]."""
     term_coefs: tuple[float, ...] = setting((), tunable=True)
     """Weights of the terms, one for each; empty: 1."""
@@ -305,12 +322,12 @@ class PPOConfig(Section):
     """Weight of the value loss, which is half the mean squared error."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
-    ent_schedule: Schedule = setting("constant", own=True, needs="ppo.ent_coef > 0")
+    ent_schedule: Schedule = setting("constant", code=True, needs="ppo.ent_coef > 0")
     """Of ent_coef, as for the learning rate."""
     intrinsic_coef: float = setting(1.0, low=0, tunable=True, needs="intrinsic.kind = icm or rnd")
     """Weight of the intrinsic reward, in standard deviations of its discounted returns."""
     intrinsic_schedule: Schedule = setting(
-        "constant", own=True, needs="intrinsic.kind = icm or rnd"
+        "constant", code=True, needs="intrinsic.kind = icm or rnd"
     )
     """Of intrinsic_coef, as for the learning rate."""
     symmetry: Literal["none", "augment", "loss"] = "none"
@@ -372,7 +389,7 @@ class PPOConfig(Section):
 class IntrinsicConfig(Section):
     """A reward for what is new; its weight is ppo.intrinsic_coef."""
 
-    kind: Literal["none", "icm", "rnd"] | Own = setting("none", own=True)
+    kind: Literal["none", "icm", "rnd"] | Code = setting("none", code=True)
     """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
     has not learned to imitate another on (Burda et al. 2018)."""
     hidden: tuple[int, ...] = setting(
@@ -490,7 +507,7 @@ class Config(Section):
     keep_cores_awake: bool = setting(False, free=True, swept=False)
     """On Linux, run a busy process of the lowest class (SCHED_IDLE) on each core of a CPU, so that
     no core sleeps while it waits for another one. Faster on virtual machines."""
-    callbacks: tuple[Own, ...] = setting((), own=True, free=True, swept=False)
+    callbacks: tuple[Code, ...] = setting((), code=True, free=True, swept=False)
     """Your own callbacks, each as file.py:Name: called between chunks of training, they may add
     metrics and stop the run."""
     run_dir: str = setting("", free=True, swept=False)
@@ -514,7 +531,7 @@ class Config(Section):
         """
         from purejaxppo.config.files import apply_overrides, from_dict
 
-        return from_dict(apply_overrides(asdict(self), changes))
+        return from_dict(apply_overrides(as_data(self), changes))
 
     @property
     def steps_per_update(self) -> int:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import EnvState, Key, Obs, Scalar
-from purejaxppo.config.references import in_file, is_reference, load, located
+from purejaxppo.config.references import CodeRef, in_file, is_reference, load, located
 from purejaxppo.envs.base import Env, EnvStep, Starts, TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 
@@ -31,7 +31,7 @@ def ramp(start: float, end: float, until: float, progress):
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
 
-def parse(name: str, text: str) -> Callable[[Scalar], Scalar]:
+def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     """Parse an entry of `env.curriculum` into a function of progress [] -> value [].
 
     Raises:
@@ -47,7 +47,7 @@ def parse(name: str, text: str) -> Callable[[Scalar], Scalar]:
         own = load(text, where)
         _check_function(own, f"{where} = {text}")
         return own
-    found = RAMP.fullmatch(" ".join(text.split()))
+    found = RAMP.fullmatch(" ".join(str(text).split()))
     if not found:
         raise ValueError(
             f"{where} = {text!r} is neither a ramp such as '0.5 to 1.0' or '0.5 to 1.0 until 0.6' "

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from purejaxppo.config import tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
-from purejaxppo.config.references import is_reference, load
+from purejaxppo.config.references import CodeRef, is_reference, load, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
@@ -44,13 +44,13 @@ def task_names() -> list[str]:
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
 
 
-def load_own(name: str) -> tuple[Any, Any]:
+def load_own(name: str | CodeRef) -> tuple[Any, Any]:
     """(environment, parameters) that a reference names, or makes when it is called.
 
     Raises:
         ValueError: it cannot be loaded or made, or has another interface.
     """
-    found, where = load(name, "env.name"), f"env.name = gymnax/{name}"
+    found, where = load(without_family(name), "env.name"), f"env.name = {name}"
     if inspect.isclass(found) or not (isinstance(found, tuple) or hasattr(found, "step_env")):
         found = tracing.call(found, where)
     env, params = (
@@ -70,7 +70,7 @@ def make(name: str, config: EnvConfig):
     Raises:
         ValueError: an option that the task's parameters do not have; or see `load_own`.
     """
-    env, params = load_own(name) if is_reference(name) else _gymnax().make(name)
+    env, params = load_own(config.name) if is_reference(name) else _gymnax().make(name)
     known = {key: plain(value) for key, value in vars(params).items()}
     declared = {
         key: Option(known[key], "", parse=partial(_parameter, type(known[key])))
@@ -84,7 +84,7 @@ def make(name: str, config: EnvConfig):
     params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
     task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
     if is_reference(name):
-        check(task, f"env.name = gymnax/{name}")
+        check(task, f"env.name = {config.name}")
     if isinstance(task.action, Box) and len(task.action.shape) != 1:
         return FlatActions(task)
     return task

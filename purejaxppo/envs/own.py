@@ -15,7 +15,7 @@ import numpy as np
 from purejaxppo.aliases import Key
 from purejaxppo.config import tracing
 from purejaxppo.config.plain import plain, time_limit
-from purejaxppo.config.references import load, located
+from purejaxppo.config.references import as_ref, load, located, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
@@ -33,7 +33,7 @@ def make(name: str, config: EnvConfig) -> Any:
         ValueError: it cannot be loaded or made, or is no task.
     """
     where = f"env.name = {config.name}"
-    task = made(load(name, "env.name"), config.options, where, "step")
+    task = made(load(without_family(config.name), "env.name"), config.options, where, "step")
     time_limit(getattr(task, "max_episode_steps", 0), f"{where}: max_episode_steps", unlimited="0")
     missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
     if missing:
@@ -78,7 +78,7 @@ def check_once(task: Any, where: str, config: EnvConfig) -> None:
     """Checks a task, unless one of the same description has been checked; see `check`."""
     texts = (config.name, *config.wrappers)
     known = where, repr(texts), [located(text) for text in texts], repr(config.options)
-    objects = [getattr(text, "target", None) for text in texts]
+    objects = [as_ref(text).object for text in texts]
     if _CHECKED.get(repr(known)) != objects:
         check(task, where)
         _CHECKED[repr(known)] = objects

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from purejaxppo.config.plain import time_limit, whole
-from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
 from purejaxppo.envs.families import Family
@@ -87,7 +86,7 @@ def make(name: str, config: EnvConfig) -> "PlaygroundTask | ActionRepeat":
     longest = max(limit, config.max_episode_steps * repeats)
     overrides["episode_length"] = longest + repeats
     is_robot = name not in registry.dm_control_suite.ALL_ENVS
-    folder = _models(name, located(own["menagerie"])) if is_robot else None
+    folder = _models(name, own["menagerie"]) if is_robot else None
     mjx.use_own_devices()
     try:
         with _playground(folder):

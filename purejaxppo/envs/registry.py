@@ -6,7 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purejaxppo.config.references import is_reference, located, modules_in, without_family
+from purejaxppo.config.references import (
+    CodeRef,
+    is_reference,
+    located,
+    modules_in,
+    without_family,
+)
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization, families, own
 from purejaxppo.envs.curriculum import CurriculumEnv
@@ -31,7 +37,7 @@ def task_names(name: str) -> list[str]:
 
 def family_of(config: EnvConfig) -> Family | None:
     """The family of env.name; None for an unknown one, about which `resolve` raises an error."""
-    name = config.name.partition("/")[0]
+    name = str(config.name).partition("/")[0]
     return families.load(name) if name in families.declared() else None
 
 
@@ -50,7 +56,7 @@ class Started(NamedTuple):
 
 def started(config: EnvConfig) -> Started:
     """The modules and programs that env.name and env.options name; nothing is imported."""
-    family, name = family_of(config), config.name.partition("/")[2]
+    family, name = family_of(config), str(config.name).partition("/")[2]
     if family is None:
         return Started([], [])
     options = _named(family, config)
@@ -68,7 +74,7 @@ def started(config: EnvConfig) -> Started:
 
 def paths(config: EnvConfig) -> list[str]:
     """Return the paths in env.name and env.options, without Python files."""
-    family, name = family_of(config), config.name.partition("/")[2]
+    family, name = family_of(config), str(config.name).partition("/")[2]
     if family is None:
         return []
     options = _named(family, config)
@@ -78,7 +84,7 @@ def paths(config: EnvConfig) -> list[str]:
 def _named(family: Family, config: EnvConfig) -> dict[str, list[str]]:
     """The texts of env.options that name code, programs and paths, by `Option.refers`."""
     kinds = {name: option.refers for name, option in family.options.items()}
-    texts = {name: x for name, x in config.options.items() if isinstance(x, str) and x}
+    texts = {key: str(x) for key, x in config.options.items() if x and isinstance(x, str | CodeRef)}
     return {
         kind: [text for name, text in texts.items() if kinds.get(name) == kind]
         for kind in ("code", "program", "path")
@@ -97,7 +103,7 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
     Raises:
         ValueError: unknown name (with the nearest known), missing package, unknown back end.
     """
-    family_name, name = config.name.partition("/")[0], without_family(config.name)
+    family_name, name = str(config.name).partition("/")[0], located(without_family(config.name))
     if not config.name:
         raise ValueError("env.name is missing: name a task, such as gymnax/CartPole-v1")
     if not name:
@@ -106,20 +112,29 @@ def resolve(config: EnvConfig) -> tuple[Family, str]:
             + (
                 f"Did you mean 'jax/{config.name}'?"
                 if is_reference(config.name)
-                else _suggest(config.name)
+                else _suggest(str(config.name))
             )
         )
     family = families.load(family_name)
     families.check_installed(family_name, family)
     if not family.has_task(name):
         raise ValueError(
-            f"env.name: unknown task {config.name!r}. {_suggest(config.name, family_name)}"
+            f"env.name: unknown task {config.name!r}. {_suggest(str(config.name), family_name)}"
         )
     known = family.backends
     if config.backend and config.backend not in known:
         text = f"has {', '.join(known)}" if known else "has no back ends"
         raise ValueError(f"env.backend = {config.backend!r}: {family_name} {text}")
     return family, name
+
+
+def in_place(config: EnvConfig) -> EnvConfig:
+    """The config with the places of the files that its options name, in plain texts."""
+    options = {
+        key: located(value) if isinstance(value, CodeRef) else value
+        for key, value in config.options.items()
+    }
+    return replace(config, options=options)
 
 
 def make_task(config: EnvConfig) -> Any:
@@ -139,7 +154,7 @@ def _adapted(config: EnvConfig) -> Any:
     """The adapter's environment, with the config's variations checked."""
     family, name = resolve(config)
     assert family.make_task is not None
-    config = families.with_checked_options(family, name, config)
+    config = families.with_checked_options(family, name, in_place(config))
     task = own.with_defaults(family.make_task(name, config))
     domain_randomization.check(task, config)
     return task
@@ -237,9 +252,7 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
     """The environments of a host adapter."""
     family, name = resolve(config)
     assert family.make_batch is not None
-    config = families.with_checked_options(family, name, config)
-    texts = {key: located(x) if isinstance(x, str) else x for key, x in config.options.items()}
-    config = replace(config, options=texts)
+    config = families.with_checked_options(family, name, in_place(config))
     gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
     remedies = {
         "wrappers": gymnasium,

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.config.plain import whole
-from purejaxppo.config.references import located
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
@@ -104,7 +103,6 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
             f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
             f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
         )
-    path = located(path)
     if not Path(path).is_file():
         raise ValueError(f"env.options.benchmark = {path!r}: there is no such file")
     try:

@@ -121,7 +121,7 @@ def in_float32(agent: Agent) -> Agent:
 def metadata(agent: Agent) -> dict[str, Any]:
     """Metadata that the file holds beside the policy."""
     return {
-        "env": agent.config.env.name,
+        "env": str(agent.config.env.name),
         "training_steps": int(agent.env_steps),
         "version": purejaxppo.__version__,
     }

@@ -1,6 +1,5 @@
 """Command lines: a flag overrides a field of a config, or is one of the command's own."""
 
-import dataclasses
 import itertools
 import logging
 import sys
@@ -20,7 +19,7 @@ from purejaxppo.config.files import (
     from_dict,
     load_config,
 )
-from purejaxppo.config.schema import HINTS, Config, flat_hints
+from purejaxppo.config.schema import HINTS, Config, as_data, flat_hints
 from purejaxppo.config.unknown import check_known
 from purejaxppo.envs.host.errors import SimulatorError
 from purejaxppo.runs.console import Stopped, fail
@@ -103,7 +102,7 @@ def parse_over_config(flags: type[F], words: Sequence[str]) -> Parsed[F]:
     config = load_config(name) if name else Config()
     overrides = _only(found.known, HINTS)
     check_known(found.unknown, HINTS | own, flatten(config) | overrides, dashes="--")
-    data = apply_overrides(dataclasses.asdict(config), overrides)
+    data = apply_overrides(as_data(config), overrides)
     return Parsed(command, from_dict(data, "command line"))
 
 

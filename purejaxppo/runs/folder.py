@@ -21,12 +21,12 @@ from purejaxppo.config import copies
 from purejaxppo.config.files import load_config, to_yaml, write_whole
 from purejaxppo.config.references import files_in
 from purejaxppo.config.run_files import (
+    code_files,
+    code_refs,
     imported_files,
     imported_modules,
     load_members,
-    own_files,
     save_members,
-    texts_of,
     with_copies,
 )
 from purejaxppo.config.schema import Config
@@ -219,8 +219,8 @@ def placed(config: Config) -> Config:
 
     Paths are resolved once, because custom code may change the current folder.
     """
-    files = [file for text in texts_of(config) for file in files_in(text)]
-    names = {*files, *registry.paths(config.env), config.pretrain.teacher} - {""}
+    files = [file for ref in code_refs(config) for file in files_in(ref.text)]
+    names = {*files, *registry.paths(config.env), str(config.pretrain.teacher)} - {""}
     places = {name: Path(name).expanduser() for name in names}
     return with_copies(
         config,
@@ -239,7 +239,7 @@ def keep_code(config: Config, run_dir: Path) -> list[str]:
         ValueError: a file cannot be read.
     """
     try:
-        return copies.add(run_dir, own_files(config))
+        return copies.add(run_dir, code_files(config))
     except OSError as error:
         raise ValueError(f"{error.filename} cannot be copied ({error.strerror})") from error
 

@@ -8,7 +8,7 @@ from purejaxppo.agents import schedules
 from purejaxppo.config import copies, references
 from purejaxppo.config.files import compare, flatten, load_config
 from purejaxppo.config.renamed import rules_of_0_2
-from purejaxppo.config.run_files import texts_of, with_copies
+from purejaxppo.config.run_files import code_refs, with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.folder import CONFIG
 from purejaxppo.runs.intervals import Intervals
@@ -82,25 +82,25 @@ def unknown_objects(config: Config, run_dir: Path) -> list[str]:
     if not (run_dir / CONFIG).is_file():
         return []
     return [
-        f"{text} is taken for the one that {run_dir} was trained with: an object cannot be compared"
-        for text in texts_of(config)
-        if text.startswith(references.OBJECT)
+        f"{ref} is taken for the one that {run_dir} was trained with: an object cannot be compared"
+        for ref in code_refs(config)
+        if ref.text.startswith(references.OBJECT)
     ]
 
 
 def check_objects(config: Config, run_dir: Path) -> None:
-    """Checks that objects handed over anew are those that a run was trained with.
+    """Check that objects given again are those that a run was trained with.
 
     Raises:
         ValueError: the file of one has changed since; its copy is what evaluations use.
     """
     changes = copies.changed(run_dir).values()
     changed = {x.original for x in changes if any(file.endswith(".py") for file in x.files)}
-    objects = [text for text in texts_of(config) if getattr(text, "target", None) is not None]
+    objects = [ref.text for ref in code_refs(config) if ref.object is not None]
     for file in {file for text in objects for file in references.files_in(text)} & changed:
         raise ValueError(
-            f"{file} has changed since {run_dir} began, and an object of it was handed over: undo "
-            f"the change, or train into another run_dir, or clobber this one"
+            f"{file} has changed since {run_dir} began, and an object of it was given. Undo the "
+            f"change, train into another run_dir, or clobber this one."
         )
 
 

@@ -59,7 +59,7 @@ def base_name(name: str, config: Config) -> str:
     """The stem of a config file or, without one, the task: cartpole-v1, walk for walk.py:Walk."""
     if name:
         return Path(name).stem
-    task = config.env.name.partition("/")[2].rpartition(":")[2]
+    task = str(config.env.name).partition("/")[2].rpartition(":")[2]
     return re.sub(r"[^a-z0-9_.]+", "-", task.lower()).strip("-.") or "run"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from purejaxppo.config.files import flatten
+from purejaxppo.config.files import as_text, flatten
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.runs.folder import writing_to
@@ -217,7 +217,7 @@ def open_sinks(
     if config.logging.tensorboard:
         sinks.append(_tensorboard(run_dir / "tensorboard", members, steps))
     if config.logging.wandb_project:
-        wandb = WandbSink(config.logging.wandb_project, run_dir, flatten(config))
+        wandb = WandbSink(config.logging.wandb_project, run_dir, as_text(flatten(config)))
         sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
     return sinks
 

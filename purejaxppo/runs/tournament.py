@@ -36,7 +36,7 @@ def game_of(config: Config) -> Config:
     Raises:
         ValueError: the task is no game of two players.
     """
-    name = config.env.name
+    name = str(config.env.name)
     options = {key: x for key, x in config.env.options.items() if key != OPPONENT}
     config = replace(config, env=replace(config.env, options=options))
     if name.startswith(FAMILY):

@@ -15,7 +15,7 @@ import yaml
 
 from purejaxppo.config.checks import settings as settings_of
 from purejaxppo.config.files import Loader, apply_overrides, flatten, from_dict, read_yaml
-from purejaxppo.config.schema import HINTS, TUNABLE, Config
+from purejaxppo.config.schema import HINTS, TUNABLE, Config, as_data
 from purejaxppo.config.unknown import unknown
 
 Setting = dict[str, Any]
@@ -187,7 +187,7 @@ def check_value(key: str, value: Any, where: str, base: Config) -> Any:
         ValueError: it does not fit.
     """
     try:
-        config = from_dict(apply_overrides(dataclasses.asdict(base), whole({key: value}, base)))
+        config = from_dict(apply_overrides(as_data(base), whole({key: value}, base)))
     except ValueError as error:
         message = str(error).removeprefix("config: ")
         if message.startswith(key):
@@ -227,7 +227,7 @@ def apply(config: Config, setting: Setting) -> Config:
     Raises:
         ValueError: its fields do not go together.
     """
-    plain = apply_overrides(dataclasses.asdict(config), whole(setting, config))
+    plain = apply_overrides(as_data(config), whole(setting, config))
     named = ", ".join(f"{key} = {value}" for key, value in setting.items())
     return from_dict(plain, where=f"setting {named}" if named else "config")
 

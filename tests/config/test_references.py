@@ -1,6 +1,5 @@
 """Users' own code by reference: what is found, and one sentence about what is not."""
 
-import copy
 import importlib
 import pickle
 import sys
@@ -14,7 +13,7 @@ from support.paths import ROOT
 
 from purejaxppo.config import references
 from purejaxppo.config.files import compare, from_dict, load_config, to_yaml
-from purejaxppo.config.references import OBJECT, Own, choose, load, name_of, own
+from purejaxppo.config.references import OBJECT, CodeRef, choose, load, name_of, parse
 from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
 
@@ -83,7 +82,7 @@ def test_what_cannot_be_loaded_gets_one_sentence(write):
     assert missing in refused("lacks.py:f")
     assert "no package 'no_such_package' is installed" in refused("no_such_package.sub:f")
     assert "math has no 'sqr'" in refused("math:sqr")
-    assert "mine.py: which name of it? Say mine.py:Name" in refused("mine.py")
+    assert "mine.py: the name in the file is missing. Write mine.py:Name." in refused("mine.py")
     known = "ppo.objective = 'clop' must be one of clip, spo, or your own as file.py:Name"
     with pytest.raises(ValueError, match=known):
         choose("clop", {"clip": 0, "spo": 1}, "ppo.objective")
@@ -108,13 +107,12 @@ def test_names_of_objects():
 
 
 def test_an_object_is_equal_to_its_text_and_differs_from_other_objects():
-    one, other = own(lambda: 1), own(lambda: 2)
+    one, other = parse(lambda: 1), parse(lambda: 2)
     assert one == str(one) == str(other)
     assert one != other
     assert repr(one) != repr(other)
-    assert copy.deepcopy(one) is one
     assert hash(one) == hash(str(one))
-    assert pickle.loads(pickle.dumps(own(PPOConfig))).target is PPOConfig
+    assert pickle.loads(pickle.dumps(parse(PPOConfig))).object is PPOConfig
     assert load(one, "x")() == 1
 
 
@@ -129,10 +127,10 @@ def test_a_config_holds_objects_and_writes_references():
     assert data["env"]["name"] == f"jax/{OBJECT}support.own_code:Walk"
     again = from_dict(data)
     assert compare(again, config) == ([], [])
-    assert config.env.name.target is walk
-    assert replace(config, seed=1).env.name.target is walk
-    message = refused(again.env.name.partition("/")[2], "env.name")
-    assert "cannot restore: hand it over again" in message
+    assert config.env.name.object is walk
+    assert replace(config, seed=1).env.name.object is walk
+    message = refused(references.without_family(again.env.name), "env.name")
+    assert "cannot restore. Give it again" in message
 
 
 def test_overrides_may_be_objects():
@@ -141,9 +139,9 @@ def test_overrides_may_be_objects():
         "cartpole.yaml",
         {"env.name": walk, "ppo.objective": examples.plain_gradient, "ppo.terms": [print]},
     )
-    assert config.env.name.target is walk
-    assert config.ppo.objective.target is examples.plain_gradient
-    assert config.ppo.terms[0].target is print
+    assert config.env.name.object is walk
+    assert config.ppo.objective.object is examples.plain_gradient
+    assert config.ppo.terms[0].object is print
 
 
 @pytest.mark.parametrize(
@@ -198,14 +196,14 @@ def test_every_file_that_a_config_names_is_listed(tmp_path):
 
 
 def test_copies_stand_in_for_files():
-    text = Own("a.py:A, b.py:B,package:C", copies={"a.py": "/run/code/a.py"})
-    assert references.located(text) == "/run/code/a.py:A,b.py:B,package:C"
+    ref = CodeRef("a.py:A, b.py:B,package:C", files={"a.py": "/run/code/a.py"})
+    assert references.located(ref) == "/run/code/a.py:A,b.py:B,package:C"
     assert references.located("a.py:A") == "a.py:A"
     config = from_dict(
-        references.with_copies({"env": {"name": "jax/a.py:A"}}, {"a.py": "/run/code/a.py"})
+        references.with_files({"env": {"name": "jax/a.py:A"}}, {"a.py": "/run/code/a.py"})
     )
     assert config.env.name == "jax/a.py:A"
-    assert references.without_family(config.env.name) == "/run/code/a.py:A"
+    assert references.located(references.without_family(config.env.name)) == "/run/code/a.py:A"
     assert imported_files(config) == [Path("/run/code/a.py")]
     assert to_yaml(config) == to_yaml(from_dict({"env": {"name": "jax/a.py:A"}}))
 

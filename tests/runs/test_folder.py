@@ -184,7 +184,7 @@ def test_every_field_that_accepts_a_reference_is_marked_in_the_schema():
     unions = (typing.Union, types.UnionType)
     accepting = [name for name, hint in HINTS.items() if typing.get_origin(hint) in unions]
     assert len(accepting) > 8
-    assert [name for name in accepting if not FIELDS[name][0].get("own")] == []
+    assert [name for name in accepting if not FIELDS[name][0].get("code")] == []
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_every_field_that_accepts_a_reference_is_marked_in_the_schema():
     [
         name
         for name, (about, value) in FIELDS.items()
-        if (name != "env.name" and (about.get("own") or HINTS[name] == dict[str, str]))
+        if (name != "env.name" and (about.get("code") or HINTS[name] == dict[str, str]))
         or name.endswith(".options")
     ],
 )

@@ -90,7 +90,7 @@ def test_files_are_copied_with_what_they_import(trained):
 @pytest.mark.toy
 def test_restored_elsewhere_by_the_copy(elsewhere):
     agent = restore("run")
-    assert str(elsewhere / "run/code") in agent.config.env.name.copies["mine.py"]
+    assert str(elsewhere / "run/code") in agent.config.env.name.files["mine.py"]
     assert evaluate(agent, 2).returns.shape == (2,)
 
 

@@ -88,6 +88,6 @@ def test_a_config_keeps_its_text_and_finds_files_after_a_change_of_folder(folder
     found = placed(config)
     assert found == config
     monkeypatch.chdir(Path(folder).parent)
-    copies = found.env.name.copies | found.pretrain.teacher.copies
-    assert copies["hostile.py"] == str(folder / "hostile.py")
-    assert copies["teacher"] == str(folder / "teacher")
+    files = found.env.name.files | found.pretrain.teacher.files
+    assert files["hostile.py"] == str(folder / "hostile.py")
+    assert files["teacher"] == str(folder / "teacher")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from purejaxppo.aliases import EnvAction
-from purejaxppo.config.references import LoadError, without_family
+from purejaxppo.config.references import LoadError, located, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
@@ -122,7 +122,7 @@ class Workers:
         self.name = name
         self.maker = maker
         self.options = options
-        timeout, stamp = float(options["timeout"]), _stamp(without_family(name))
+        timeout, stamp = float(options["timeout"]), _stamp(located(without_family(name)))
         with _in_words(name):
             self.info: EnvInfo = _info(maker, options["workers"], timeout, stamp)
 
