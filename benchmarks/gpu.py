@@ -5,8 +5,10 @@
 
 Items run in the order of their value, each in a process with a time limit, and append rows to
 benchmarks/results/gpu.jsonl as soon as they are measured. Stored rows are not measured again,
-and an item that reached its time limit is not tried again. `--list` prints the items (gpu_items.py,
-gpu_correctness.py). `--programs` needs no GPU: see gpu_programs.py.
+and an item that reached its time limit is not tried again. With `--jobs N` their programs are
+compiled before that, N processes at a time, into the cache that the measurements read; rows that
+are not timed are measured then, too. `--list` prints the items (gpu_items.py, gpu_correctness.py,
+gpu_learning.py). `--programs` needs no GPU: see gpu_programs.py.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import gpu_items
@@ -26,6 +29,8 @@ from gpu_items import ITEMS
 TOY_ITEMS = ["machine", "cartpole"]
 TOY_SECONDS = 600.0
 """Limit of an item of a toy run."""
+SHARE = 0.5
+"""The part of the budget after which `--jobs` begins no further row."""
 
 
 def main() -> int:
@@ -33,15 +38,17 @@ def main() -> int:
     parser = harness.options(__doc__, "gpu")
     parser.add_argument("--budget", type=float, default=540, help="seconds for all items")
     parser.add_argument("--items", nargs="*", choices=ITEMS, metavar="ITEM", help="all by default")
+    parser.add_argument("--jobs", type=int, default=0, help="processes that compile beforehand")
     parser.add_argument("--list", action="store_true", help="print the items")
     parser.add_argument("--work", choices=ITEMS, help=argparse.SUPPRESS)
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     gpu_programs.add_flags(parser)
     args = parser.parse_args()
     if args.list:
         for name, item in ITEMS.items():
             print(f"{name:12} {item.seconds:4.0f} s  {item.about}")
     elif args.work:
-        gpu_items.work(args.work, args.results, toy=args.toy)
+        gpu_items.work(args.work, args.results, toy=args.toy, only=args.row)
     elif args.programs is not None or args.one:
         return gpu_programs.main(args, __file__)
     else:
@@ -54,17 +61,23 @@ def main() -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Run items until the budget is spent, then print all rows."""
-    ends = time.monotonic() + args.budget
-    for name in args.items or (TOY_ITEMS if args.toy else ITEMS):
-        rows = harness.read_rows(args.results)
-        if any(row["item"] == name and row["name"] == "" for row in rows):
+    started = time.monotonic()
+    ends = started + args.budget
+    items = args.items or (TOY_ITEMS if args.toy else list(ITEMS))
+    if args.jobs:
+        compile_rows(args, items, started + SHARE * args.budget, ends)
+    for name in items:
+        done = names_of(args.results, name)
+        if "" in done:
             continue  # finished, or ended by its limit
         left = ends - time.monotonic()
         if left < 10:
             print(f"{name}: no time left", flush=True)
             break
         limit = TOY_SECONDS if args.toy else ITEMS[name].seconds
-        outcome = run_item(name, args, min(left, limit))
+        outcome = {"ok": True}
+        if set(gpu_items.names(name, toy=args.toy)) - done:
+            outcome = run_item(name, args, min(left, limit))
         # An item that only the budget ended continues next time.
         if outcome["ok"] or left >= limit:
             gpu_items.append(args.results, {"item": name, "name": "", **outcome})
@@ -72,11 +85,44 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(row))
 
 
-def run_item(name: str, args: argparse.Namespace, seconds: float) -> harness.Row:
+def names_of(path: Path, item: str) -> set[str]:
+    """Return the names of an item's rows in a file."""
+    return {row["name"] for row in harness.read_rows(path) if row["item"] == item}
+
+
+def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float, ends: float) -> None:
+    """Measure rows in several processes at a time; keep those that are not timed.
+
+    The rows of programs that compiled side by side go to a file `*.compiled.jsonl`: their seconds
+    of compiling are those of an empty cache, and their speeds those of a card in use by others.
+    """
+    compiled = args.results.with_suffix(".compiled.jsonl")
+
+    def one(item: str, row: str, path: Path) -> None:
+        if time.monotonic() < begin_by:
+            seconds = min(ITEMS[item].seconds, ends - time.monotonic())
+            outcome = run_item(item, args, seconds, "--row", row, results=path)
+            print(f"{item}: {row}: {outcome}", flush=True)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for item in items:
+            path = compiled if ITEMS[item].timed else args.results
+            if ITEMS[item].compiles and "" not in names_of(args.results, item):
+                done = names_of(args.results, item) | names_of(path, item)
+                for row in gpu_items.names(item, toy=args.toy):
+                    if row not in done:
+                        pool.submit(one, item, row, path)
+
+
+def run_item(
+    name: str, args: argparse.Namespace, seconds: float, *flags: str, results: Path | None = None
+) -> harness.Row:
     """Run an item in a process; return its outcome."""
-    command = [sys.executable, __file__, "--work", name, "--results", str(args.results)]
-    env = {**os.environ, **({"JAX_PLATFORMS": "cpu"} if args.toy else {})}
-    command += ["--toy"] * args.toy
+    command = [sys.executable, __file__, "--work", name, "--results", str(results or args.results)]
+    # Processes share the card: an item's commands, and those that compile.
+    env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    env |= {"JAX_PLATFORMS": "cpu"} if args.toy else {}
+    command += [*flags, *["--toy"] * args.toy]
     started = time.monotonic()
     try:
         done = subprocess.run(

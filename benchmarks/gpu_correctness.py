@@ -66,9 +66,9 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
 
     from purejaxppo.runs.programs import Programs, resolve_shards
 
-    programs = Programs(resolve_shards(config, 1, platform), [device])
-    programs.shards.platform = platform
     with jax.default_device(device):
+        programs = Programs(resolve_shards(config, 1, platform), [device])
+        programs.shards.platform = platform
         start = programs.init() if state is None else jax.device_put(state, device)
         kept = jax.device_get(start)
         programs.compile_training(start)

@@ -4,14 +4,17 @@ An item is a function of `toy` that yields (name, measurement), the names unique
 toy run has the same rows with tiny sizes.
 """
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gpu_correctness
+import gpu_learning
 import harness
 import launches
 import ours
@@ -20,6 +23,8 @@ import peers
 Row = dict[str, Any]
 Measurements = Iterator[tuple[str, Callable[[], Row]]]
 ROUNDS = 5
+SECONDS = 0.5
+"""Length of a timed round."""
 
 
 class Item(NamedTuple):
@@ -28,14 +33,28 @@ class Item(NamedTuple):
     function: Callable[[bool], Measurements]
     seconds: float  # limit
     about: str
+    timed: bool = True  # the card must be free while it runs
+    compiles: bool = True  # programs that can be compiled before they are timed
 
 
-def work(item: str, path: Path, *, toy: bool) -> None:
-    """Measure the rows of an item that are not in the file; a failure is a row with its reason."""
+def names(item: str, *, toy: bool) -> list[str]:
+    """Return the names of the rows of an item."""
+    return [name for name, _ in ITEMS[item].function(toy)]
+
+
+def work(item: str, path: Path, *, toy: bool, only: str | None = None) -> None:
+    """Measure the rows of an item that are not in the file; a failure is a row with its reason.
+
+    Args:
+        item: a key of `ITEMS`.
+        path: the file of the rows.
+        toy: tiny sizes.
+        only: the name of the only row to measure; None: all rows.
+    """
     ours.start(1 if toy else 0)
     done = {row["name"] for row in harness.read_rows(path) if row["item"] == item}
     for name, measure in ITEMS[item].function(toy):
-        if name in done:
+        if name in done or only not in (None, name):
             continue
         try:
             row = {"ok": True, **measure()}
@@ -55,32 +74,72 @@ def append(path: Path, row: Row) -> None:
 
 
 def machine(toy: bool) -> Measurements:
-    """The card, and the time of a launch in a loop on it."""
+    """The card: its memory and arithmetic, and the time of a launch in a loop."""
+    yield "card", card
+    yield "copy", partial(copy_speed, toy)
+    for precision in ("highest", "high", "bfloat16"):
+        yield f"matrix product, {precision}", partial(product_speed, toy, precision)
+    for kernels in (1, 4, 32):
+        yield f"launch, {kernels} in a row", partial(launch_time, toy, kernels)
+
+
+def card() -> Row:
+    """Return the name and the number of cards."""
+    import jax
+
+    return {"facts": {"kind": jax.devices()[0].device_kind, "cards": len(jax.devices())}}
+
+
+def fastest(program: Any, *args: Any) -> float:
+    """Return the least seconds of five calls of a compiled program, after a first one."""
+    import jax
+
+    jax.block_until_ready(program(*args))
+    return min(
+        harness.timed(lambda _: jax.block_until_ready(program(*args)), 1)[1] for _ in range(5)
+    )
+
+
+def copy_speed(toy: bool) -> Row:
+    """Return TB/s of an elementwise product, bytes read and written."""
     import jax
     import jax.numpy as jnp
 
-    def card() -> Row:
-        device = jax.devices()[0]
-        return {"facts": {"kind": device.device_kind, "cards": len(jax.devices())}}
+    x = jnp.arange(2**10 if toy else 2**29, dtype=jnp.float32)
+    seconds = fastest(jax.jit(lambda x: x * 1.5), x)
+    return {"facts": {"TB/s": round(2 * x.nbytes / seconds / 1e12, 3)}}
 
-    def launch() -> Row:
-        turns = 100 if toy else 10_000
 
-        def body(_: Any, x: Any) -> Any:
-            return jnp.sort(x * 1.5)  # two kernels that cannot be one
+def product_speed(toy: bool, precision: str) -> Row:
+    """Return TFLOP/s of a product of square matrices of random numbers."""
+    import jax
+    import jax.numpy as jnp
 
-        program = jax.jit(lambda x: jax.lax.fori_loop(0, turns, body, x))
-        x = jnp.arange(1024.0)
-        text = program.lower(x).compile().as_text()
-        kernels = max(launches.Program(text).total.kernels, turns)
-        jax.block_until_ready(program(x))
-        seconds = min(
-            harness.timed(lambda _: jax.block_until_ready(program(x)), 1)[1] for _ in range(5)
-        )
-        return {"launches": kernels, "launch_us": 1e6 * seconds / kernels}
+    n = 64 if toy else 8192
+    x = jax.random.normal(jax.random.key(0), (n, n))
+    if precision == "bfloat16":
+        x, precision = x.astype(jnp.bfloat16), "default"
+    seconds = fastest(jax.jit(lambda x: jnp.matmul(x, x, precision=precision)), x)
+    return {"facts": {"TFLOP/s": round(2 * n**3 / seconds / 1e12, 1)}}
 
-    yield "card", card
-    yield "launch", launch
+
+def launch_time(toy: bool, chain: int) -> Row:
+    """Return the microseconds of a kernel in a loop, where each takes the result of the last."""
+    import jax
+    import jax.numpy as jnp
+
+    turns = 100 if toy else 10_000
+
+    def body(_: Any, x: Any) -> Any:
+        for _ in range(chain):
+            x = x - 1e-3 * jnp.sum(x)  # a sum ends a kernel
+        return x
+
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, turns, body, x))
+    x = jnp.arange(1024.0)
+    counted = launches.Program(program.lower(x).compile().as_text()).turn(turns)
+    kernels = turns * max(counted, 1)
+    return {"launches": kernels, "launch_us": 1e6 * fastest(program, x) / kernels}
 
 
 SMALL = {
@@ -111,24 +170,29 @@ def config_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> An
 
 
 def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row:
-    """Train on one card: compile seconds, launches, peak memory, and steps/s of five rounds."""
+    """Train on one card: seconds to compile, launches, peak memory, and steps/s of five rounds."""
     import jax
 
     from purejaxppo.runs.programs import resolve_shards
 
     device = jax.devices()[0]
     config = resolve_shards(config_of(toy, name, changes), 1, device.platform)
+    started = time.perf_counter()
     run, programs = ours.updates_of(config)
-    count = harness.calibrate(run, 0.02 if toy else 1.0)
+    started = time.perf_counter() - started
+    count = harness.calibrate(run, 0.02 if toy else SECONDS)
     rounds = [steps / s for steps, s in (harness.timed(run, count) for _ in range(ROUNDS))]
     result = harness.Result(rounds, {})
-    counted = launches.Program(programs.train_chunk.as_text()).turn(0)
+    counted = 0
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # a cached program may have no text
+        counted = launches.Program(programs.train_chunk.as_text()).turn(0)
     update_us = 1e6 * programs.steps_per_update / result.median()
     programs.close()
     return result.row(
         sizes=f"{config.env.num_envs} x {config.ppo.rollout_length}, "
         f"{config.ppo.num_epochs} x {config.ppo.num_minibatches}",
-        compile_seconds=programs.compile_seconds,
+        start_seconds=round(started, 2),
+        update_us=round(update_us, 1),
         launches=counted,
         launch_us=update_us / counted if counted else 0.0,
         **harness.peak(),
@@ -145,12 +209,18 @@ def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurem
     return rows
 
 
+FIRST = ("hopper.yaml", "cheetah_run.yaml", "minatar_breakout.yaml", "humanoid.yaml")
+"""Configs whose sizes for a GPU are measured first."""
+ELSEWHERE = ("cartpole.yaml", "ant.yaml", "cartpole_balance.yaml", "cartpole_hidden.yaml")
+"""Configs whose sizes for a GPU are in other items."""
+
+
 def sized(toy: bool) -> Measurements:
     """Every config that has sizes for a GPU, with them."""
     from purejaxppo.config.files import library_configs, load_config
 
-    for name in sorted(library_configs()):
-        if load_config(name).gpu:
+    for name in sorted(library_configs(), key=lambda name: (name not in FIRST, name)):
+        if name not in ELSEWHERE and load_config(name).gpu:
             yield f"{name}, its sizes for a GPU", partial(speed_of, toy, name, {"gpu": True})
 
 
@@ -161,7 +231,7 @@ def ant(toy: bool) -> Measurements:
 
 
 def brax_speed(toy: bool) -> Row:
-    """Return steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own last figure."""
+    """Return steps/s of Brax's PPO at the sizes of ant.yaml on a GPU, its own last figures."""
     small = {"num_envs": 8, "rollout_length": 4, "num_minibatches": 2, "num_epochs": 2}
     real = {"num_envs": 4096, "rollout_length": 16, "num_minibatches": 16, "num_epochs": 4}
     sizes = {"env": "brax/fast", **small} if toy else {"env": "brax/ant", **real}
@@ -169,34 +239,43 @@ def brax_speed(toy: bool) -> Row:
     peers.brax_ppo(
         sizes | {"hidden": (128, 128), "normalize_obs": True},
         lambda _, metrics: seen.append(metrics),
-        num_timesteps=512 if toy else 30_000_000,
-        num_evals=4,  # the first part's figure counts its compile, the last one's does not
-        num_eval_envs=2 if toy else 128,
+        num_timesteps=512 if toy else 12_000_000,
+        num_evals=ROUNDS + 2,  # the first part's figure counts its compile
+        run_evals=False,
         learning_rate=3e-4,
     )
-    return harness.Result([float(seen[-1]["training/sps"])], {}).row()
+    return harness.Result([float(x["training/sps"]) for x in seen[-ROUNDS:]], {}).row()
 
 
 def seeds(toy: bool) -> Measurements:
     """Seeds of CartPole in one program, ours and PureJaxRL's plan as plain.py writes it."""
-    for count in (1, 64, 2048):
+    for count in (2048, 1, 64):
         name, changes = f"{count} seeds", {"num_seeds": count}
         yield name, partial(speed_of, toy, "cartpole.yaml", changes)
         yield f"{name}, plain", partial(plain_speed, toy, min(count, 3) if toy else count)
 
 
 def plain_speed(toy: bool, count: int) -> Row:
-    """Return steps/s of plain.py's seeds at the sizes of cartpole.yaml."""
-    from seeds import train_plain
+    """Return steps/s of plain.py's seeds at the sizes of cartpole.yaml, from initial parameters."""
+    import jax
+    from plain import make_train
 
     small = {"num_envs": 8, "rollout_length": 8, "num_minibatches": 2, "num_epochs": 2}
     real = {"num_envs": 64, "rollout_length": 32, "num_minibatches": 4, "num_epochs": 4}
     sizes = {"env": "gymnax/CartPole-v1", "hidden": (64, 64), "learning_rate": 1e-3}
-    steps = {"total_timesteps": 256 if toy else 100_000}
-    once = train_plain(sizes | (small if toy else real) | steps, count)
-    once()
-    steps, seconds = harness.timed(lambda _: once(), 1)
-    return harness.Result([steps / seconds], {}).row()
+    sizes |= small if toy else real
+    updates = 4 if toy else 10
+    init, train = make_train(sizes, updates)
+    keys = jax.random.split(jax.random.key(0), count)
+    params = jax.jit(lambda keys: jax.lax.map(init, keys))(keys)
+    program = jax.jit(jax.vmap(train))
+    jax.block_until_ready(program(params, keys))
+    steps = count * updates * sizes["num_envs"] * sizes["rollout_length"]
+    speeds = []
+    for _ in range(ROUNDS):
+        _, seconds = harness.timed(lambda _: jax.block_until_ready(program(params, keys)), 1)
+        speeds.append(steps / seconds)
+    return harness.Result(speeds, {}).row(**harness.peak())
 
 
 def widths() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -211,24 +290,29 @@ def widths() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 HIDDEN = "cartpole_hidden.yaml"
 ITEMS = {
-    "machine": Item(machine, 60, "the card, a launch"),
-    "one update": Item(gpu_correctness.one_update, 120, "next to the CPU's from the same state"),
-    "one run": Item(gpu_correctness.one_run, 60, "twice; killed and resumed; a host simulator"),
+    "machine": Item(machine, 90, "the card, its arithmetic and a launch", compiles=False),
+    "one update": Item(
+        gpu_correctness.one_update, 150, "next to the CPU's from the same state", timed=False
+    ),
     "cartpole": Item(
         speeds(
-            *((f"cartpole, {n}", "cartpole.yaml", {"env.num_envs": n}) for n in (4096, 64, 16384))
+            ("cartpole, 4096", "cartpole.yaml", {"gpu": True}),
+            ("cartpole, 64", "cartpole.yaml", {}),
+            ("cartpole, 16384", "cartpole.yaml", {"gpu": True, "env.num_envs": 16384}),
         ),
         60,
         "64, 4,096 and 16,384 environments",
     ),
     "ant": Item(ant, 150, "4,096 environments, next to Brax's PPO"),
+    "seeds": Item(seeds, 120, "1, 64 and 2,048 seeds, next to the plain plan"),
     "balance": Item(
         speeds(("cartpole_balance, 2048", "cartpole_balance.yaml", {"gpu": True})),
         90,
         "CartpoleBalance, 2,048 environments",
     ),
-    "seeds": Item(seeds, 90, "1, 64 and 2,048 seeds, next to the plain plan"),
-    "sizes": Item(sized, 240, "every config that has sizes for a GPU"),
+    "one run": Item(
+        gpu_correctness.one_run, 150, "twice; killed and resumed; a host simulator", timed=False
+    ),
     "cells": Item(
         speeds(
             *((rnn, HIDDEN, {"gpu": True, "network.rnn": rnn}) for rnn in ("gru", "mingru", "lstm"))
@@ -236,7 +320,10 @@ ITEMS = {
         120,
         "gru next to mingru and lstm",
     ),
+    "sizes": Item(sized, 240, "every config that has sizes for a GPU"),
+    "learning": Item(gpu_learning.learning, 240, "runs to a return", compiles=False),
     "widths": Item(speeds(*widths()), 120, "precision x width, and bfloat16"),
+    "first update": Item(gpu_learning.first_update, 120, "cold and warm", compiles=False),
     "oscillator": Item(speeds(("oscillator", "oscillator.yaml", {})), 90, "1,000 neurons"),
     "mjx": Item(speeds(("hopper_mjx", "hopper_mjx.yaml", {})), 400, "Brax's hopper on MJX"),
 }
