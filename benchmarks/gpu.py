@@ -14,6 +14,7 @@ gpu_learning.py). `--programs` needs no GPU: see gpu_programs.py.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ TOY_SECONDS = 600.0
 """Limit of an item of a toy run."""
 SHARE = 0.5
 """The part of the budget after which `--jobs` begins no further row."""
+LAST_SECONDS = 60.0
+"""What rows that are being compiled then may still take."""
 
 
 def main() -> int:
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
     ends = started + args.budget
     items = args.items or (TOY_ITEMS if args.toy else list(ITEMS))
     if args.jobs:
-        compile_rows(args, items, started + SHARE * args.budget, ends)
+        compile_rows(args, items, started + SHARE * args.budget)
     for name in items:
         done = names_of(args.results, name)
         if "" in done:
@@ -74,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
         if left < 10:
             print(f"{name}: no time left", flush=True)
             break
-        limit = TOY_SECONDS if args.toy else ITEMS[name].seconds
+        limit = limit_of(name, args)
         outcome = {"ok": True}
         if set(gpu_items.names(name, toy=args.toy)) - done:
             outcome = run_item(name, args, min(left, limit))
@@ -85,12 +88,17 @@ def run(args: argparse.Namespace) -> None:
         print(json.dumps(row))
 
 
+def limit_of(item: str, args: argparse.Namespace) -> float:
+    """Return the most seconds that an item may take."""
+    return TOY_SECONDS if args.toy else ITEMS[item].seconds
+
+
 def names_of(path: Path, item: str) -> set[str]:
     """Return the names of an item's rows in a file."""
     return {row["name"] for row in harness.read_rows(path) if row["item"] == item}
 
 
-def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float, ends: float) -> None:
+def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float) -> None:
     """Measure rows in several processes at a time; keep those that are not timed.
 
     The rows of programs that compiled side by side go to a file `*.compiled.jsonl`: their seconds
@@ -99,8 +107,9 @@ def compile_rows(args: argparse.Namespace, items: list[str], begin_by: float, en
     compiled = args.results.with_suffix(".compiled.jsonl")
 
     def one(item: str, row: str, path: Path) -> None:
-        if time.monotonic() < begin_by:
-            seconds = min(ITEMS[item].seconds, ends - time.monotonic())
+        left = begin_by - time.monotonic()
+        if left > 0:
+            seconds = min(limit_of(item, args), left + LAST_SECONDS)
             outcome = run_item(item, args, seconds, "--row", row, results=path)
             print(f"{item}: {row}: {outcome}", flush=True)
 
@@ -124,15 +133,18 @@ def run_item(
     env |= {"JAX_PLATFORMS": "cpu"} if args.toy else {}
     command += [*flags, *["--toy"] * args.toy]
     started = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, stderr=subprocess.PIPE, text=True, timeout=seconds, env=env, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"ok": False, "why": f"ended after {seconds:.0f} s"}
+    # In a session of its own, so that its limit ends the commands that it runs, too.
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=env, start_new_session=True
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return {"ok": False, "why": f"ended after {seconds:.0f} s"}
     took = {"seconds": round(time.monotonic() - started, 1)}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if process.returncode:
+        last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         return {"ok": False, "why": last[:300], **took}
     return {"ok": True, **took}
 

@@ -209,9 +209,9 @@ def speeds(*cases: tuple[str, str, dict[str, Any]]) -> Callable[[bool], Measurem
     return rows
 
 
-FIRST = ("hopper.yaml", "cheetah_run.yaml", "minatar_breakout.yaml", "humanoid.yaml")
+FIRST = ("hopper", "cheetah_run", "minatar_breakout", "humanoid")
 """Configs whose sizes for a GPU are measured first."""
-ELSEWHERE = ("cartpole.yaml", "ant.yaml", "cartpole_balance.yaml", "cartpole_hidden.yaml")
+ELSEWHERE = ("cartpole", "ant", "cartpole_balance", "cartpole_hidden")
 """Configs whose sizes for a GPU are in other items."""
 
 

@@ -134,15 +134,30 @@ def test_each_benchmark_runs_at_toy_size_and_describes_its_rows(name):
 def test_rows_of_a_gpu_are_not_measured_again(tmp_path):
     path = tmp_path / "rows.jsonl"
     kept = [
-        {"item": "machine", "name": "launch", "ok": True},
+        {"item": "machine", "name": "copy", "ok": True},
         {"item": "ant", "name": "", "ok": False, "why": "ended after 150 s"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     flags = ("--results", str(path), "--items", "ant", "machine")
     rows = run("gpu", *flags, JAX_NUM_CPU_DEVICES="1")
-    assert [row["name"] for row in rows] == ["launch", "", "card", ""]
+    names = [row["name"] for row in rows]
+    assert names[:3] == ["copy", "", "card"] and names[-1] == "" and names.count("copy") == 1
     assert rows[-1]["item"] == "machine" and rows[-1]["ok"]
     assert run("gpu", *flags) == rows
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("processes")
+@pytest.mark.timeout(600)
+def test_programs_of_a_gpu_are_compiled_before_they_are_timed(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    flags = ("--results", str(path), "--items", "balance", "--jobs", "2")
+    rows = run("gpu", *flags, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "xla"))
+    assert [row["name"] for row in rows] == ["cartpole_balance, 2048", ""]
+    compiled = path.with_suffix(".compiled.jsonl").read_text().splitlines()
+    (cold,) = (json.loads(line) for line in compiled)
+    assert cold["name"] == rows[0]["name"]
+    assert rows[0]["start_seconds"] < cold["start_seconds"]
 
 
 @pytest.mark.slow
