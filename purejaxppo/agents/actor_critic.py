@@ -36,7 +36,7 @@ class Residual(nn.Module):
         return x + dense(width, 1.0, "narrow", initializer, dtype)(y)
 
 
-class Torso(nn.Module):
+class BuiltinTorso(nn.Module):
     """Encoder and hidden layers."""
 
     space: spaces.Space
@@ -139,14 +139,14 @@ class ActorCritic(nn.Module):
         params = self.pair("actor_torso", "critic_torso")
         if params is None:
             return []
-        torso, obs = Torso(space, config, hidden, parent=None), take(obs, space)
+        torso, obs = BuiltinTorso(space, config, hidden, parent=None), take(obs, space)
         return list(jax.vmap(lambda params: torso.apply({"params": params}, obs))(params))
 
     def features(self, name: str, space: spaces.Space, hidden: tuple[int, ...], obs: Obs) -> Array:
         """A torso's features [..., F] of the parts of an observation that `space` has."""
         obs = take(obs, space)
         if not torsos.is_own(self.config):
-            return Torso(space, self.config, hidden, name=name)(obs)
+            return BuiltinTorso(space, self.config, hidden, name=name)(obs)
         own, where = torsos.make(self.config), f"network.torso = {self.config.torso}"
         torso = own.critic if name == "critic_torso" else own.actor
         params = self.param(name, torsos.init(torso, space, where))
