@@ -22,7 +22,7 @@ LOG_STD = "log_std"
 """The parameter that holds standard deviations which do not depend on the observation."""
 
 
-class Residual(nn.Module):
+class DenseResidual(nn.Module):
     """x + f(x), where f normalises, widens to 4 times x's width, applies a relu, projects back."""
 
     config: NetworkConfig
@@ -65,7 +65,7 @@ class BuiltinTorso(nn.Module):
         config = self.config
         x = dense(self.hidden[0], 1.0, "enter", config.initializer, config.compute_dtype)(x)
         for i in range(len(self.hidden)):
-            x = Residual(config, name=f"block_{i}")(x)
+            x = DenseResidual(config, name=f"block_{i}")(x)
         return nn.LayerNorm(dtype=x.dtype, name="norm")(x)
 
 

@@ -91,7 +91,7 @@ class Conv(nn.Module):
         return form.convolve(x, kernel, bias, self.stride, self.padding)
 
 
-class Residual(nn.Module):
+class ConvResidual(nn.Module):
     """x + f(x), where f is twice a relu and a 3 x 3 convolution."""
 
     @nn.compact
@@ -136,7 +136,7 @@ class Convolutions(nn.Module):
             x = Conv(channels, 3, padding="SAME", name=f"conv_{i}")(x)
             x = convolutions.default().max_pool(x)
             for j in range(2):
-                x = Residual(name=f"residual_{i}_{j}")(x)
+                x = ConvResidual(name=f"residual_{i}_{j}")(x)
         return nn.relu(x)
 
 
