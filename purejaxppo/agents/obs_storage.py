@@ -88,7 +88,7 @@ class Series(NamedTuple):
     time: Array  # [] int32 rows so far
 
 
-class Row(NamedTuple):
+class WindowPosition(NamedTuple):
     """The position of a window in a `Series`."""
 
     env: Array  # [N] int32
@@ -107,7 +107,7 @@ class WindowedObs:
 
     Exact if every row's window is the one before, `slide` values later, or a new episode's first;
     and if those first windows are among some that are known before the rollout.
-    Row 0 may be anything.
+    WindowPosition 0 may be anything.
 
     Args:
         window: H.
@@ -132,7 +132,7 @@ class WindowedObs:
 
     def append(
         self, stored: Series, obs: Array, start: Array, env_state: EnvState
-    ) -> tuple[Series, Row]:
+    ) -> tuple[Series, WindowPosition]:
         """See `FullObs.append`; the row is its window's position."""
         num_envs = len(obs)
         first = stored.time * self.slide
@@ -147,7 +147,7 @@ class WindowedObs:
             age=age,
             time=stored.time + 1,
         )
-        row = Row(
+        row = WindowPosition(
             env=jnp.arange(num_envs, dtype=jnp.int32),
             first=jnp.broadcast_to(first, num_envs),
             origin=self.starts(env_state)[1],
@@ -155,7 +155,7 @@ class WindowedObs:
         )
         return stored, row
 
-    def read(self, stored: Series, rows: Row) -> Array:
+    def read(self, stored: Series, rows: WindowPosition) -> Array:
         """See `FullObs.read`; it takes as long as reading stored windows."""
         values = _stretches(stored.values, rows.env, rows.first, self.window)
         padded = jnp.concatenate([stored.starts, jnp.zeros_like(stored.starts)], axis=1)
@@ -163,7 +163,9 @@ class WindowedObs:
         old = jnp.arange(self.window) + rows.age[..., None] < self.window
         return jnp.where(expand(old, values), start, values)
 
-    def map_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
+    def map_rows(
+        self, function: Callable[..., T], stored: Series, rows: WindowPosition, *others: Array
+    ) -> T:
         """See `FullObs.map_rows`; some rows of time at once, so that few windows exist."""
         num_envs = rows.env.shape[1]
         most = ROWS_ACCELERATED if platforms.is_accelerated() else ROWS
@@ -173,7 +175,9 @@ class WindowedObs:
             batch_size=max(1, most // num_envs),
         )
 
-    def sum_rows(self, function: Callable[..., T], stored: Series, rows: Row, *others: Array) -> T:
+    def sum_rows(
+        self, function: Callable[..., T], stored: Series, rows: WindowPosition, *others: Array
+    ) -> T:
         """See `FullObs.sum_rows`."""
         parts = self.map_rows(function, stored, rows, *others)
         return jax.tree.map(lambda x: jnp.sum(x, axis=0), parts)
