@@ -46,7 +46,7 @@ def in_layer(features: int, bias_init: Initializer) -> nn.Dense:
 
 def over_time(
     cell: gated_scan.Cell,
-    rows: gated_scan.Rows,
+    rows: gated_scan.SequenceInputs,
     absent: Array | None,
 ) -> tuple[gated_scan.Arrays, Array]:
     """(carry, h [T, N, H]) of a gated unit; see `gated_scan`. One row needs no loop."""
@@ -101,7 +101,7 @@ class GRU(Memory):
         inputs = in_layer(3 * self.size, biases)(x)
         kernel = self.param("recurrent", stacked_orthogonal(3), (self.size, 3 * self.size))
         bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,))
-        rows = gated_scan.Rows(kernel, bias, (carry,), inputs, start)
+        rows = gated_scan.SequenceInputs(kernel, bias, (carry,), inputs, start)
         (end,), outputs = over_time(gated_scan.gru, rows, absent)
         return end, outputs
 
@@ -130,7 +130,7 @@ class LSTM(Memory):
         inputs = in_layer(4 * self.size, bias)(x)
         kernel = self.param("recurrent", stacked_orthogonal(4), (self.size, 4 * self.size))
 
-        rows = gated_scan.Rows(kernel, (), carry, inputs, start)
+        rows = gated_scan.SequenceInputs(kernel, (), carry, inputs, start)
         return over_time(gated_scan.lstm, rows, absent)
 
 

@@ -28,7 +28,7 @@ Arrays = tuple[Array, ...]
 Cell = Callable[[Arrays, Array, Array, Tree], Arrays]
 
 
-class Rows(NamedTuple):
+class SequenceInputs(NamedTuple):
     """Inputs of a sequence."""
 
     kernel: Array  # [H, GH] of h
@@ -67,7 +67,7 @@ def fresh(start: Array, xs: Tree) -> Tree:
     return jax.tree.map(lambda x: jnp.where(expand(start, x), 0.0, x), xs)
 
 
-def _run(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Arrays]:
+def _run(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Arrays]:
     """The carry after the last step, and those after all steps, [T, N, H] each."""
 
     def step(carry: Arrays, row: tuple[Array, Array]) -> tuple[Arrays, Arrays]:
@@ -80,7 +80,7 @@ def _run(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Arrays]:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def scan(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Array]:
+def scan(cell: Cell, precision: Any, rows: SequenceInputs) -> tuple[Arrays, Array]:
     """(the carry after the last step, h [T, N, H] after all steps).
 
     Args:
@@ -93,8 +93,8 @@ def scan(cell: Cell, precision: Any, rows: Rows) -> tuple[Arrays, Array]:
 
 
 def _forward(
-    cell: Cell, precision: Any, rows: Rows
-) -> tuple[tuple[Arrays, Array], tuple[Rows, Arrays]]:
+    cell: Cell, precision: Any, rows: SequenceInputs
+) -> tuple[tuple[Arrays, Array], tuple[SequenceInputs, Arrays]]:
     end, carries = _run(cell, precision, rows)
     return (end, carries[-1]), (rows, carries)
 
@@ -112,8 +112,11 @@ def _slopes(pull: Callable[[Arrays], tuple[Any, ...]], carries: Arrays) -> list[
 
 
 def _backward(
-    cell: Cell, precision: Any, stored: tuple[Rows, Arrays], gradients: tuple[Arrays, Array]
-) -> tuple[Rows]:
+    cell: Cell,
+    precision: Any,
+    stored: tuple[SequenceInputs, Arrays],
+    gradients: tuple[Arrays, Array],
+) -> tuple[SequenceInputs]:
     """The gradient of `scan`'s rows, from those of its results."""
     rows, carries = stored
     at_end, of_outputs = gradients
@@ -138,7 +141,7 @@ def _backward(
     _, of_terms, of_inputs, of_params = pull(totals)
     of_kernel = jnp.einsum("tnh,tng->hg", before[-1], of_terms, precision=precision)
     of_start: Any = np.zeros(rows.start.shape, jax.dtypes.float0)
-    return (Rows(of_kernel, of_params, first, of_inputs, of_start),)
+    return (SequenceInputs(of_kernel, of_params, first, of_inputs, of_start),)
 
 
 scan.defvjp(_forward, _backward)
