@@ -16,7 +16,7 @@ from jax import lax
 from purejaxppo.aliases import Array
 from purejaxppo.parallel import platforms
 
-LARGEST = 2**14
+LARGEST_WEIGHT = 2**14
 """Elements of a weight up to which a transpose saves time: 128 x 128."""
 
 Dimensions = Any
@@ -30,7 +30,7 @@ def dot_general(
 
     To be handed to `flax.linen.Dense`. Accelerators have products of either layout.
     """
-    as_it_is = weight.shape[-1] == 1 or weight.size > LARGEST  # a vector's product is fast
+    as_it_is = weight.shape[-1] == 1 or weight.size > LARGEST_WEIGHT  # a vector's product is fast
     if platforms.is_accelerated() or as_it_is:
         return lax.dot_general(x, weight, dimension_numbers, precision)
     rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
