@@ -27,7 +27,7 @@ NIPS = ((16, 8, 4), (32, 4, 2))
 """The narrower network of Mnih et al. 2013, https://arxiv.org/abs/1312.5602."""
 SMALL = ((16, 3, 1),)
 """One convolution, as in Young & Tian 2019 for MinAtar, https://arxiv.org/abs/1903.03176."""
-PLAIN = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
+CNN_LAYERS = {"cnn_nature": NATURE, "cnn_nips": NIPS, "cnn_small": SMALL}
 IMPALA = (16, 32, 32)
 """Channels of the blocks of Espeholt et al. 2018's large network, fig. 3 of
 https://arxiv.org/abs/1802.01561."""
@@ -126,7 +126,7 @@ class Convolutions(nn.Module):
 
     def plain(self, x: Array) -> Array:
         """Convolutions one after the other, each with a relu."""
-        for i, (features, kernel, stride) in enumerate(PLAIN[self.encoder]):
+        for i, (features, kernel, stride) in enumerate(CNN_LAYERS[self.encoder]):
             x = nn.relu(Conv(features, kernel, stride, name=f"conv_{i}")(x))
         return x
 
@@ -220,9 +220,11 @@ def image_encoder(space: spaces.Box, config: NetworkConfig) -> str:
     height, width, _, _ = image_shape(space, config.channels)
     smaller = min(height, width)
     if config.encoder == "auto":
-        fitting = (name for name in ("cnn_nature", "cnn_small") if smaller >= smallest(PLAIN[name]))
+        fitting = (
+            name for name in ("cnn_nature", "cnn_small") if smaller >= smallest(CNN_LAYERS[name])
+        )
         return next(fitting, "")
-    least = smallest(PLAIN.get(config.encoder, ()))
+    least = smallest(CNN_LAYERS.get(config.encoder, ()))
     if smaller < least:
         other = "cnn_small" if smaller >= smallest(SMALL) else "mlp"
         raise ValueError(

@@ -37,7 +37,7 @@ def muon(config: PPOConfig) -> optax.GradientTransformation:
     return optax.chain(optax.contrib.muon(1.0, consistent_rms=0.2), optax.scale(-1.0))
 
 
-PLAIN: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
+PLAIN_OPTIMIZERS: dict[str, Callable[[PPOConfig], optax.GradientTransformation]] = {
     "adam": lambda config: optax.scale_by_adam(eps=config.adam_eps),
     "adamw": lambda config: optax.scale_by_adam(eps=config.adam_eps),
     "nadam": lambda config: optax.scale_by_adam(eps=config.adam_eps, nesterov=True),
@@ -94,9 +94,9 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         ValueError: a user's own cannot be loaded or made.
     """
     _, unravel = flatten(params)
-    made = choose(config.optimizer, {**PLAIN, "muon": muon}, "ppo.optimizer")
+    made = choose(config.optimizer, {**PLAIN_OPTIMIZERS, "muon": muon}, "ppo.optimizer")
     parts = [tracing.call(made, f"ppo.optimizer = {config.optimizer}", config)]
-    if config.optimizer not in PLAIN:
+    if config.optimizer not in PLAIN_OPTIMIZERS:
         parts = [on_tree(checked(parts[0], config), unravel)]
     if config.weight_decay:
         parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))

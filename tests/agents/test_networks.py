@@ -127,7 +127,7 @@ def test_images_too_small_for_the_encoder_are_refused(encoder, size, least, othe
         make(spaces.Box((size, size, 1), 0, 255, "uint8"), encoder=encoder)
     network = make(spaces.Box((least, least, 1), 0, 255, "uint8"), encoder=encoder, torso="shared")
     kernel = jax.eval_shape(network.init, jax.random.key(0))["torso"]["dense_0"]["kernel"]
-    assert kernel.shape[0] == encoders.PLAIN[encoder][-1][0]  # one pixel is left
+    assert kernel.shape[0] == encoders.CNN_LAYERS[encoder][-1][0]  # one pixel is left
 
 
 def test_separate_torsos_share_nothing_and_a_shared_one_feeds_both(key):
