@@ -12,19 +12,19 @@ from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parallel import platforms
 from purejaxppo.types import Losses
 
-State = Any
-"""State that an epoch changes, `ppo.Descent`; to the functions here any pytree."""
+EpochState = Any
+"""EpochState that an epoch changes, `ppo.Descent`; to the functions here any pytree."""
 
-Epoch = Callable[[State, Tree], tuple[State, Losses]]
+Epoch = Callable[[EpochState, Tree], tuple[EpochState, Losses]]
 """(state, key or minibatches) -> (state, losses [M] of the epoch's gradient steps)."""
 
-Epochs = Callable[[Epoch, State, Tree], tuple[State, Losses]]
+Epochs = Callable[[Epoch, EpochState, Tree], tuple[EpochState, Losses]]
 """(epoch, state, keys or minibatches of all epochs [E, ...]) -> (state, losses [E, M])."""
 
 
 def scan(
-    step: Callable[[State, Tree], tuple[State, Losses]], state: State, rows: Tree
-) -> tuple[State, Losses]:
+    step: Callable[[EpochState, Tree], tuple[EpochState, Losses]], state: EpochState, rows: Tree
+) -> tuple[EpochState, Losses]:
     """`jax.lax.scan`; on accelerators the losses of a step are stored as one vector, in one copy.
 
     Args:
@@ -36,7 +36,7 @@ def scan(
         return jax.lax.scan(step, state, rows)
     unravel: list[Callable[[Array], Losses]] = []
 
-    def packed(state: State, row: Tree) -> tuple[State, Array]:
+    def packed(state: EpochState, row: Tree) -> tuple[EpochState, Array]:
         state, losses = step(state, row)
         vector, inverse = ravel_pytree(losses)
         unravel[:] = [inverse]
@@ -53,11 +53,13 @@ def until_kl(limit: float) -> Epochs:
     gradient steps, and takes no time for them.
     """
 
-    def run(epoch: Epoch, state: State, each: Tree) -> tuple[State, Losses]:
-        def body(carried: tuple[State, Array], given: Tree) -> tuple[tuple[State, Array], Losses]:
+    def run(epoch: Epoch, state: EpochState, each: Tree) -> tuple[EpochState, Losses]:
+        def body(
+            carried: tuple[EpochState, Array], given: Tree
+        ) -> tuple[tuple[EpochState, Array], Losses]:
             state, going = carried
 
-            def skip(state: State) -> tuple[State, Losses]:
+            def skip(state: EpochState) -> tuple[EpochState, Losses]:
                 nothing = jax.eval_shape(epoch, state, given)[1]
                 return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
 
