@@ -19,7 +19,7 @@ from purejaxppo.aliases import Array
 from purejaxppo.parallel import platforms
 
 
-class Form(NamedTuple):
+class ConvolutionForm(NamedTuple):
     """One way to compute; x is in the form's own layout between `enter` and `leave`."""
 
     channel_axis: int
@@ -34,16 +34,16 @@ class Form(NamedTuple):
     """x -> images [B, H, W, C]."""
 
 
-_CHOSEN: ContextVar[Form | None] = ContextVar("form", default=None)
+_CHOSEN: ContextVar[ConvolutionForm | None] = ContextVar("form", default=None)
 
 
-def default() -> Form:
+def default() -> ConvolutionForm:
     """The form that is fast where the program runs, if `using` did not choose one."""
     return _CHOSEN.get() or (LAX if platforms.is_accelerated() else BATCH_LAST)
 
 
 @contextlib.contextmanager
-def using(form: Form) -> Iterator[None]:
+def using(form: ConvolutionForm) -> Iterator[None]:
     """Use this form for everything that is traced inside, on any back end."""
     token = _CHOSEN.set(form)
     try:
@@ -150,5 +150,5 @@ def _max_pool(x: Array) -> Array:
     return x
 
 
-LAX = Form(-1, _lax_enter, _lax_convolve, _lax_max_pool, lambda x: x)
-BATCH_LAST = Form(0, _enter, _convolve, _max_pool, lambda x: x.transpose(3, 1, 2, 0))
+LAX = ConvolutionForm(-1, _lax_enter, _lax_convolve, _lax_max_pool, lambda x: x)
+BATCH_LAST = ConvolutionForm(0, _enter, _convolve, _max_pool, lambda x: x.transpose(3, 1, 2, 0))
