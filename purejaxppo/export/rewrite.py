@@ -380,7 +380,7 @@ def _cut(params: Settings) -> Settings:
     }
 
 
-PARAMETERS: dict[str, Callable[[Settings], Settings]] = {
+PARAMETER_RULES: dict[str, Callable[[Settings], Settings]] = {
     "argmax": _extreme,
     "argmin": _extreme,
     "broadcast_in_dim": lambda p: {"shape": _integers(p["shape"])},

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from purejaxppo.export.player import OPERATIONS, Equation, Port, Program
-from purejaxppo.export.rewrite import PARAMETERS, Settings, rewrite
+from purejaxppo.export.rewrite import PARAMETER_RULES, Settings, rewrite
 
 LONGEST_LOOP = 256
 """Largest number of iterations of a loop that is unrolled."""
@@ -168,7 +168,7 @@ class _Builder:
             )
         if str(aval.dtype) not in DTYPES:
             raise ValueError(f"the policy computes in {aval.dtype}, which a file cannot hold")
-        params = PARAMETERS[op](eqn.params) if op in PARAMETERS else {}
+        params = PARAMETER_RULES[op](eqn.params) if op in PARAMETER_RULES else {}
         output = f"v{len(self.equations)}"
         inputs = tuple(self.name(value) for value in values)
         self.equations.append(Equation(op, inputs, output, params))

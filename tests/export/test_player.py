@@ -99,7 +99,7 @@ def test_every_operation_has_its_nodes_in_onnx():
     plain = {name for name, operation in player.OPERATIONS.items() if operation.node}
     assert plain | set(onnx_file.FORMS) == set(player.OPERATIONS)
     assert not plain & set(onnx_file.FORMS)
-    assert set(rewrite.PARAMETERS) <= set(player.OPERATIONS)
+    assert set(rewrite.PARAMETER_RULES) <= set(player.OPERATIONS)
 
 
 @pytest.mark.parametrize(
