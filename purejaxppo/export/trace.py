@@ -38,7 +38,7 @@ IDENTITIES = {"copy", "copy_p", "optimization_barrier", "sharding_constraint", "
 DTYPES = {"bool", "float32", "int8", "int16", "int32", "uint8", "uint16", "uint32"}
 
 
-Values = list[Any]
+TracedValues = list[Any]
 """Values of a traced program's variables: arrays, or names of arrays."""
 
 
@@ -110,7 +110,7 @@ class _Builder:
         self._known: dict[Any, str] = {}
         self._kept_alive: list[Any] = []
 
-    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> Values:
+    def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> TracedValues:
         """Runs a jaxpr; returns its results, each an array or a name."""
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *arguments], strict=True))
 
@@ -135,13 +135,13 @@ class _Builder:
             self.constants[self._known[key]] = array
         return self._known[key]
 
-    def _call(self, function: Callable, *values: Any) -> Values:
+    def _call(self, function: Callable, *values: Any) -> TracedValues:
         """Runs a function that is written in JAX; returns its results."""
         shapes = [jax.ShapeDtypeStruct(np.shape(v), v.dtype) for v in values]
         closed = jax.make_jaxpr(function)(*shapes)
         return self.run(closed.jaxpr, closed.consts, values)
 
-    def _equation(self, eqn: Any, values: Values) -> Values:
+    def _equation(self, eqn: Any, values: TracedValues) -> TracedValues:
         op, known = eqn.primitive.name, not any(isinstance(v, Named) for v in values)
         if op in IDENTITIES:
             return values
@@ -159,7 +159,7 @@ class _Builder:
             return self._call(function, *values)
         return [self._emit(eqn, values)]
 
-    def _emit(self, eqn: Any, values: Values) -> Named:
+    def _emit(self, eqn: Any, values: TracedValues) -> Named:
         op, aval = eqn.primitive.name, eqn.outvars[0].aval
         if op not in OPERATIONS:
             raise ValueError(
@@ -174,7 +174,7 @@ class _Builder:
         self.equations.append(Equation(op, inputs, output, params))
         return Named(output, tuple(aval.shape), aval.dtype)
 
-    def _loop(self, params: Settings, values: Values) -> Values:
+    def _loop(self, params: Settings, values: TracedValues) -> TracedValues:
         """Unrolls a scan."""
         length, (fixed, carried) = params["length"], _scan_sizes(params)
         if length > LONGEST_LOOP:
