@@ -28,7 +28,7 @@ from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import named_when_done
 from purejaxppo.trained_agent import Agent
 
-SUFFIXES = (".onnx", ".npz")
+POLICY_SUFFIXES = (".onnx", ".npz")
 CHECKED = 100
 """Observations that a new file is checked with."""
 TOLERANCE = 1e-4
@@ -57,8 +57,8 @@ def check_target(path: str | Path, *, force: bool = False) -> None:
             package.
     """
     path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: an exported policy ends in {' or '.join(SUFFIXES)}")
+    if path.suffix not in POLICY_SUFFIXES:
+        raise ValueError(f"{path}: an exported policy ends in {' or '.join(POLICY_SUFFIXES)}")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():

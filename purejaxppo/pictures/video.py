@@ -24,7 +24,7 @@ import numpy as np
 
 from purejaxppo.pictures import charts
 
-SUFFIXES = (".mp4", ".gif", ".html")
+FILM_SUFFIXES = (".mp4", ".gif", ".html")
 DEFAULT_RATE = 10.0
 SLOWEST, SMOOTH = 8.0, 30.0
 """Pictures a second: the fewest of a gif, and the fewest of a simulator with more states."""
@@ -44,8 +44,10 @@ def check_target(path: str | Path) -> None:
         ValueError: another suffix, a folder that does not exist, or a missing package.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path}: a film ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if path.suffix.lower() not in FILM_SUFFIXES:
+        raise ValueError(
+            f"{path}: a film ends in {', '.join(FILM_SUFFIXES[:-1])} or {FILM_SUFFIXES[-1]}"
+        )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
     needed = {"PIL": "pillow"}

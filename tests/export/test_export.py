@@ -60,7 +60,7 @@ def players(program, folder):
     """Functions (obs, carry, start) -> (the action's arrays, carry): each kind of file."""
     return [
         export.written_as(program, folder / f"policy{suffix}", suffix)[0]
-        for suffix in export.SUFFIXES
+        for suffix in export.POLICY_SUFFIXES
     ]
 
 
@@ -477,7 +477,7 @@ def run_export(runs, *flags):
     return export_command.main(["--run", str(runs / flags[0]), *map(str, flags[1:])])
 
 
-@pytest.mark.parametrize("suffix", export.SUFFIXES)
+@pytest.mark.parametrize("suffix", export.POLICY_SUFFIXES)
 def test_pendulum_takes_raw_observations_and_gives_raw_actions(suffix, runs, tmp_path, capsys):
     path = tmp_path / f"policy{suffix}"
     assert run_export(runs, "pendulum", "--to", path, "--checkpoint", "last") == 0
@@ -619,7 +619,7 @@ def test_without_onnxruntime_the_file_is_checked_by_onnx_itself(monkeypatch, tmp
     assert written.difference < 1e-5
 
 
-@pytest.mark.parametrize("suffix", export.SUFFIXES)
+@pytest.mark.parametrize("suffix", export.POLICY_SUFFIXES)
 def test_a_file_that_acts_otherwise_is_not_written(suffix, runs, tmp_path, monkeypatch):
     trace_policy = export.trace_policy
 
