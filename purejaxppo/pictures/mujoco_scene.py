@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-BACKENDS = ("egl", "osmesa", "")
+GL_BACKENDS = ("egl", "osmesa", "")
 """Values of MUJOCO_GL to try; the last one is MuJoCo's default, which needs a display."""
 
 
@@ -41,7 +41,7 @@ def draw(model: Any, states: list[tuple], *, height: int, width: int) -> Iterato
         mujoco.mj_saveModel(model, str(model_path))
         motion = {name: np.stack(rows) for name, rows in arrays.items() if rows[0] is not None}
         np.savez(motion_path, allow_pickle=False, **motion)
-        for backend in BACKENDS if chosen is None else (chosen,):
+        for backend in GL_BACKENDS if chosen is None else (chosen,):
             for frame in _rendered(model_path, motion_path, backend, (height, width)):
                 drawn += 1
                 yield frame

@@ -206,7 +206,7 @@ def test_without_opengl_a_sentence_names_the_variable(value, model, monkeypatch)
 
 def test_without_opengl_a_sentence_names_the_packages(model, monkeypatch):
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(mujoco_scene, "BACKENDS", ("off",))
+    monkeypatch.setattr(mujoco_scene, "GL_BACKENDS", ("off",))
     with pytest.raises(ValueError, match="Run: apt install libosmesa6"):
         list(film(model, [(np.zeros(1), None, None)]))
 
