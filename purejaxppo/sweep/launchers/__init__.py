@@ -16,14 +16,14 @@ from purejaxppo.sweep.packing import Group
 RETRIES = 3
 """Number of times that a group whose worker process died is run again."""
 
-Launch = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
+Launcher = Callable[[Sequence[Group], Path, Mapping[str, Any]], list[int]]
 """(groups, folder for logs, options of the launcher) -> exit codes."""
 
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
 """The package that each launcher needs; the extra has the launcher's name."""
 
 
-def launcher(name: str) -> Launch:
+def launcher(name: str) -> Launcher:
     """Import a launcher.
 
     Raises:
@@ -33,5 +33,5 @@ def launcher(name: str) -> Launch:
         raise ValueError(
             f"{PACKAGES[name]} is not installed. Run: pip install 'purejaxppo[{name}]'"
         )
-    launch: Launch = importlib.import_module(f"{__name__}.{name}").launch
+    launch: Launcher = importlib.import_module(f"{__name__}.{name}").launch
     return launch
