@@ -18,7 +18,7 @@ from purejaxppo.parallel.cores import cpu_cores
 
 VARIABLE = "NPROC"
 """Environment variable with the number of threads; XLA reads it when its CPU back end starts."""
-FIXED = (0, 11, 1)
+FIXED_IN = (0, 11, 1)
 """The first version of jaxlib that does not block."""
 BATCHED = re.compile(r'custom_call @lapack_[^\n]*num_batch_dims = "[1-9]')
 
@@ -29,7 +29,7 @@ class TooFewThreadsError(ValueError):
 
 def can_block() -> bool:
     """True for a jaxlib whose LAPACK calls can block."""
-    return tuple(map(int, version("jaxlib").split(".")[:3])) < FIXED
+    return tuple(map(int, version("jaxlib").split(".")[:3])) < FIXED_IN
 
 
 def has_started() -> bool:

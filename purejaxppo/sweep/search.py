@@ -16,7 +16,7 @@ from purejaxppo.sweep.search_space import (
     entry_of,
 )
 
-TRIES = 100
+MOST_INVALID = 100
 """Invalid settings in succession after which a search fails."""
 
 Scored = Sequence[tuple[Setting, float]]
@@ -106,7 +106,7 @@ class Optuna:
 
     def _ask(self) -> Any:
         """Asks for the next valid trial; raises ValueError if none of many is valid."""
-        for _ in range(TRIES):
+        for _ in range(MOST_INVALID):
             trial = self._study.ask(self._distributions())
             try:
                 self._check(self._setting(trial.params))
