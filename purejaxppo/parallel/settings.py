@@ -15,7 +15,7 @@ class Refused(NamedTuple):
 GUARD = Refused(
     ("disallow", "disallow_explicit"), "numbers of a config are copied to the device implicitly"
 )
-NEVER = {
+UNSUPPORTED = {
     "jax_enable_x64": Refused((True,), "purejaxppo computes in 32 bits"),
     "jax_numpy_rank_promotion": Refused(("raise",), "purejaxppo and simulators broadcast ranks"),
     "jax_numpy_dtype_promotion": Refused(("strict",), "purejaxppo and simulators mix dtypes"),
@@ -40,12 +40,12 @@ def check_settings(also: dict[str, Refused] | None = None) -> None:
     """Check that JAX's settings can be used.
 
     Args:
-        also: further settings to reject, in addition to `NEVER`.
+        also: further settings to reject, in addition to `UNSUPPORTED`.
 
     Raises:
         ValueError: a setting has an unsupported value; the error names its variable.
     """
-    for name, (values, reason) in (NEVER | (also or {})).items():
+    for name, (values, reason) in (UNSUPPORTED | (also or {})).items():
         value = getattr(jax.config, name)
         if value in values:
             raise ValueError(
