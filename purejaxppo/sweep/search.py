@@ -10,7 +10,7 @@ from purejaxppo.runs.population import Rules
 from purejaxppo.sweep.search_space import (
     Choice,
     LogUniform,
-    Range,
+    SearchRange,
     Setting,
     Uniform,
     entry_of,
@@ -61,7 +61,7 @@ class Optuna:
 
     def __init__(
         self,
-        ranges: Mapping[str, Range],
+        ranges: Mapping[str, SearchRange],
         count: int,
         batch: int,
         seed: int,
@@ -120,7 +120,7 @@ class Optuna:
     def _distributions(self) -> dict[str, Any]:
         import optuna.distributions as kinds
 
-        def of(values: Range) -> Any:
+        def of(values: SearchRange) -> Any:
             if isinstance(values, Choice):  # by number: Optuna takes no lists of layer widths
                 return kinds.CategoricalDistribution(tuple(range(len(values.values))))
             assert isinstance(values, Uniform | LogUniform)
@@ -140,7 +140,7 @@ class Optuna:
     def _numbered(self, setting: Setting) -> dict[str, Any]:
         """Undoes `_setting`; lists that were tuples before JSON are found, too."""
 
-        def number(values: Range, given: Any) -> Any:
+        def number(values: SearchRange, given: Any) -> Any:
             if not isinstance(values, Choice):
                 return given
             plain = [list(v) if isinstance(v, tuple) else v for v in values.values]
@@ -149,7 +149,9 @@ class Optuna:
         return {key: number(values, setting[key]) for key, values in self._ranges.items()}
 
 
-def rules_of(ranges: Mapping[str, Range], interval: int, share: float, factor: float) -> Rules:
+def rules_of(
+    ranges: Mapping[str, SearchRange], interval: int, share: float, factor: float
+) -> Rules:
     """Builds the rules of a population from ranges of tunable numbers.
 
     Raises:

@@ -31,7 +31,7 @@ ENTRY = "ppo.term_coefs."
 """Prefix of the number of one coefficient, as in ppo.term_coefs.0."""
 
 
-class Range(Protocol):
+class SearchRange(Protocol):
     """Values that one field may take."""
 
     def draw(self, rng: np.random.Generator) -> Any:
@@ -111,7 +111,7 @@ def grid_settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
+def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, SearchRange]:
     """Loads ranges from a YAML file, over a base config.
 
         ppo.learning_rate: {log_uniform: [1e-5, 1e-2]}
@@ -135,7 +135,7 @@ def load_ranges(path: Path, base: Config = DEFAULTS) -> dict[str, Range]:
 KINDS = {"uniform": Uniform, "log_uniform": LogUniform, "choice": Choice}
 
 
-def _parse_range(where: str, key: str, given: Any, base: Config) -> Range:
+def _parse_range(where: str, key: str, given: Any, base: Config) -> SearchRange:
     place = f"{where}: {key}"
     if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in KINDS:
         raise ValueError(
@@ -160,7 +160,7 @@ def _parse_range(where: str, key: str, given: Any, base: Config) -> Range:
     return KINDS[kind](low, high, whole=all(isinstance(x, int) for x in checked))
 
 
-def random_settings(ranges: Mapping[str, Range], count: int, seed: int) -> list[Setting]:
+def random_settings(ranges: Mapping[str, SearchRange], count: int, seed: int) -> list[Setting]:
     """Draws `count` settings from ranges; the same for the same seed."""
     rng = np.random.default_rng(seed)
     return [{key: range_.draw(rng) for key, range_ in ranges.items()} for _ in range(count)]
