@@ -11,7 +11,7 @@ from purejaxppo.runs import cli
 from purejaxppo.runs.command_line import command_line
 
 
-class Kind(NamedTuple):
+class Template(NamedTuple):
     """A template, and the flags that train with the file made from it."""
 
     about: str
@@ -22,18 +22,18 @@ class Kind(NamedTuple):
 
 
 CARTPOLE = ("--config", "cartpole.yaml")
-KINDS = {
-    "env": Kind("an environment in JAX", "walk.py", ("--env.name", "jax/{file}:Walk")),
-    "network": Kind(
+TEMPLATES = {
+    "env": Template("an environment in JAX", "walk.py", ("--env.name", "jax/{file}:Walk")),
+    "network": Template(
         "a network's hidden layers", "net.py", (*CARTPOLE, "--network.torso", "{file}:Net")
     ),
-    "loss": Kind(
+    "loss": Template(
         "a term of the loss", "mine.py", (*CARTPOLE, "--ppo.terms", "{file}:predict_next")
     ),
-    "objective": Kind(
+    "objective": Template(
         "an objective of the policy", "mine.py", (*CARTPOLE, "--ppo.objective", "{file}:objective")
     ),
-    "callback": Kind(
+    "callback": Template(
         "a function of the run's progress", "mine.py", (*CARTPOLE, "--callbacks", "{file}:Watch")
     ),
 }
@@ -42,7 +42,9 @@ HELP = f"""usage: {PROG} KIND FILE
 
 Write a short working example of one's own to start from, and print how to train with it.
 
-""" + "\n".join(f"  {f'{PROG} {name} {kind.file}':33} {kind.about}" for name, kind in KINDS.items())
+""" + "\n".join(
+    f"  {f'{PROG} {name} {kind.file}':33} {kind.about}" for name, kind in TEMPLATES.items()
+)
 
 
 def main(args: Sequence[str]) -> int:
@@ -75,7 +77,7 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
-def check(words: Sequence[str]) -> tuple[Kind, Path]:
+def check(words: Sequence[str]) -> tuple[Template, Path]:
     """The kind and the file that a command line names.
 
     Raises:
@@ -84,20 +86,20 @@ def check(words: Sequence[str]) -> tuple[Kind, Path]:
     if not words:
         raise ValueError(f"{PROG} needs a kind and a file, as in {PROG} env walk.py")
     name = words[0]
-    if name not in KINDS:
-        hint = did_you_mean(name, KINDS, f"There are {', '.join(KINDS)}.")
+    if name not in TEMPLATES:
+        hint = did_you_mean(name, TEMPLATES, f"There are {', '.join(TEMPLATES)}.")
         raise ValueError(f"{PROG} {name}: no such kind. {hint}")
     if len(words) != 2:
         found = f"not {len(words) - 1}" if len(words) > 2 else "none is there"
         raise ValueError(
-            f"{PROG} {name} takes one file, and {found}: try {PROG} {name} {KINDS[name].file}"
+            f"{PROG} {name} takes one file, and {found}: try {PROG} {name} {TEMPLATES[name].file}"
         )
     path = Path(words[1])
     if path.suffix != ".py" or not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise ValueError(
             f"{path}: the name of a Python module is needed, letters, digits and _ before .py, "
-            f"as in {KINDS[name].file}"
+            f"as in {TEMPLATES[name].file}"
         )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
-    return KINDS[name], path
+    return TEMPLATES[name], path

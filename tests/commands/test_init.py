@@ -12,7 +12,7 @@ from support.stepping import KEY
 
 from purejaxppo import Config, Moment, Run
 from purejaxppo.__main__ import main
-from purejaxppo.commands.init import KINDS
+from purejaxppo.commands.init import TEMPLATES
 from purejaxppo.config import copies
 from purejaxppo.config.schema import HINTS
 from purejaxppo.envs.vectorize import VectorEnv
@@ -33,9 +33,9 @@ def written(kind, file, name):
 
 
 @pytest.mark.toy
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_template_is_written_once_and_its_command_names_it(kind, folder, capsys):
-    file = KINDS[kind].file
+    file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
     about, command = capsys.readouterr().out.splitlines()
     assert about.startswith(f"{file}: ")
@@ -135,10 +135,10 @@ SMALL = ("--env.num_envs=4", "--ppo.rollout_length=16", "--ppo.num_minibatches=2
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(x, marks=[pytest.mark.full] * (x != "loss")) for x in KINDS]
+    "kind", [pytest.param(x, marks=[pytest.mark.full] * (x != "loss")) for x in TEMPLATES]
 )
 def test_the_printed_command_trains(kind, folder, capsys):
-    file = KINDS[kind].file
+    file = TEMPLATES[kind].file
     assert main(["init", kind, file]) == 0
     printed = capsys.readouterr().out.splitlines()[-1].removeprefix("train with it: ")
     words = shlex.split(printed)
@@ -153,4 +153,4 @@ def test_the_printed_command_trains(kind, folder, capsys):
 
 @pytest.mark.toy
 def test_the_flag_of_an_environment_is_a_field():
-    assert KINDS["env"].flags[0].removeprefix("--") in HINTS
+    assert TEMPLATES["env"].flags[0].removeprefix("--") in HINTS
