@@ -107,7 +107,7 @@ class WindowedObs:
 
     Exact if every row's window is the one before, `slide` values later, or a new episode's first;
     and if those first windows are among some that are known before the rollout.
-    WindowPosition 0 may be anything.
+    Row 0 may be anything.
 
     Args:
         window: H.
