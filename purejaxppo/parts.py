@@ -25,7 +25,7 @@ from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
-from purejaxppo.config import references, tracing
+from purejaxppo.config import extensions
 from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env, EnvSpec
@@ -103,29 +103,25 @@ def make_advantages(config: PPOConfig, spec: EnvSpec, dist: Distribution) -> Adv
         ValueError: it cannot be loaded, or does not map a rollout to advantages and targets.
     """
     known = {"gae": advantages.of_rollout, "vtrace": advantages.off_policy(dist)}
-    where = f"ppo.advantage = {config.advantage}"
-    own: Advantages = references.choose(config.advantage, known, "ppo.advantage")
     if config.advantage in known:
-        return own
-    tracing.check_arguments(own, where, "(transitions, reward, predictions, hp)", 4)
+        return known[config.advantage]
 
-    def made(*args: Any) -> Estimates:
-        given = own(*args)
-        return Estimates(*given) if isinstance(given, tuple) and len(given) == 2 else given
+    def named(result: Any) -> Any:
+        return Estimates(*result) if isinstance(result, tuple) and len(result) == 2 else result
 
     number, flag = (jnp.zeros((3, 2), kind) for kind in (jnp.float32, bool))
     params = jnp.zeros((3, 2, dist.num_params))
     action = jax.eval_shape(dist.sample, params, jax.random.key(0))
     obs = example(spec.observation, (3, 2))
-    tracing.check(
-        made,
-        where,
-        "(transitions, reward, predictions, hp)",
+    made: Advantages = extensions.function(
+        extensions.ADVANTAGE,
+        config.advantage,
         Transition(obs, action, number, number, flag, flag, flag, flag),
         number,
         Predictions(number, number, params),
         hyperparams_of(config, 1),
         gives=Estimates(number, number),
+        convert=named,
     )
     return made
 

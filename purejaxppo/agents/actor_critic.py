@@ -81,8 +81,15 @@ class ActorCritic(nn.Module):
     config: NetworkConfig
     critic_outputs: int
     critic_gain: float = 1.0
+    torso: torsos.Torso | None = None
+    """Custom torsos, in place of the config's."""
     paired: bool = False
     """Computes policy and critic as one, where their torsos or memories are alike."""
+
+    @property
+    def shared(self) -> bool:
+        """True if policy and critic share one torso."""
+        return self.config.torso == "shared" if self.torso is None else self.torso.critic is None
 
     @nn.compact
     def __call__(
@@ -95,9 +102,8 @@ class ActorCritic(nn.Module):
         """
         config = self.config
         actor_space = part_of(self.observation, config.actor_keys, "actor_keys")
-        shared = torsos.is_shared(config)
-        name = "torso" if shared else "actor_torso"
-        if shared:
+        name = "torso" if self.shared else "actor_torso"
+        if self.shared:
             features = [self.features(name, actor_space, config.hidden, obs)]
         else:
             space = part_of(self.observation, config.critic_keys, "critic_keys")
@@ -132,7 +138,7 @@ class ActorCritic(nn.Module):
     ) -> list[Array]:
         """Features of policy and critic from torsos computed as one, [] if they cannot be."""
         config = self.config
-        if space != of_critic or hidden != config.hidden or torsos.is_own(config):
+        if space != of_critic or hidden != config.hidden or self.torso is not None:
             return []
         if encoders.has_images(space, config):
             return []  # convolutions with weights of their own for each image are slow
@@ -145,10 +151,10 @@ class ActorCritic(nn.Module):
     def features(self, name: str, space: spaces.Space, hidden: tuple[int, ...], obs: Obs) -> Array:
         """A torso's features [..., F] of the parts of an observation that `space` has."""
         obs = take(obs, space)
-        if not torsos.is_own(self.config):
+        if self.torso is None:
             return BuiltinTorso(space, self.config, hidden, name=name)(obs)
-        own, where = torsos.make(self.config), f"network.torso = {self.config.torso}"
-        torso = own.critic if name == "critic_torso" else own.actor
+        torso = self.torso.critic if name == "critic_torso" else self.torso.actor
+        where = f"network.torso = {self.config.torso}"
         params = self.param(name, torsos.init(torso, space, where))
         return torsos.apply(torso, params, obs, space)
 

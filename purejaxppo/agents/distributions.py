@@ -15,8 +15,8 @@ from jax.scipy.special import betaln, digamma
 
 from purejaxppo import spaces
 from purejaxppo.aliases import Action, Array, EnvAction, Key
-from purejaxppo.config import tracing
-from purejaxppo.config.references import choose
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.references import CodeRef
 
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -224,25 +224,16 @@ def product(
 CONTINUOUS = {"gaussian": gaussian, "tanh_gaussian": tanh_gaussian, "beta": beta}
 
 
-def of_vector(continuous: str, size: int) -> Distribution:
-    """The distribution over vectors of `size`; a user's own, size -> Distribution, is checked.
+def of_vector(continuous: str | CodeRef, size: int) -> Distribution:
+    """The distribution over vectors of `size`; a custom one, size -> Distribution, is traced.
 
     Raises:
-        ValueError: it cannot be loaded, or its functions do not give a number per row.
+        ValueError: it cannot be loaded or made, or its functions do not give a number per row.
     """
-    made = tracing.call(
-        choose(continuous, CONTINUOUS, "network.distribution"),
-        f"network.distribution = {continuous}",
-        size,
-    )
-    return made if continuous in CONTINUOUS else checked(made, continuous, size)
-
-
-def checked(made: object, text: str, size: int) -> Distribution:
-    """A user's own distribution over vectors of `size`, its functions traced."""
-    where, number = f"network.distribution = {text}", tracing.rows()
-    if not isinstance(made, Distribution):
-        raise ValueError(f"{where} makes a {type(made).__name__}, and not a Distribution")
+    if continuous in CONTINUOUS:
+        return CONTINUOUS[str(continuous)](size)
+    made: Distribution = extensions.make(extensions.DISTRIBUTION, continuous, size)
+    where, number = f"network.distribution = {continuous}", tracing.rows()
     params = jax.ShapeDtypeStruct((4, made.num_params), jnp.float32)
     action = tracing.check(
         made.sample, f"{where}: sample", "(params, key)", params, jax.random.key(0)

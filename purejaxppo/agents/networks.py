@@ -59,12 +59,13 @@ def make_network(
         ValueError: the config's encoder cannot read the observations, its keys are not among their
             parts, the action mask does not fit, or an own torso is none (see `torsos`).
     """
-    if config.critic_keys and torsos.is_shared(config):
+    torso = torsos.make(config)
+    module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)
+    if config.critic_keys and module.shared:
         raise ValueError(
             "network.critic_keys gives the critic an observation of its own, which a shared torso "
             "rules out: give it a torso of its own"
         )
-    module = ActorCritic(observation, action, config, critic_outputs, critic_gain)
     if config.rnn == "none":
         return feed_forward(module)
     return recurrent(module)
@@ -188,7 +189,7 @@ def recurrent(module: ActorCritic) -> Network:
     """A network with a memory behind each torso; the carry is a tuple of theirs."""
     config = module.config
     kind: Any = cells.CELLS[config.rnn]
-    count = 1 if torsos.is_shared(config) else 2
+    count = 1 if module.shared else 2
 
     def initial_carry(batch: tuple[int, ...]) -> Carry:
         return tuple(kind.initial_carry(batch, config.rnn_size) for _ in range(count))

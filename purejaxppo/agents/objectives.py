@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from purejaxppo.agents.losses import approx_kl, clipped_surrogate
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, Scalar
-from purejaxppo.config import tracing
-from purejaxppo.config.references import choose
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams
 
@@ -76,11 +75,12 @@ def make(config: PPOConfig) -> Objective:
     Raises:
         ValueError: it cannot be loaded, or does not map rows [B] to losses [B].
     """
-    objective: Objective = choose(config.objective, OBJECTIVES, "ppo.objective")
-    if config.objective not in OBJECTIVES:
-        rows, where = tracing.rows(), f"ppo.objective = {config.objective}"
-        hp = hyperparams_of(config, 1)
-        signature = "(log_ratio [B], advantage [B], hp)"
-        tracing.check(objective, where, signature, rows, rows, hp, gives=rows)
-        tracing.check_finite(objective, where, jnp.zeros(4), jnp.ones(4), hp)
+    if config.objective in OBJECTIVES:
+        return OBJECTIVES[config.objective]
+    rows, hp = tracing.rows(), hyperparams_of(config, 1)
+    objective: Objective = extensions.function(
+        extensions.OBJECTIVE, config.objective, rows, rows, hp, gives=rows
+    )
+    where = f"ppo.objective = {config.objective}"
+    tracing.check_finite(objective, where, jnp.zeros(4), jnp.ones(4), hp)
     return objective

@@ -14,8 +14,7 @@ import optax.contrib
 from jax.flatten_util import ravel_pytree
 
 from purejaxppo.aliases import Array, Figures, OptState, Params, Scalar
-from purejaxppo.config import tracing
-from purejaxppo.config.references import choose
+from purejaxppo.config import extensions
 from purejaxppo.config.schema import PPOConfig
 
 LANES = 64
@@ -94,10 +93,12 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         ValueError: a user's own cannot be loaded or made.
     """
     _, unravel = flatten(params)
-    made = choose(config.optimizer, {**PLAIN_OPTIMIZERS, "muon": muon}, "ppo.optimizer")
-    parts = [tracing.call(made, f"ppo.optimizer = {config.optimizer}", config)]
-    if config.optimizer not in PLAIN_OPTIMIZERS:
-        parts = [on_tree(checked(parts[0], config), unravel)]
+    if config.optimizer in PLAIN_OPTIMIZERS:
+        parts = [PLAIN_OPTIMIZERS[config.optimizer](config)]
+    elif config.optimizer == "muon":
+        parts = [on_tree(muon(config), unravel)]
+    else:
+        parts = [on_tree(extensions.make(extensions.OPTIMIZER, config.optimizer, config), unravel)]
     if config.weight_decay:
         parts.append(weight_decay(config.weight_decay, mask_of_matrices(params)))
     if config.learning_rate_schedule == "adaptive":
@@ -105,16 +106,6 @@ def make(config: PPOConfig, params: Params) -> Optimizer:
         parts.append(adaptive_rate(config.target_kl, *limits))
     chain = optax.with_extra_args_support(parts[0] if len(parts) == 1 else optax.chain(*parts))
     return Optimizer(chain.init, chain.update, unravel)
-
-
-def checked(made: Any, config: PPOConfig) -> optax.GradientTransformation:
-    """The transformation; ValueError if a user's own function made something else."""
-    if not isinstance(made, optax.GradientTransformation):
-        raise ValueError(
-            f"ppo.optimizer = {config.optimizer} makes a {type(made).__name__}, and not one of "
-            f"optax's gradient transformations, as optax.scale_by_adam() is"
-        )
-    return made
 
 
 def init_state(config: PPOConfig, params: Params) -> OptState:

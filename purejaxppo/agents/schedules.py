@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import Array, Scalar
-from purejaxppo.config import tracing
-from purejaxppo.config.references import choose
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.references import CodeRef, load
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
 
@@ -53,7 +53,9 @@ SCHEDULES: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def factor(name: str, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.0) -> Array:
+def factor(
+    name: str | CodeRef, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.0
+) -> Array:
     """The multiplier of a value at `progress`, 0 to 1.
 
     A warm-up multiplies the schedule by a factor that grows linearly to 1 over the first `warmup`
@@ -61,7 +63,8 @@ def factor(name: str, progress: Scalar, warmup: float = 0.0, stride: Scalar = 0.
     counts as k strides, so that the first one does not have a factor of 0.
     """
     progress = jnp.clip(jnp.asarray(progress, jnp.float32), 0.0, 1.0)
-    value = choose(name, SCHEDULES, "a schedule")(progress)
+    schedule = SCHEDULES[str(name)] if name in SCHEDULES else load(name, "a schedule")
+    value = schedule(progress)
     return value * jnp.minimum(1.0, (progress + stride) / warmup) if warmup else value
 
 
@@ -83,14 +86,14 @@ def check(config: PPOConfig) -> None:
     Raises:
         ValueError: one cannot be loaded, or does not map a number to a number.
     """
+    number = jax.ShapeDtypeStruct((), jnp.float32)
     for name in ("learning_rate", "clip", "ent", "intrinsic"):
+        field = f"ppo.{name}_schedule"
         kind = getattr(config, f"{name}_schedule")
-        own = choose(kind, SCHEDULES, f"ppo.{name}_schedule")
         if kind not in SCHEDULES:
-            where = f"ppo.{name}_schedule = {kind}"
-            number = jax.ShapeDtypeStruct((), jnp.float32)
-            tracing.check(own, where, "(progress [])", number, gives=number)
-            tracing.check_finite(own, where, jnp.zeros(()))
+            point = extensions.SCHEDULE
+            schedule = extensions.function(point, kind, number, gives=number, field=field)
+            tracing.check_finite(schedule, f"{field} = {kind}", jnp.zeros(()))
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:

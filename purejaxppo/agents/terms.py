@@ -19,8 +19,8 @@ from purejaxppo.agents.distributions import Distribution
 from purejaxppo.agents.networks import Network
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
 from purejaxppo.aliases import Action, Array, Key, Obs, Params
-from purejaxppo.config import tracing
-from purejaxppo.config.references import load
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.references import CodeRef
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.streams import TERMS, stream
 from purejaxppo.types import Batch, Losses, Outputs, Rollout, RunningStats
@@ -104,7 +104,7 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
     """
     if not config.terms:
         return NONE
-    terms = [as_term(load(text, "ppo.terms"), f"ppo.terms: {text}") for text in config.terms]
+    terms = [as_term(value) for value in config.terms]
     names = [term.name for term in terms]
     if len(set(names)) < len(names) or set(names) & set(Losses._fields) or len(names) > MOST:
         raise ValueError(
@@ -114,7 +114,7 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
     asked = tuple(sorted({name for term in terms for name in term.rows}))
     outputs, arrays = example(policy.network_input, network, policy.distribution)
     made = {
-        term.name: initializer(term, f"ppo.terms: {text}", outputs, shown(arrays, term))
+        term.name: initializer(term, f"ppo.terms = {text}", outputs, shown(arrays, term))
         for term, text in zip(terms, config.terms, strict=True)
     }
     with_params = {name: init for name, init in made.items() if init}
@@ -139,17 +139,14 @@ def attach(terms: Terms, network: Network) -> Network:
     return network._replace(init=lambda key: network.init(key) | terms.init(stream(key, TERMS)))
 
 
-def as_term(found: Any, where: str) -> Term:
-    """A user's object as a `Term` with a name; a function's attributes `rows` and `init` count.
+def as_term(value: str | CodeRef) -> Term:
+    """An entry of `ppo.terms` as a `Term` with a name; a function's `rows` and `init` count.
 
     Raises:
-        ValueError: it is no function, or asks for rows that there are not.
+        ValueError: it cannot be loaded, is no term, or asks for unknown rows.
     """
+    found, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
     if not isinstance(found, Term):
-        if not callable(found):
-            raise ValueError(
-                f"{where} is a {type(found).__name__}, and not a function (outputs, rows) or a Term"
-            )
         rows = getattr(found, "rows", ())
         found = Term(found, (rows,) if isinstance(rows, str) else tuple(rows))
         found = found._replace(init=getattr(found.loss, "init", None))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from purejaxppo import spaces
 from purejaxppo.aliases import Array, Key, Obs, Params
-from purejaxppo.config import tracing
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.references import load
 from purejaxppo.config.schema import NetworkConfig
 
@@ -28,55 +28,34 @@ class Torso(NamedTuple):
     critic: Any = None
 
 
-_MADE: dict[tuple[int, str], tuple[Any, Any]] = {}
-"""Torsos of classes and functions, by these and the network's config."""
+class Functions(NamedTuple):
+    """The functions of a torso, without the object, which flax would take for a submodule."""
+
+    init: Callable[[Key, Obs], Params]
+    apply: Callable[[Params, Obs], Array]
 
 
-def is_shared(config: NetworkConfig) -> bool:
-    """True if policy and critic share one torso."""
-    return config.torso == "shared" or (is_own(config) and make(config).critic is None)
+def make(config: NetworkConfig) -> Torso | None:
+    """The functions of a config's custom torsos; None for the library's.
 
-
-def is_own(config: NetworkConfig) -> bool:
-    """True if a config has torsos of a user's own."""
-    return config.torso not in BUILT_IN
-
-
-def make(config: NetworkConfig) -> Torso:
-    """The torsos that a config refers to: instances, of a class for policy and critic each one.
-
-    Classes and functions are called with the network's config if they take it.
+    An object is the torso of policy and critic. Classes and functions are called with the network's
+    config if they take it.
 
     Raises:
         ValueError: they cannot be loaded or made, or lack init and apply.
     """
-    where = f"network.torso = {config.torso}"
-    found = load(config.torso, "network.torso")
-    is_made = isinstance(found, Torso) or not callable(found) or hasattr(type(found), "apply")
-    made = found if is_made else _once(found, config, where)
+    if config.torso in BUILT_IN:
+        return None
+    point, where = extensions.TORSO, f"network.torso = {config.torso}"
+    found = load(config.torso, point.field)
+    takes_config = not extensions.accepts(point, found) and tracing.takes(found, "config")
+    options = {"config": config} if takes_config else {}
+    made = extensions.make(point, config.torso, **options)
     torso = made if isinstance(made, Torso) else Torso(made, made)
-    for one in (torso.actor, torso.critic):
-        if one is not None and not (hasattr(one, "init") and hasattr(one, "apply")):
-            raise ValueError(
-                f"{where} is a {type(one).__name__} without init(key, obs) and apply(params, obs), "
-                f"and so no torso"
-            )
-    return torso
-
-
-def _once(found: Any, config: NetworkConfig, where: str) -> Any:
-    """Calls a class or function once, since training and evaluation each trace its result."""
-    key = id(found), repr(config)
-    if key not in _MADE:
-        _MADE[key] = found, _called(found, config, where)  # found too: its id stays its own
-    return _MADE[key][1]
-
-
-def _called(found: Any, config: NetworkConfig, where: str) -> Any:
-    """Calls a class or function, with the network's config if it takes that."""
-    if tracing.takes(found, "config"):
-        return tracing.call(found, where, config=config)
-    return tracing.call(found, where)
+    for one in torso:
+        if one is not None:
+            extensions.check(point, one, f"{where} has")
+    return Torso(*(one if one is None else Functions(one.init, one.apply) for one in torso))
 
 
 def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]:

@@ -169,19 +169,6 @@ def with_files(data: Any, files: Mapping[str, str]) -> Any:
     return data
 
 
-def choose(value: str | CodeRef, known: Mapping[str, Any], where: str) -> Any:
-    """Return the built-in of a name, or else the custom code of a reference.
-
-    Raises:
-        ValueError: neither; names the built-ins. Or see `load`.
-    """
-    if value in known:
-        return known[str(value)]
-    if not is_reference(value):
-        raise ValueError(neither(value, known, where))
-    return load(value, where)
-
-
 def neither(value: Any, known: Iterable[str], where: str) -> str:
     """The message for a value that is no built-in's name and no reference."""
     return f"{where} = {value!r} must be one of {', '.join(known)}, or your own as file.py:Name"

@@ -5,7 +5,6 @@ with the parameters at that progress, also in the middle of an episode. Evaluati
 parameters of the run's end. Bengio et al. 2009, https://doi.org/10.1145/1553374.1553380.
 """
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import EnvState, Key, Obs, Scalar
-from purejaxppo.config.references import CodeRef, in_file, is_reference, load, located
+from purejaxppo.config import extensions
+from purejaxppo.config.references import CodeRef, is_reference
 from purejaxppo.envs.base import Env, EnvStep, Starts, TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 
@@ -38,15 +38,14 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
         ValueError: invalid syntax, or a function that does not exist or does not return a number.
     """
     where = f"env.curriculum.{name}"
-    file, _, function = located(text).rpartition(":")
-    if file.endswith(".py"):
-        own = in_file(file, function, where, inspect.isfunction, "function")
-        _check_function(own, f"{where} = {text}")
-        return own
     if is_reference(text):
-        own = load(text, where)
-        _check_function(own, f"{where} = {text}")
-        return own
+        number = jax.ShapeDtypeStruct((), jnp.float32)
+        convert = partial(jnp.asarray, dtype=jnp.float32)
+        point = extensions.CURRICULUM
+        function: Callable[[Scalar], Scalar] = extensions.function(
+            point, text, number, gives=number, field=where, convert=convert
+        )
+        return function
     found = RAMP.fullmatch(" ".join(str(text).split()))
     if not found:
         raise ValueError(
@@ -57,19 +56,6 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     if not 0 < until <= 1:
         raise ValueError(f"{where} = {text!r}: the ramp ends after a part of the run, up to 1")
     return partial(ramp, start, end, until)
-
-
-def _check_function(function: Callable[[Scalar], Scalar], where: str) -> None:
-    """Raises ValueError if `function` does not map a traced number to a number."""
-    try:
-        out = jax.eval_shape(function, jnp.float32(0))
-    except (jax.errors.JAXTypeError, TypeError) as error:
-        raise ValueError(
-            f"{where}: a function of progress, traced by JAX, which this cannot be: use jax.numpy, "
-            f"and jnp.where in place of if"
-        ) from error
-    if getattr(out, "shape", None) != ():
-        raise ValueError(f"{where}: gives {out} and not one number")
 
 
 def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], Values]:

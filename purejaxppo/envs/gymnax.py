@@ -1,16 +1,15 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
 import copy
-import inspect
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.config import tracing
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
-from purejaxppo.config.references import CodeRef, is_reference, load, without_family
+from purejaxppo.config.references import CodeRef, is_reference, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
@@ -44,23 +43,19 @@ def task_names() -> list[str]:
     return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
 
 
-def load_own(name: str | CodeRef) -> tuple[Any, Any]:
-    """(environment, parameters) that a reference names, or makes when it is called.
+def load_own(value: str | CodeRef) -> tuple[Any, Any]:
+    """(environment, parameters) of a reference in env.name.
 
     Raises:
         ValueError: it cannot be loaded or made, or has another interface.
     """
-    found, where = load(without_family(name), "env.name"), f"env.name = {name}"
-    if inspect.isclass(found) or not (isinstance(found, tuple) or hasattr(found, "step_env")):
-        found = tracing.call(found, where)
+    found, where = extensions.make(extensions.GYMNAX, without_family(value)), f"env.name = {value}"
     env, params = (
         found if isinstance(found, tuple) else (found, getattr(found, "default_params", None))
     )
-    needed = ("reset_env", "step_env", "observation_space", "action_space")
-    missing = [attribute for attribute in needed if not hasattr(env, attribute)]
-    if missing or not hasattr(params, "max_steps_in_episode"):
-        lacks = missing[0] if missing else "max_steps_in_episode in its parameters"
-        raise ValueError(f"{where} has not gymnax's interface: it lacks {lacks}")
+    extensions.check(extensions.GYMNAX, env, f"{where} is")
+    if not hasattr(params, "max_steps_in_episode"):
+        raise ValueError(f"{where}: its parameters have no max_steps_in_episode. Add this limit.")
     return env, params
 
 

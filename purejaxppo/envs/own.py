@@ -4,7 +4,6 @@ A reference names a `Task` (see `envs.base`), or a class or function that makes 
 `env.options`. In Python, env.name may be the task itself.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Key
-from purejaxppo.config import tracing
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import plain, time_limit
-from purejaxppo.config.references import as_ref, load, located, without_family
+from purejaxppo.config.references import without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
@@ -23,43 +22,18 @@ from purejaxppo.envs.native import arrays_in, form_of, read
 from purejaxppo.envs.wrappers import WithoutWindows
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
-NEEDED = ("observation", "action", "reset", "step")
-
 
 def make(name: str, config: EnvConfig) -> Any:
-    """The task that a reference names, checked by tracing.
+    """The task that a reference names; see `check`.
 
     Raises:
         ValueError: it cannot be loaded or made, or is no task.
     """
-    where = f"env.name = {config.name}"
-    task = made(load(without_family(config.name), "env.name"), config.options, where, "step")
-    time_limit(getattr(task, "max_episode_steps", 0), f"{where}: max_episode_steps", unlimited="0")
-    missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
-    if missing:
-        raise ValueError(
-            f"{where} is no task: it has no {missing[0]!r}, and needs {', '.join(NEEDED)}"
-        )
-    check_once(task, where, config)
+    ref = without_family(config.name)
+    task = extensions.make(extensions.TASK, ref, **config.options)
+    where = f"env.name = {config.name}: max_episode_steps"
+    time_limit(getattr(task, "max_episode_steps", 0), where, unlimited="0")
     return task
-
-
-def made(found: Any, options: Any, where: str, method: str) -> Any:
-    """An instance: `found` itself, if it has `method` and is no class, or what it makes.
-
-    Raises:
-        ValueError: it cannot be called with the options, or raises an error.
-    """
-    if not inspect.isclass(found) and hasattr(found, method):
-        if options:
-            raise ValueError(
-                f"env.options.{next(iter(options))}: {where} is an object that exists, and takes "
-                f"no options"
-            )
-        return found
-    if not callable(found):
-        raise ValueError(f"{where} is a {type(found).__name__}, and not a task or a function")
-    return tracing.call(found, where, **options)
 
 
 def with_defaults(task: Any) -> Any:
@@ -68,20 +42,6 @@ def with_defaults(task: Any) -> Any:
         if not hasattr(task, name):
             object.__setattr__(task, name, value)
     return task
-
-
-_CHECKED: dict[Any, Any] = {}
-"""Objects of tasks that fit, by their text and options: evaluations make them again."""
-
-
-def check_once(task: Any, where: str, config: EnvConfig) -> None:
-    """Checks a task, unless one of the same description has been checked; see `check`."""
-    texts = (config.name, *config.wrappers)
-    known = where, repr(texts), [located(text) for text in texts], repr(config.options)
-    objects = [as_ref(text).object for text in texts]
-    if _CHECKED.get(repr(known)) != objects:
-        check(task, where)
-        _CHECKED[repr(known)] = objects
 
 
 def check(task: Any, where: str) -> None:
@@ -242,24 +202,21 @@ def _has(task: Any, name: str) -> bool:
     return hasattr(type(task), name) or name in vars(task)
 
 
-def wrapped(task: Any, config: EnvConfig) -> Any:
-    """The task in the config's own wrappers, the first one innermost.
+def wrapped(task: Any, config: EnvConfig, *, checked: bool) -> Any:
+    """The task in the config's wrappers, the first one innermost; each is traced if `checked`.
 
     Raises:
         ValueError: a wrapper cannot be loaded, or does not make a task.
     """
     for text in config.wrappers:
-        where = f"env.wrappers = {text}"
-        task = tracing.call(load(text, "env.wrappers"), where, task)
-        missing = [attribute for attribute in NEEDED if not hasattr(task, attribute)]
-        if missing:
-            raise ValueError(f"{where} makes no task: it has no {missing[0]!r}")
+        task = extensions.make(extensions.WRAPPER, text, task)
         if not _has(task, SUCCESS):
             object.__setattr__(task, SUCCESS, None)  # it may pay other rewards
         keeps = _has(task, KEEPS_WINDOWS) and getattr(task, KEEPS_WINDOWS)
         if slides(task.observation) and not keeps:
             task = WithoutWindows(task)
-        check_once(task, where, config)
+        if checked:
+            check(task, f"env.wrappers = {text}")
     return task
 
 

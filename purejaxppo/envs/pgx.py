@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Key
-from purejaxppo.config import tracing
-from purejaxppo.config.references import is_reference, load
+from purejaxppo.config import extensions
+from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
@@ -123,8 +123,7 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
     chosen: Any = config.options[OPPONENT]
     if chosen == RANDOM:
         return Against(game)
-    where = f"env.options.{OPPONENT}"
-    return Against(game, load(chosen, where), f"{where} = {chosen}")
+    return Against(game, chosen)
 
 
 def _kind(env: Any) -> Any:
@@ -271,20 +270,19 @@ class Against:
     frame_rate = Game.frame_rate
     success_above = 0.0  # a game that is won
 
-    def __init__(self, game: Game, opponent: Any = None, where: str = "") -> None:
+    def __init__(self, game: Game, opponent: str = RANDOM) -> None:
         """Seats an agent in a game.
 
         Args:
             game: the world.
-            opponent: (key, obs [1, ...]) -> action [1]; None: allowed moves at random.
-            where: the option that names the opponent, for errors.
+            opponent: reference to a function (key, obs [1, ...]) -> action [1]; random: allowed
+                moves at random.
 
         Raises:
-            ValueError: the opponent is no such function.
+            ValueError: the opponent cannot be loaded, or is no such function.
         """
         self.game = game
         self.cheap_reset = game.env.id in SHORT  # a seat is drawn for each start
-        self.opponent = opponent
         self.max_episode_steps = game.max_episode_steps
         team = Team(
             game.agents,
@@ -294,11 +292,15 @@ class Against:
         )
         self.observation = team.row
         self.action = team.action
-        if opponent is not None:
-            row = example(self.observation, (1,))
-            gives = jax.ShapeDtypeStruct((1,), jnp.int32)
-            key = jax.random.key(0)
-            tracing.check(opponent, where, "(key, obs [1, ...])", key, row, gives=gives)
+        self.opponent = None
+        if opponent != RANDOM:
+            self.opponent = extensions.function(
+                extensions.OPPONENT,
+                opponent,
+                *(jax.random.key(0), example(self.observation, (1,))),
+                gives=jax.ShapeDtypeStruct((1,), jnp.int32),
+                field=f"env.options.{OPPONENT}",
+            )
 
     def _row(self, game: Any, player: jax.Array) -> dict[str, Any]:
         """A player's observation as a row of the world has it."""

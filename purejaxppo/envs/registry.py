@@ -160,12 +160,27 @@ def _adapted(config: EnvConfig) -> Any:
     return task
 
 
-def _wrap(task: Any, config: EnvConfig, values: curriculum.Values) -> Any:
-    """An adapter's task with its parameters set, in its wrappers."""
+def check_code(config: EnvConfig) -> None:
+    """Trace the custom task and the custom wrappers of a config.
+
+    Raises:
+        ValueError: as `own.check`.
+    """
+    is_custom = family_of(config) is own.FAMILY
+    if not (is_custom or config.wrappers) or on_host(config):
+        return
+    task = _adapted(config)
+    if is_custom:
+        own.check(task, f"env.name = {config.name}")
+    _wrap(task, config, curriculum.schedule(config.curriculum)(1.0), checked=True)
+
+
+def _wrap(task: Any, config: EnvConfig, values: curriculum.Values, *, checked: bool = False) -> Any:
+    """An adapter's task with its parameters set, in its wrappers; see `own.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not hasattr(task, "agents"):
         task = Declared(task)
-    task = own.wrapped(task, config)
+    task = own.wrapped(task, config, checked=checked)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or limit_of(task)
@@ -210,6 +225,7 @@ def make(
         seed: of simulators that do not take a key.
         first: the number of the first environment, where this batch is one of several equal ones.
         evaluation: whole episodes with their true scores; the first of each environment counts.
+            Custom code is not checked again.
             It has at most as many simulators on the host as training.
             Rows of a task of several agents are rounded up to whole worlds.
         film: pictures of simulators on the host will be requested.
@@ -222,6 +238,8 @@ def make(
         return _make_on_host(
             config, num_envs, seed=seed, first=first, evaluation=evaluation, film=film
         )
+    if not evaluation:
+        check_code(config)
     task = _adapted(config)
     if config.stagger and not (config.max_episode_steps or limit_of(task)):
         raise ValueError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from purejaxppo.config import references, tracing
+from purejaxppo.config import extensions, references
 from purejaxppo.config.schema import Config
 from purejaxppo.runs.rows import Row
 from purejaxppo.trained_agent import Agent
@@ -94,30 +94,14 @@ class OnLog(Callback):
         return self.function(moment)
 
 
-def make_callbacks(config: Config) -> list[Callback]:
-    """Makes the callbacks of a config: classes without arguments, instances and functions.
+def make_callbacks(config: Config) -> list[Any]:
+    """Make the callbacks of a config: classes without arguments, instances and functions.
 
     Raises:
         ValueError: one cannot be loaded or made, or is none of these.
     """
-    return [
-        as_callback(references.load(text, "callbacks"), f"callbacks: {text}")
-        for text in config.callbacks
-    ]
-
-
-def as_callback(found: Any, where: str) -> Any:
-    """A user's object as a callback; a class is called, a function is an `on_log`."""
-    if isinstance(found, type):
-        found = tracing.call(found, where)
-    if any(hasattr(found, event) for event in EVENTS):
-        return found
-    if not callable(found):
-        raise ValueError(
-            f"{where} is a {type(found).__name__}, and neither a function of a Moment nor an "
-            f"object with one of {', '.join(EVENTS)}"
-        )
-    return OnLog(found)
+    found = [extensions.make(extensions.CALLBACK, value) for value in config.callbacks]
+    return [one if any(hasattr(one, event) for event in EVENTS) else OnLog(one) for one in found]
 
 
 def call(callbacks: Sequence[Callback], event: str, moment: Moment) -> list[Row]:

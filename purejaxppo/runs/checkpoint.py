@@ -500,6 +500,8 @@ def restore(
     run_dir = Path(run_dir)
     check_is_run(run_dir)
     config = load_config(run_dir / CONFIG, overrides, saved=True)
+    if "env.name" in (overrides or {}):
+        registry.check_code(config.env)
     saved, item, arrays = _find(run_dir, checkpoint)
     members = load_members(run_dir / MEMBERS, config) or [config]
     check_platforms(calls_lapack=registry.calls_lapack(config.env))

@@ -171,7 +171,6 @@ def test_rows_that_nobody_asks_for_are_not_stored():
 
 
 WRONG = [
-    ([f"{FILE}:NOTHING"], r"NOTHING is a NoneType, and not a function \(outputs, rows\) or a Term"),
     ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'; ask for it with rows = "),
     ([f"{FILE}:asks_for_the_weather"], "asks for rows 'weather'; it may ask for next_obs, reward"),
     ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),

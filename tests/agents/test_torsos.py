@@ -103,9 +103,8 @@ def test_seeds_side_by_side_equal_each_alone():
     ("torso", "message"),
     [
         ("none.py:Net", "network.torso: none.py: no such file"),
-        (f"{FILE}:Walk", r"is a Walk without init\(key, obs\) and apply\(params, obs\)"),
-        (f"{FILE}:no_torso", "is a int without init"),
         (f"{FILE}:two_arguments", "missing a required argument: 'log_ratio'"),
+        (Torso(examples.Linear(), 3), "has a int. It must be an object with init, apply or actor"),
         (examples.Flat(), r"gives float32 \[\] for one observation, and not features float32"),
         (f"{FILE}:Normed", "keeps 'batch_stats' besides its parameters"),
     ],

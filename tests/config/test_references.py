@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from purejaxppo.config import references
 from purejaxppo.config.files import compare, from_dict, load_config, to_yaml
-from purejaxppo.config.references import OBJECT, CodeRef, choose, load, name_of, parse
+from purejaxppo.config.references import OBJECT, CodeRef, load, name_of, parse
 from purejaxppo.config.run_files import imported_files
 from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
 
@@ -59,10 +59,8 @@ def test_files_of_two_folders_import_their_own_helpers(write):
     assert [load(f"{folder}/mine.py:size", "x") for folder in "ab"] == [1, 2]
 
 
-def test_a_module_and_a_builtin_are_found():
+def test_a_module_is_found():
     assert load("math:sqrt", "x")(4) == 2
-    assert choose("clip", {"clip": 7}, "ppo.objective") == 7
-    assert choose("math:sqrt", {"clip": 7}, "ppo.objective")(9) == 3
 
 
 def test_what_cannot_be_loaded_gets_one_sentence(write):
@@ -83,9 +81,6 @@ def test_what_cannot_be_loaded_gets_one_sentence(write):
     assert "no package 'no_such_package' is installed" in refused("no_such_package.sub:f")
     assert "math has no 'sqr'" in refused("math:sqr")
     assert "mine.py: the name in the file is missing. Write mine.py:Name." in refused("mine.py")
-    known = "ppo.objective = 'clop' must be one of clip, spo, or your own as file.py:Name"
-    with pytest.raises(ValueError, match=known):
-        choose("clop", {"clip": 0, "spo": 1}, "ppo.objective")
 
 
 def test_a_file_that_failed_is_loaded_again_once_it_is_mended(write):

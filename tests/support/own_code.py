@@ -52,10 +52,6 @@ class Doubled(Wrapper):
         return state, out._replace(reward=2.0 * out.reward)
 
 
-def not_a_task(task):
-    return 3
-
-
 class Broken(Walk):
     """What `fault` says: a task that a check finds."""
 
@@ -180,8 +176,13 @@ def two_widths():
     return Torso(actor=Dense(3), critic=Dense(5))
 
 
-def no_torso():
+def three(*args, **options):
+    """What no extension point accepts."""
     return 3
+
+
+def none_of_these():
+    """Takes no arguments."""
 
 
 def plain_gradient(log_ratio, advantage, hp):
@@ -295,10 +296,6 @@ def silent_bonus(config, spec):
 
 def half_gradient(config):
     return optax.scale(0.5)
-
-
-def no_optimizer(config):
-    return 3
 
 
 def unit_normal(size):

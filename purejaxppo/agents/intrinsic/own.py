@@ -7,8 +7,7 @@ import jax.numpy as jnp
 
 from purejaxppo.agents import distributions
 from purejaxppo.agents.intrinsic.base import BonusRows, Intrinsic
-from purejaxppo.config import tracing
-from purejaxppo.config.references import choose
+from purejaxppo.config import extensions, tracing
 from purejaxppo.config.schema import Config
 from purejaxppo.spaces import example
 
@@ -20,15 +19,8 @@ def make(config: Config, spec: Any) -> Intrinsic:
         ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
     """
     kind = config.intrinsic.kind
-    where = f"intrinsic.kind = {kind}"
-    found = choose(kind, dict.fromkeys(("none", "icm", "rnd")), "intrinsic.kind")
-    made = found if isinstance(found, Intrinsic) else None
-    if made is None:
-        tracing.check_arguments(found, where, "(config, spec)", 2)
-        made = tracing.call(found, where, config, spec)
-    if not isinstance(made, Intrinsic):
-        raise ValueError(f"{where} makes a {type(made).__name__}, and not an Intrinsic")
-    check(made, where, rows_of(config, spec))
+    made: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)
+    check(made, f"intrinsic.kind = {kind}", rows_of(config, spec))
     return made
 
 

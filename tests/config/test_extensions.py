@@ -1,0 +1,156 @@
+"""Every extension point: its row on the page of custom code, and one sentence about other code."""
+
+from functools import partial
+
+import pytest
+from support import own_code as examples
+from support.paths import OWN_CODE as FILE
+from support.paths import ROOT
+
+from purejaxppo.agents.distributions import Distribution
+from purejaxppo.agents.intrinsic import Intrinsic
+from purejaxppo.agents.terms import Term
+from purejaxppo.agents.torsos import Torso
+from purejaxppo.config import extensions
+from purejaxppo.config.checks import settings
+from purejaxppo.config.extensions import POINTS
+from purejaxppo.config.references import parse
+from purejaxppo.config.schema import HINTS, Config
+from purejaxppo.runs.callbacks import EVENTS
+
+pytestmark = pytest.mark.toy
+
+PAGE = (ROOT / "docs/own_code.md").read_text(encoding="utf-8")
+TASK = "an object with observation, action, reset, step, or a class or function "
+WANTED = {
+    "jax/walk.py:Walk": TASK + "(**env.options) that makes one",
+    "gymnax/cart.py:make": "an object with reset_env, step_env, observation_space, action_space, "
+    "or a class or function () that makes one",
+    "scaled.py:Scaled": TASK + "(task) that makes one",
+    "net.py:Net": "an object with init, apply or actor, critic, or a class or function () or "
+    "(config) that makes one",
+    "unit.py:unit_normal": "an object with num_params, sample, mode, log_prob, entropy, to_env, "
+    "from_env, or a class or function (size) that makes one",
+    "mine.py:predict_next": "a function (outputs, rows), or an object with loss, rows, init, name",
+    "bonus.py:make": "an object with init, reward, update, figures, track, or a class or function "
+    "(config, spec) that makes one",
+    "mine.py:optimizer": "an object with init, update, or a class or function (config) that makes "
+    "one",
+    "watch.py:Watch": "a function (moment), or an object with on_start or on_log or on_evaluation "
+    "or on_save or on_end",
+}
+"""What each point that accepts objects asks for, by its example."""
+OBJECTS = [point for point in POINTS if point.attributes]
+FUNCTIONS = [point for point in POINTS if not point.attributes]
+
+
+def by_example(points):
+    return pytest.mark.parametrize("point", points, ids=lambda point: point.example)
+
+
+def sentence(call, *args, **options):
+    """The one line of an error."""
+    with pytest.raises(ValueError) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@by_example(POINTS)
+def test_the_page_of_custom_code_has_a_row_for_each_point(point):
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and point.example in line]
+    assert f"`{point.field}: " in row
+    assert f"| {point.about} " in row
+
+
+def test_every_field_that_refers_to_code_is_a_point():
+    marked = {name for name, about, _ in settings(Config()) if about.get("code")}
+    schedules = {f"ppo.{name}_schedule" for name in ("clip", "ent", "intrinsic")}
+    assert marked - schedules < {point.field for point in POINTS} < set(HINTS)
+
+
+@by_example(OBJECTS)
+def test_an_object_of_another_kind_gets_one_sentence(point):
+    message = sentence(extensions.make, point, f"{FILE}:NOTHING")
+    what = f"{point.field} = {FILE}:NOTHING is a NoneType"
+    assert message == f"{what}. It must be {WANTED[point.example]}."
+
+
+@pytest.mark.parametrize(
+    ("point", "args"),
+    [
+        (extensions.TASK, ()),
+        (extensions.GYMNAX, ()),
+        (extensions.WRAPPER, (examples.Walk(),)),
+        (extensions.TORSO, ()),
+        (extensions.DISTRIBUTION, (2,)),
+        (extensions.INTRINSIC, (Config(), None)),
+        (extensions.OPTIMIZER, (Config().ppo,)),
+    ],
+)
+def test_a_function_that_makes_something_else_gets_one_sentence(point, args):
+    message = sentence(extensions.make, point, f"{FILE}:three", *args)
+    what = f"{point.field} = {FILE}:three returns a int"
+    assert message == f"{what}. It must be {WANTED[point.example]}."
+    if args:
+        wrong = sentence(extensions.make, point, f"{FILE}:none_of_these", *args)
+        assert f"takes (), and is called with {point.signature}" in wrong
+
+
+@by_example(FUNCTIONS)
+def test_what_is_no_function_gets_one_sentence(point):
+    message = sentence(extensions.function, point, f"{FILE}:NOTHING", gives=None)
+    what = f"{point.field} = {FILE}:NOTHING is a NoneType"
+    assert message == f"{what}, and not a function {point.signature}"
+
+
+def test_the_first_missing_attribute_is_named():
+    class Half:
+        observation = action = None
+
+        def reset(self, key):
+            """Only this method."""
+
+    message = sentence(extensions.make, extensions.TASK, parse(Half()))
+    assert "is a Half without 'step'. It must be an object with" in message
+
+
+@pytest.mark.parametrize(
+    ("call", "point", "builtins"),
+    [
+        (extensions.make, extensions.TORSO, "separate, shared"),
+        (extensions.make, extensions.DISTRIBUTION, "gaussian, tanh_gaussian, beta"),
+        (extensions.make, extensions.INTRINSIC, "none, icm, rnd"),
+        (partial(extensions.function, gives=None), extensions.ADVANTAGE, "gae, vtrace"),
+    ],
+)
+def test_a_word_that_is_neither_a_builtin_nor_a_reference_lists_the_builtins(call, point, builtins):
+    message = sentence(call, point, "clop")
+    what = f"{point.field} = 'clop' must be one of {builtins}"
+    assert message == f"{what}, or your own as file.py:Name"
+
+
+@pytest.mark.parametrize(
+    ("point", "record"),
+    [
+        (extensions.DISTRIBUTION, Distribution),
+        (extensions.INTRINSIC, Intrinsic),
+        (extensions.TERM, Term),
+        (extensions.TORSO, Torso),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_the_librarys_records_have_the_attributes(point, record):
+    assert set(record._fields) in [set(names) for names in point.attributes]
+
+
+def test_every_event_makes_a_callback():
+    assert tuple((event,) for event in EVENTS) == extensions.CALLBACK.attributes
+
+
+def test_an_object_takes_no_options_and_a_class_those_that_it_has():
+    message = sentence(extensions.make, extensions.TASK, parse(examples.Walk), sise=1)
+    assert "got an unexpected keyword argument 'sise'" in message
+    assert extensions.make(extensions.TASK, parse(examples.Walk), size=1.0).size == 1.0
+    message = sentence(extensions.make, extensions.TASK, parse(examples.Walk()), size=1.0)
+    assert "is an object, which takes no options. Leave out size, or" in message
