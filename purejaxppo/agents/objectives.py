@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from purejaxppo.agents.losses import approx_kl, clipped_surrogate
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, Scalar
-from purejaxppo.config import extensions, tracing
+from purejaxppo.config import extensions
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.types import Hyperparams
 
@@ -77,10 +77,7 @@ def make(config: PPOConfig) -> Objective:
     """
     if config.objective in OBJECTIVES:
         return OBJECTIVES[config.objective]
-    rows, hp = tracing.rows(), hyperparams_of(config, 1)
-    objective: Objective = extensions.function(
-        extensions.OBJECTIVE, config.objective, rows, rows, hp, gives=rows
-    )
-    where = f"ppo.objective = {config.objective}"
-    tracing.check_finite(objective, where, jnp.zeros(4), jnp.ones(4), hp)
+    log_ratio, advantage, hp = jnp.zeros(4), jnp.ones(4), hyperparams_of(config, 1)
+    args = extensions.OBJECTIVE, config.objective, log_ratio, advantage, hp
+    objective: Objective = extensions.function(*args, gives=log_ratio, finite=True)
     return objective

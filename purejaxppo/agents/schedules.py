@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from purejaxppo.aliases import Array, Scalar
-from purejaxppo.config import extensions, tracing
+from purejaxppo.config import extensions
 from purejaxppo.config.references import CodeRef, load
 from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.types import Hyperparams
@@ -86,14 +86,13 @@ def check(config: PPOConfig) -> None:
     Raises:
         ValueError: one cannot be loaded, or does not map a number to a number.
     """
-    number = jax.ShapeDtypeStruct((), jnp.float32)
+    zero = jnp.zeros(())
     for name in ("learning_rate", "clip", "ent", "intrinsic"):
         field = f"ppo.{name}_schedule"
         kind = getattr(config, f"{name}_schedule")
         if kind not in SCHEDULES:
-            point = extensions.SCHEDULE
-            schedule = extensions.function(point, kind, number, gives=number, field=field)
-            tracing.check_finite(schedule, f"{field} = {kind}", jnp.zeros(()))
+            args = extensions.SCHEDULE, kind, zero
+            extensions.function(*args, gives=zero, field=field, finite=True)
 
 
 def scheduled(hp: Hyperparams, config: PPOConfig, update: Array) -> Hyperparams:

@@ -5,139 +5,54 @@ such an object. Functions are traced before anything is compiled; objects are ma
 and inspected, and their methods are traced where a part of the training is made of them.
 """
 
-import typing
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from purejaxppo.config import tracing
-from purejaxppo.config.references import CodeRef, is_reference, load, neither
-from purejaxppo.config.schema import HINTS
+from purejaxppo.config.references import CodeRef, load
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """An extension point."""
 
     field: str
     """Field of a config, by dotted name."""
     example: str
-    """A reference, as on docs/own_code.md."""
-    about: str
-    """The code that a reference names, in words, as on docs/own_code.md."""
+    """A value, as on docs/own_code.md."""
     signature: str
     """Arguments of the function or, of an object, of the class or function that makes it."""
     attributes: tuple[tuple[str, ...], ...] = ()
     """Attributes of the object: all of one of these groups; empty: no object is accepted."""
-    types: tuple[type, ...] = ()
-    """Types whose objects are accepted without these attributes."""
     function: bool = False
     """True if a function is the extension, and makes no object."""
+    types: tuple[type, ...] = ()
+    """Types whose objects are accepted without these attributes."""
 
 
 _TASK = ("observation", "action", "reset", "step")
-TASK = Point(
-    field="env.name",
-    example="jax/walk.py:Walk",
-    about="a `Task`, or a class or function that makes one of `env.options`",
-    signature="(**env.options)",
-    attributes=(_TASK,),
-)
-GYMNAX = Point(
-    field="env.name",
-    example="gymnax/cart.py:make",
-    about="an environment, or what makes one or (environment, parameters)",
-    signature="()",
-    attributes=(("reset_env", "step_env", "observation_space", "action_space"),),
-    types=(tuple,),
-)
-WRAPPER = Point(
-    field="env.wrappers",
-    example="scaled.py:Scaled",
-    about="task -> task; also a transform of rewards or observations",
-    signature="(task)",
-    attributes=(_TASK,),
-)
-TORSO = Point(
-    field="network.torso",
-    example="net.py:Net",
-    about="a flax.linen module, observations -> features, or any object with `init` and `apply`, "
-    "or a `Torso`",
-    signature="() or (config)",
-    attributes=(("init", "apply"), ("actor", "critic")),
-)
-DISTRIBUTION = Point(
-    field="network.distribution",
-    example="unit.py:unit_normal",
-    about="size -> `Distribution`, for continuous actions",
-    signature="(size)",
-    attributes=(("num_params", "sample", "mode", "log_prob", "entropy", "to_env", "from_env"),),
-)
-OBJECTIVE = Point(
-    field="ppo.objective",
-    example="mine.py:objective",
-    about="(log_ratio [B], advantage [B], hp) -> loss [B]",
-    signature="(log_ratio [B], advantage [B], hp)",
-    function=True,
-)
-TERM = Point(
-    field="ppo.terms",
-    example="mine.py:predict_next",
-    about="(outputs, rows) -> [B], or a `Term` with parameters of its own",
-    signature="(outputs, rows)",
-    attributes=(("loss", "rows", "init", "name"),),
-    function=True,
-)
-ADVANTAGE = Point(
-    field="ppo.advantage",
-    example="mine.py:one_step",
-    about="(transitions, reward, predictions, hp) -> (advantage, target), [T, N] each",
-    signature="(transitions, reward, predictions, hp)",
-    function=True,
-)
-INTRINSIC = Point(
-    field="intrinsic.kind",
-    example="bonus.py:make",
-    about="an `Intrinsic`, or (config, spec) -> `Intrinsic`",
-    signature="(config, spec)",
-    attributes=(("init", "reward", "update", "figures", "track"),),
-)
-OPTIMIZER = Point(
-    field="ppo.optimizer",
-    example="mine.py:optimizer",
-    about="`ppo`'s config -> an optax transformation without its step size",
-    signature="(config)",
-    attributes=(("init", "update"),),
-)
-SCHEDULE = Point(
-    field="ppo.learning_rate_schedule",
-    example="mine.py:warm",
-    about="progress [], 0 to 1 -> factor []; also `clip_`, `ent_` and `intrinsic_schedule`",
-    signature="(progress [])",
-    function=True,
-)
-CALLBACK = Point(
-    field="callbacks",
-    example="watch.py:Watch",
-    about="a function of a `Moment`, or a `Callback`; on the host, between chunks",
-    signature="(moment)",
-    attributes=(("on_start",), ("on_log",), ("on_evaluation",), ("on_save",), ("on_end",)),
-    function=True,
-)
-CURRICULUM = Point(
-    field="env.curriculum",
-    example="mine.py:gravity",
-    about="progress [] -> value []",
-    signature="(progress [])",
-    function=True,
-)
-OPPONENT = Point(
-    field="eval.options",
-    example="saved.py:saved",
-    about="(key, obs [N, ...]) -> action [N], as of a saved agent",
-    signature="(key, obs [1, ...])",
-    function=True,
-)
+_GYMNAX = ("reset_env", "step_env", "observation_space", "action_space")
+_TORSOS = (("init", "apply"), ("actor", "critic"))
+_DISTRIBUTION = ("num_params", "sample", "mode", "log_prob", "entropy", "to_env", "from_env")
+_TERM = ("loss", "rows", "init", "name")
+_INTRINSIC = ("init", "reward", "update", "figures", "track")
+_EVENTS = (("on_start",), ("on_log",), ("on_evaluation",), ("on_save",), ("on_end",))
+_ROWS = "(log_ratio [B], advantage [B], hp)"
+_ROLLOUT = "(transitions, reward, predictions, hp)"
+
+TASK = Point("env.name", "jax/walk.py:Walk", "(**env.options)", (_TASK,))
+GYMNAX = Point("env.name", "gymnax/cart.py:make", "()", (_GYMNAX,), types=(tuple,))
+WRAPPER = Point("env.wrappers", "scaled.py:Scaled", "(task)", (_TASK,))
+TORSO = Point("network.torso", "net.py:Net", "() or (config)", _TORSOS)
+DISTRIBUTION = Point("network.distribution", "unit.py:unit_normal", "(size)", (_DISTRIBUTION,))
+OBJECTIVE = Point("ppo.objective", "mine.py:objective", _ROWS, function=True)
+TERM = Point("ppo.terms", "mine.py:predict_next", "(outputs, rows)", (_TERM,), function=True)
+ADVANTAGE = Point("ppo.advantage", "mine.py:one_step", _ROLLOUT, function=True)
+INTRINSIC = Point("intrinsic.kind", "bonus.py:make", "(config, spec)", (_INTRINSIC,))
+OPTIMIZER = Point("ppo.optimizer", "mine.py:optimizer", "(config)", (("init", "update"),))
+SCHEDULE = Point("ppo.learning_rate_schedule", "mine.py:warm", "(progress [])", function=True)
+CALLBACK = Point("callbacks", "watch.py:Watch", "(moment)", _EVENTS, function=True)
+CURRICULUM = Point("env.curriculum", "mine.py:gravity", "(progress [])", function=True)
+OPPONENT = Point("eval.options", "saved.py:saved", "(key, obs [1, ...])", function=True)
 POINTS = (
     *(TASK, GYMNAX, WRAPPER, TORSO, DISTRIBUTION, OBJECTIVE, TERM, ADVANTAGE, INTRINSIC, OPTIMIZER),
     *(SCHEDULE, CALLBACK, CURRICULUM, OPPONENT),
@@ -157,7 +72,6 @@ def make(point: Point, value: str | CodeRef, *args: Any, **options: Any) -> Any:
     Raises:
         ValueError: it cannot be loaded or made, or is not what the point accepts.
     """
-    _check_form(point.field, value)
     found, where = load(value, point.field), f"{point.field} = {value}"
     if accepts(point, found) and options:
         raise ValueError(
@@ -207,6 +121,7 @@ def function(
     gives: Any,
     field: str = "",
     convert: Callable[[Any], Any] = lambda result: result,
+    finite: bool = False,
 ) -> Any:
     """Return the function of a reference, traced with arrays or shapes of its arguments.
 
@@ -217,12 +132,12 @@ def function(
         gives: shapes of the result.
         field: the field, where the point has several.
         convert: applied to results.
+        finite: check that the result for `args` is finite.
 
     Raises:
         ValueError: it cannot be loaded or traced, or has other arguments or another result.
     """
     field = field or point.field
-    _check_form(field, value)
     loaded, where = load(value, field), f"{field} = {value}"
     tracing.check_arguments(loaded, where, point.signature, len(args))
 
@@ -230,11 +145,6 @@ def function(
         return convert(loaded(*args))
 
     tracing.check(converted, where, point.signature, *args, gives=gives)
+    if finite:
+        tracing.check_finite(converted, where, *args)
     return converted
-
-
-def _check_form(field: str, value: str | CodeRef) -> None:
-    """Raise ValueError if a value is neither a built-in's name nor a reference."""
-    options = typing.get_args(HINTS.get(field))
-    if options and not is_reference(value):
-        raise ValueError(neither(value, typing.get_args(options[0]), field))

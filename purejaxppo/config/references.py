@@ -190,8 +190,12 @@ def load(value: str | CodeRef, where: str) -> Any:
             f"it again, or put it into a file, as file.py:Name."
         )
     place, _, name = located(value).rpartition(":")
-    if not place:
+    if not place and text.endswith(".py"):
         raise LoadError(f"{where} = {text}: the name in the file is missing. Write {text}:Name.")
+    if not place:
+        raise LoadError(
+            f"{where} = {text!r} is neither built in nor a reference such as file.py:Name"
+        )
     if place.endswith(".py"):
         return in_file(place, name, where)
     return in_module(import_named(place, f"{where}: {text}"), place, name, where)

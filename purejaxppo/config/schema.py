@@ -83,14 +83,7 @@ class Section:
 def as_data(section: Section) -> dict[str, Any]:
     """Return the fields of a section by name, of its own sections as nested dicts."""
     values = {f.name: getattr(section, f.name) for f in fields(section)}  # type: ignore[arg-type]
-    return {
-        name: as_data(value)
-        if isinstance(value, Section)
-        else dict(value)
-        if isinstance(value, dict)
-        else value
-        for name, value in values.items()
-    }
+    return {name: as_data(x) if isinstance(x, Section) else x for name, x in values.items()}
 
 
 def code_fields(section: Any) -> list[str]:
