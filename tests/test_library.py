@@ -277,7 +277,10 @@ def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
 @pytest.mark.parametrize(
     ("callback", "said"),
     [
-        (3, "callbacks: .* is a int, and neither a function of a Moment nor an object with one of"),
+        (
+            3,
+            r"callbacks = .* is a int. It must be a function \(moment\), or an object with on_start or",
+        ),
         ("mine.py:Gone", "callbacks: mine.py: no such file in "),
         ("nonsense", "callbacks"),
     ],

@@ -47,6 +47,12 @@ class CodeRef:
     def __str__(self) -> str:
         return self.text
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the text: in version 0.2 references were `str`."""
+        if name.startswith("__") or name == "text":
+            raise AttributeError(name)
+        return getattr(self.text, name)
+
     def __repr__(self) -> str:
         at = f" at {id(self.object):#x}" if self.text.startswith(OBJECT) else ""
         return f"{self.text!r}{at}"

@@ -107,7 +107,9 @@ def test_an_object_is_equal_to_its_text_and_differs_from_other_objects():
     assert one != other
     assert repr(one) != repr(other)
     assert hash(one) == hash(str(one))
-    assert pickle.loads(pickle.dumps(parse(PPOConfig))).object is PPOConfig
+    again = pickle.loads(pickle.dumps(parse(PPOConfig)))
+    assert again.object is PPOConfig
+    assert again.endswith(":PPOConfig")  # as in version 0.2
     assert load(one, "x")() == 1
 
 

@@ -44,9 +44,9 @@ def test_a_file_gives_a_function_of_progress(tmp_path):
     values = curriculum.schedule({"g": f"{file}:gravity"})
     assert [float(jax.jit(values)(p)["g"]) for p in (0.0, 0.3, 1.0)] == [5.0, 6.0, 9.0]
     for text, message in (
-        (f"{file}:gravitas", "has no function 'gravitas'"),
+        (f"{file}:gravitas", "has no 'gravitas'. Did you mean 'gravity'?"),
         (f"{file}:branch", "jnp.where in place of if"),
-        (f"{file}:two", "not one number"),
+        (f"{file}:two", "gives float32 [2] and not float32 []"),
         (f"{file}x.py:two", "no such file"),
         ("from 1 to 2", "neither a ramp"),
         ("1 to 2 until 0", "a part of the run"),
