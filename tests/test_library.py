@@ -279,7 +279,7 @@ def test_nonsense_that_a_callback_returns_is_one_sentence(returned, said):
     [
         (
             3,
-            r"callbacks = .* is a int. It must be a function \(moment\), or an object with on_start or",
+            r"callbacks = .* is a int. It must be a function \(moment\), or an object with",
         ),
         ("mine.py:Gone", "callbacks: mine.py: no such file in "),
         ("nonsense", "callbacks"),
