@@ -64,10 +64,12 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
     import jax
     import numpy as np
 
-    from purejaxppo.runs.programs import Programs, resolve_shards
+    from purejaxppo.runs.programs import Programs
+    from purejaxppo.setup import divide, resolve, resolve_shards
 
     with jax.default_device(device):
-        programs = Programs(resolve_shards(config, 1, platform), [device])
+        setup = resolve(resolve_shards(config, 1, platform))
+        programs = Programs(divide(setup, [device]))
         programs.shards.platform = platform
         start = programs.init() if state is None else jax.device_put(state, device)
         kept = jax.device_get(start)

@@ -173,7 +173,7 @@ def speed_of(toy: bool, name: str, changes: dict[str, Any] | None = None) -> Row
     """Train on one card: seconds to compile, launches, peak memory, and steps/s of five rounds."""
     import jax
 
-    from purejaxppo.runs.programs import resolve_shards
+    from purejaxppo.setup import resolve_shards
 
     device = jax.devices()[0]
     config = resolve_shards(config_of(toy, name, changes), 1, device.platform)

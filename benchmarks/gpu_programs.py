@@ -146,7 +146,8 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
     from jax.experimental import topologies
 
     from purejaxppo.config.files import for_platform, load_config
-    from purejaxppo.runs.programs import Programs, resolve_shards
+    from purejaxppo.runs.programs import Programs
+    from purejaxppo.setup import divide, resolve, resolve_shards
 
     cards = topologies.get_topology_desc(
         platform="cuda", target_config=H200, topology=f"1x1x{case.cards}"
@@ -155,7 +156,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
     sized = changes.pop("gpu", False)
     config = for_platform(load_config(case.config, changes), "gpu" if sized else "cpu")
     config = resolve_shards(config, case.cards, "gpu")
-    programs = Programs(config, list(cards))
+    programs = Programs(divide(resolve(config), cards))
     found: dict[str, Any] = {
         "config": case.config,
         "changes": case.changes,
@@ -188,7 +189,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
     steps = config.ppo.num_epochs, config.ppo.num_minibatches
     found["gradient_step"] = program.turn(*[x for x in steps if x > 1])
     if cpu:
-        here = Programs(config, jax.devices("cpu")[:1])
+        here = Programs(divide(resolve(config), jax.devices("cpu")[:1]))
         spent = cpu_seconds()
         here.compile_training(here.abstract_state())
         found["train_on_cpu"] = {"cpu_seconds": round(cpu_seconds() - spent, 1)}
@@ -210,7 +211,7 @@ def on_cards(programs: Any) -> Any:
     state = programs.abstract_state()
     where = programs.shards.shardings(STATE_AXES)
     if where is None:
-        where = jax.sharding.SingleDeviceSharding(programs.devices[0])
+        where = jax.sharding.SingleDeviceSharding(programs.setup.devices[0])
         return jax.tree.map(lambda x: shaped(x, where), state)
     return jax.tree.map(
         lambda where, part: jax.tree.map(lambda x: shaped(x, where), part),

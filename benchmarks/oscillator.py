@@ -146,7 +146,7 @@ def training(changes: dict[str, Any], neurons: int) -> Run:
     import jax
 
     from purejaxppo import load_config
-    from purejaxppo.runs.programs import resolve_shards
+    from purejaxppo.setup import resolve_shards
 
     config = resolve_shards(load_config("oscillator.yaml", changes), len(jax.devices()))
     run, _ = ours.updates_of(config)

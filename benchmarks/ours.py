@@ -32,7 +32,7 @@ def config_of(sizes: Sizes) -> Any:
     import jax
 
     from purejaxppo.config.schema import Config, EnvConfig, EvalConfig, NetworkConfig, PPOConfig
-    from purejaxppo.runs.programs import resolve_shards
+    from purejaxppo.setup import divide, resolve
 
     def section(kind: Any) -> Any:
         given = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes}
@@ -47,16 +47,17 @@ def config_of(sizes: Sizes) -> Any:
         total_timesteps=sizes.get("total_timesteps", 100_000_000),
         num_seeds=sizes.get("num_seeds", 1),
     )
-    return resolve_shards(config, len(jax.devices()))
+    return divide(resolve(config), jax.devices()).config
 
 
 def programs_of(config: Any) -> Any:
     """Return what `python -m purejaxppo.train` compiles for a config, one seed or many."""
     import jax
 
-    from purejaxppo.runs import session
+    from purejaxppo.runs.programs import Programs
+    from purejaxppo.setup import divide, resolve
 
-    return session.programs_of(config, jax.devices())[0]
+    return Programs(divide(resolve(config), jax.devices()))
 
 
 def updates_of(config: Any) -> tuple[Any, Any]:

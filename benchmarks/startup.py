@@ -26,10 +26,11 @@ ALONE = {
 import jax
 from purejaxppo.config.files import load_config
 from purejaxppo.parallel.shards import use_cpu_cores
-from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.programs import Programs
+from purejaxppo.setup import divide, resolve
 use_cpu_cores(0)
 config = load_config("hopper.yaml", {"total_timesteps": 16384})
-programs = Programs(resolve_shards(config, len(jax.devices())), jax.devices())
+programs = Programs(divide(resolve(config), jax.devices()))
 programs.compile_training(programs.abstract_state())
 """,
 }

@@ -32,6 +32,7 @@ from purejaxppo.episodes import (
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
 from purejaxppo.parallel.shards import Shards
+from purejaxppo.setup import Setup, resolve
 from purejaxppo.trained_agent import Agent, how_to_act
 from purejaxppo.types import AgentState
 
@@ -155,7 +156,7 @@ class Evaluator:
     divided.
 
     Args:
-        config: of the run.
+        setup: of the run or the evaluation.
         policy: of the agent.
         episodes: their number.
         deterministic: the distribution's mode, or samples of it; None: as the config says.
@@ -165,7 +166,7 @@ class Evaluator:
 
     def __init__(
         self,
-        config: Config,
+        setup: Setup,
         policy: Policy,
         episodes: int,
         *,
@@ -174,7 +175,8 @@ class Evaluator:
         seed: int = 0,
     ) -> None:
         """Makes the environments."""
-        self.config = config
+        self.config = config = setup.config
+        self.on_host = setup.on_host
         self.episodes = episodes
         self.shards = shards or Shards(1)
         try:
@@ -200,7 +202,7 @@ class Evaluator:
     def _make(self, seed: int) -> HostEnv | WorldsEnv | VmapEnv:
         """The environments of a shard; at most as many simulators on the host as in training."""
         config, shards = evaluated(self.config), self.shards.num_shards
-        if registry.on_host(config):
+        if self.on_host:
             config = replace(config, num_envs=max(1, config.num_envs // shards))
             local = -(-self.episodes // shards)
             first = processes.index() * local
@@ -261,14 +263,13 @@ class Evaluator:
         return Outcome._make(x.reshape(*leading, -1)[..., : self.episodes] for x in outcome)
 
 
-def evaluation_shards(
-    config: Config, episodes: int, devices: list[jax.Device], num_members: int = 0
-) -> Shards:
+def evaluation_shards(setup: Setup, episodes: int) -> Shards:
     """Shards that divide members and episodes over devices; one for simulators on the host.
 
     With several processes they are always on all devices: each process has to take part.
     """
-    if registry.on_host(config.env) and not processes.is_distributed():
+    devices, num_members = list(setup.devices), len(setup.members)
+    if setup.on_host and not processes.is_distributed():
         return Shards(1, num_members=num_members)
     left = len(devices) // Shards(1, devices, num_members).num_devices
     enough = episodes >= left or processes.is_distributed()
@@ -298,30 +299,27 @@ def evaluate(
     if episodes > MOST_EPISODES:
         raise ValueError(f"episodes = {episodes} must be at most {MOST_EPISODES}")
     check_settings(AHEAD_OF_TIME)
+    setup = replace(resolve(agent.config, members=agent.members), devices=tuple(jax.devices()))
     try:
-        return _evaluate(agent, episodes, seed, deterministic, jax.devices())
+        return _evaluate(agent, setup, episodes, seed, deterministic)
     except lapack.TooFewThreadsError as error:
         log.warning("%s", error)
-        return _evaluate(agent, episodes, seed, deterministic, jax.devices()[:1])
+        one = replace(setup, devices=setup.devices[:1])
+        return _evaluate(agent, one, episodes, seed, deterministic)
 
 
 def _evaluate(
-    agent: Agent,
-    episodes: int,
-    seed: int,
-    deterministic: bool | None,
-    devices: list[jax.Device],
+    agent: Agent, setup: Setup, episodes: int, seed: int, deterministic: bool | None
 ) -> Evaluation:
-    """Evaluates on these devices; see `evaluate`.
+    """Evaluates on the devices of a setup; see `evaluate`.
 
     Raises:
         TooFewThreadsError: the program could hang on them.
     """
     per_turn = min(episodes, MAX_PARALLEL)
-    size = len(agent.members)
-    shards = evaluation_shards(agent.config, per_turn, devices, size)
+    shards = evaluation_shards(setup, per_turn)
     evaluator = Evaluator(
-        agent.config,
+        setup,
         agent.policy,
         per_turn,
         deterministic=deterministic,
@@ -330,8 +328,8 @@ def _evaluate(
     )
     state = jax.device_get(agent.state)  # wherever it was trained: here it may be sharded otherwise
     key = streams.stream(jax.random.key(seed), streams.EVALUATE)
-    if size:  # the same starts for all
-        key = jnp.broadcast_to(key, (size,))
+    if agent.members:  # the same starts for all
+        key = jnp.broadcast_to(key, (len(agent.members),))
     count = evaluator.count
     firsts = range(0, -(-episodes // per_turn) * count, count)
     try:

@@ -26,7 +26,7 @@ from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T
 from purejaxppo.config import extensions
-from purejaxppo.config.schema import Config, EnvConfig, PPOConfig
+from purejaxppo.config.schema import Config, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env, EnvSpec
 from purejaxppo.learner import Parts
@@ -135,18 +135,11 @@ def make_env(config: Config) -> Env:
     """The environments of one shard of a run.
 
     Raises:
-        ValueError: a rollout cannot begin with new episodes in this simulator; or see
-            `registry.make`.
+        ValueError: see `registry.make`.
     """
-    env: EnvConfig = config.env
-    if config.ppo.reset_each_rollout and registry.on_host(env):
-        raise ValueError(
-            f"ppo.reset_each_rollout is for simulators in JAX, and {env.name} is none: its "
-            f"episodes go on from one rollout to the next"
-        )
-    num_envs = env.num_envs // config.num_shards
+    num_envs = config.env.num_envs // config.num_shards
     first = processes.index() * num_envs
-    return registry.make(env, num_envs, seed=config.seed, first=first)
+    return registry.make(config.env, num_envs, seed=config.seed, first=first)
 
 
 def start_rollout(config: Config, env: Env, initial_carry: InitialCarry) -> StartRollout:

@@ -15,6 +15,7 @@ from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.settings import PURE, check_settings
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program, with_env
+from purejaxppo.setup import resolve
 from purejaxppo.types import (
     AgentState,
     Hyperparams,
@@ -129,8 +130,8 @@ def make_train(
     check_settings(PURE)
     if config.asynchronous:
         raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
-    config = with_env(config, env)
-    made = make_parts(config, change=parts)
+    setup = resolve(with_env(config, env), change=parts)
+    config, made = setup.config, make_parts(setup.config, change=setup.change)
     for line in without_effect([config]) if parts is None else ():
         log.warning(line)
     init, train_chunk, own = init_program(made), train_program(made), make_hyperparams(config)

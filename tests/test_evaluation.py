@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.runs import setup_of
 
 from purejaxppo import evaluation
 from purejaxppo.envs.base import TaskStep
@@ -14,6 +15,7 @@ from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import eval_row
+from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import PolicyStep
@@ -31,7 +33,7 @@ def agent(make_config):
 
 def test_an_evaluation_is_the_same_on_any_number_of_shards_and_devices(agent):
     def returns(shards):
-        evaluator = Evaluator(agent.config, agent.policy, 7, shards=shards)
+        evaluator = Evaluator(resolve(agent.config), agent.policy, 7, shards=shards)
         return jax.jit(evaluator.evaluate)(agent.state, jax.random.key(3))[0]
 
     one = returns(Shards(1))
@@ -109,7 +111,7 @@ def test_an_agent_that_is_not_finite_is_worth_nothing_whatever_it_does(make_conf
     # Its actions are the first of each kind, and the task pays for some of these.
     config = make_config(env={"name": "dummy/choices"})
     policy = make_parts(config).policy
-    evaluator = Evaluator(config, policy, 3)
+    evaluator = Evaluator(resolve(config), policy, 3)
     run = jax.jit(evaluator.evaluate)
     state = jax.jit(policy.init)(jax.random.key(0))
     assert np.isfinite(run(state, jax.random.key(0))[0]).all()
@@ -135,7 +137,7 @@ def test_success_is_that_of_the_task_that_evaluations_play(make_config):
     """Of a game against oneself none is a success; against an opponent, each that is won."""
     game = {"name": "pgx/tic_tac_toe"}
     config = make_config(env=game, eval={"num_episodes": 40, "options": {"opponent": "random"}})
-    programs = Programs(config, jax.devices()[:1])
+    programs = Programs(setup_of(config))
     assert (programs.spec.success_above, programs.success_above) == (None, 0.0)
     programs.close()
     agent = Agent(config, jax.jit(make_parts(config).policy.init)(jax.random.key(0)))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import runs
+from support.runs import setup_of
 from support.trees import assert_same
 
 from purejaxppo import restore
@@ -152,14 +153,14 @@ def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
         raise NotFiniteError("gone")
 
     monkeypatch.setattr(packing, "execute", execute)
-    assert packing.train_batch(tmp_path / "run", [make_config()], jax.devices()[:1]) == 0
+    assert packing.train_batch(tmp_path / "run", setup_of(make_config())) == 0
 
 
 @pytest.fixture
 def saves(tmp_path, make_config):
     """A run folder, and its saves: (checkpoints, state, reopen)."""
     config = make_config()
-    state = Programs(config, jax.devices()[:1]).init()
+    state = Programs(setup_of(config)).init()
     record_run(config, tmp_path, [])
     opened = []
 

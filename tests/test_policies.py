@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.runs import setup_of
 from support.trees import assert_same
 
 from purejaxppo import learner, load_config, spaces
@@ -421,7 +422,7 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
         },
         pretrain=PretrainConfig("somewhere", updates=2),
     )
-    programs = Programs(config, jax.devices()[:1])
+    programs = Programs(setup_of(config))
     teacher = Agent(config, programs.parts.policy.init(key))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()

@@ -17,6 +17,7 @@ from purejaxppo.envs.base import EnvSpec
 from purejaxppo.evaluation import Evaluator
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.pure_training import make_train
+from purejaxppo.setup import resolve
 
 IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
 PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)[^\n]*")
@@ -64,7 +65,7 @@ def test_pure_training_evaluation_and_acting_follow_the_config_too(make_config, 
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     policy = make_parts(config).policy
     agent = jax.eval_shape(policy.init, key)
-    evaluator = Evaluator(config, policy, 2)
+    evaluator = Evaluator(resolve(config), policy, 2)
     obs, start = jnp.zeros((2, 4)), jnp.zeros(2, bool)
     for lowered in (
         jax.jit(make_train(config)).lower(key),

@@ -10,7 +10,6 @@ observations are normalised as they were when it acted.
 """
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,15 +17,13 @@ import jax
 import numpy as np
 
 from purejaxppo import learner
-from purejaxppo.config.schema import Config
-from purejaxppo.envs import registry
 from purejaxppo.interrupts import Interrupt
-from purejaxppo.learner import Parts
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, map_over_shards
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import Row
+from purejaxppo.setup import Setup
 from purejaxppo.streams import split_keys
 from purejaxppo.types import Metrics, Rollout, TrainState
 
@@ -45,24 +42,9 @@ class AsynchronousPrograms(Programs):
     The actor's part runs on a CPU, where waiting for a simulator does not block the learner.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        devices: list[jax.Device],
-        *,
-        change: Callable[[Parts], Parts] | None = None,
-    ) -> None:
-        """Builds the parts; nothing is compiled yet.
-
-        Raises:
-            ValueError: the simulator does not run on the host.
-        """
-        if not registry.on_host(config.env):
-            raise ValueError(
-                f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
-                f"{config.env.name} is none: leave it off"
-            )
-        super().__init__(config, devices, change=change)
+    def __init__(self, setup: Setup) -> None:
+        """Builds the parts; nothing is compiled yet."""
+        super().__init__(setup)
         self.actor_device = jax.local_devices(backend="cpu")[-1]
 
     def begin(self) -> None:
@@ -140,7 +122,7 @@ class AsynchronousLoop(TrainingLoop):
                     programs.collect, state.agent, rollout.end, key, p.update, self._part(1)
                 )
             self._lags.append(p.update - update)
-            here = jax.device_put(rollout, programs.devices[0])
+            here = jax.device_put(rollout, programs.setup.devices[0])
             state, metrics = programs.learn(state, here, self._hyperparams())
             metrics = jax.device_get(metrics)
             seconds = time.perf_counter() - started

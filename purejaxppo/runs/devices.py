@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import jax
 
 from purejaxppo.config.schema import Config
-from purejaxppo.envs import registry
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.runs.console import Stopped
+from purejaxppo.setup import Setup
 
 TAKEN = ("busy", "OUT_OF_MEMORY", "out of memory", "RESOURCE_EXHAUSTED", "DEVICE_UNAVAILABLE")
 """Words of errors about a card that another program uses."""
@@ -52,13 +52,14 @@ def check_platforms(*, calls_lapack: bool = False) -> None:
         ) from error
 
 
-def check_cpu(config: Config, device: jax.Device) -> None:
+def check_cpu(setup: Setup, device: jax.Device) -> None:
     """Checks that JAX has its CPU beside a device, where a run needs it.
 
     Raises:
         ValueError: it has not, and the run calls the host from its program.
     """
-    if device.platform == "cpu" or not (registry.on_host(config.env) or config.asynchronous):
+    config = setup.config
+    if device.platform == "cpu" or not setup.on_host:
         return
     try:
         jax.local_devices(backend="cpu")

@@ -5,32 +5,12 @@ number is one per member, and `Shards` spreads members over devices. Structural 
 same for all.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from purejaxppo.config.schema import Config
-
-
-def seeds_of(config: Config) -> list[Config]:
-    """The members of a run of `config.num_seeds` seeds: `seed`, `seed` + 1 and so on."""
-    return [
-        dataclasses.replace(config, seed=config.seed + i, num_seeds=1)
-        for i in range(config.num_seeds)
-    ]
-
-
-def check_vmappable(config: Config) -> None:
-    """Raises ValueError for the setting that only an agent that trains alone supports."""
-    if config.asynchronous:
-        raise ValueError(
-            "asynchronous = true does not support several agents in one program. Use asynchronous "
-            "= false, or train seeds in separate runs."
-        )
 
 
 def keep_better(better, best: Any, new: Any) -> Any:

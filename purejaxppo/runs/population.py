@@ -19,7 +19,6 @@ import numpy as np
 
 from purejaxppo import streams
 from purejaxppo.agents import diagnostics
-from purejaxppo.config.schema import Config
 from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.parts import train_program
 from purejaxppo.runs.console import Console
@@ -27,6 +26,7 @@ from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.members import keep_better
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import Row
+from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
 COPIED = "population/copied"
@@ -189,16 +189,10 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
 class PopulationPrograms(Programs):
     """The compiled functions of a population; its selections happen inside `train_chunk`."""
 
-    def __init__(
-        self,
-        config: Config,
-        devices: list[jax.Device],
-        members: Sequence[Config],
-        rules: Rules,
-    ) -> None:
+    def __init__(self, setup: Setup, rules: Rules) -> None:
         """Builds the parts; nothing is compiled yet."""
         self.rules = rules
-        super().__init__(config, devices, members)
+        super().__init__(setup)
 
     def init(self) -> PopulationState:
         """The state before the first update."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -14,27 +14,20 @@ import numpy as np
 from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Key
-from purejaxppo.config.schema import Config
-from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
-from purejaxppo.learner import Parts
 from purejaxppo.parallel import lapack, processes
-from purejaxppo.parallel.shards import Shards, largest_divisor
+from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
 from purejaxppo.runs import pretraining
 from purejaxppo.runs.divergence import replayed_value
-from purejaxppo.runs.members import check_vmappable, keep_better, seeds_of, stack
+from purejaxppo.runs.members import keep_better, stack
 from purejaxppo.runs.rows import SUCCESS
+from purejaxppo.setup import Setup
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")
-
-MIN_ROWS = {"cpu": 64}
-"""Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
-MIN_ROWS_ACCELERATED = 4096
-"""The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
 
 
 class Programs:
@@ -44,41 +37,23 @@ class Programs:
     traced in the main thread and compiled in another one, in the order in which they are needed.
 
     Args:
-        config: of the run, with `num_shards` resolved.
-        devices: to run on.
-        members: each agent's own config; they differ in seeds and tunable numbers alone. None: the
-            config's seeds.
-        change: the parts that the config names -> those to train with.
+        setup: of the run, with its devices.
 
     Raises:
-        ValueError: there are several members, and the run is one that cannot be vmapped.
+        ValueError: parts of the config do not fit each other.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        devices: list[jax.Device],
-        members: Sequence[Config] | None = None,
-        *,
-        change: Callable[[Parts], Parts] | None = None,
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
         """Builds the parts; nothing is compiled yet."""
-        self.members = list(members or seeds_of(config))
-        if len(self.members) > 1:
-            check_vmappable(config)
-            if registry.on_host(config.env):
-                devices = devices[:1]  # one pool, which one program steps for all
-        self.config = config
-        self.change = change
+        self.config = config = setup.config
+        self.members = list(setup.members)
         self.hp = stack([make_hyperparams(member) for member in self.members])
         seeds = jnp.asarray([member.seed for member in self.members], jnp.uint32)
         self.key: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
         self._ids = np.arange(config.num_shards, dtype=np.int32)
         self.compile_seconds = 0.0
         self._pool = ThreadPoolExecutor(1, "compile")
-        self.note = ""
-        """The reason why fewer devices are used than were given, "" if all are used."""
-        self._use(devices)
+        self._use(setup)
         if not processes.is_distributed():
             self.avoid_hang()
 
@@ -90,23 +65,25 @@ class Programs:
         """
         if not any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
             return
+        note = ""
         with processes.raise_together():
             try:
                 self._begin_init()
             except lapack.TooFewThreadsError as error:
-                self.note = str(error)
-        if any(processes.maximum(bool(self.note))):  # another process may have fewer threads
-            first = {device.process_index: device for device in reversed(self.devices)}
+                note = str(error)
+        if any(processes.maximum(bool(note))):  # another process may have fewer threads
+            first = {device.process_index: device for device in reversed(self.setup.devices)}
+            devices = tuple(first[index] for index in sorted(first))
             with processes.raise_together():
-                self._use([first[index] for index in sorted(first)])
+                self._use(replace(self.setup, devices=devices, note=note))
 
-    def _use(self, devices: list[jax.Device]) -> None:
+    def _use(self, setup: Setup) -> None:
         """Creates the attributes that depend on the devices."""
-        self.devices = devices
-        self.shards = Shards(self.config.num_shards, devices, len(self.members))
+        self.setup = setup
+        self.shards = setup.shards
         self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
         self._jobs: dict[str, Future] = {}
-        self.parts = make_parts(self.config, self.shards, change=self.change)
+        self.parts = make_parts(setup.config, setup.shards, change=setup.change)
         out = self.shards.shardings(STATE_AXES)
         self._init = jax.jit(init_program(self.parts), out_shardings=out)
         self.evaluator: Evaluator | None = None
@@ -142,7 +119,7 @@ class Programs:
     def pretrain(self, state: TrainState) -> TrainState:
         """Trains the agent of a state on the config's teacher, before the first update."""
         with named_failures(self.config.env.name, self):
-            learned = pretraining.pretrain(self.parts, self.key, self.change)
+            learned = pretraining.pretrain(self.parts, self.key, self.setup.change)
         where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
         return state.replace(**(jax.device_put(learned, where) if where else learned))
 
@@ -200,9 +177,10 @@ class Programs:
 
     def _make_evaluator(self) -> Evaluator:
         """The evaluations of a run, with their environments."""
+        used = replace(self.setup, devices=tuple(self.shards.devices))
         config, episodes = self.config, self.config.eval.num_episodes
-        shards = evaluation_shards(config, episodes, self.shards.devices, self.shards.num_members)
-        return Evaluator(config, self.parts.policy, episodes, shards=shards, seed=config.seed)
+        shards = evaluation_shards(used, episodes)
+        return Evaluator(used, self.parts.policy, episodes, shards=shards, seed=config.seed)
 
     def read_by_all(self, shards: Shards) -> Any:
         """The sharding of numbers that each process reads: all devices for several processes."""
@@ -265,46 +243,3 @@ def evaluation_key(key, update: int):
 
 
 _evaluation_keys = jax.jit(jax.vmap(evaluation_key, (0, None)))
-
-
-def resolve_shards(config: Config, num_devices: int, platform: str = "cpu") -> Config:
-    """Resolves `num_shards` 0: as many as devices if sizes divide and shards are large enough.
-
-    Several seeds are spread over devices first; shards then use the devices that are left.
-    `platform` is that of the devices.
-
-    Raises:
-        ValueError: other shards of a simulator on the host than one per process, or environments
-            that do not divide among the processes.
-    """
-    count = jax.process_count()
-    if config.asynchronous and count > 1:
-        raise ValueError(
-            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
-        )
-    if registry.on_host(config.env):
-        if config.num_shards not in (0, count):
-            raise ValueError(
-                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
-                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
-                f"or leave num_shards at 0 for a new run"
-            )
-        if count > 1 and config.num_seeds > 1:
-            raise ValueError(
-                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
-                f"one seed in {count} processes; train seeds in processes of their own"
-            )
-        return replace(config, num_shards=count)
-    if config.num_shards:
-        return config
-    if config.num_seeds % num_devices == 0:
-        return replace(config, num_shards=1)
-    num_devices //= largest_divisor(config.num_seeds, num_devices)
-    rows = config.steps_per_update // config.ppo.num_minibatches
-    most = min(num_devices, rows // MIN_ROWS.get(platform, MIN_ROWS_ACCELERATED))
-    for shards in range(most - most % count, 1, -count):
-        try:
-            return replace(config, num_shards=shards)
-        except ValueError:
-            continue
-    return replace(config, num_shards=count)

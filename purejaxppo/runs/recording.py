@@ -87,7 +87,7 @@ def film(
 
     def frame(loop: RolloutState) -> Any:
         """What is drawn: the task's state, or the picture of a simulator on the host."""
-        if registry.on_host(agent.config.env):
+        if not env.spec.restorable:  # its states are not arrays
             return cast("HostEnv | WorldsEnv", env).picture(loop.obs)
         return jax.device_get(one_state(loop.env))
 

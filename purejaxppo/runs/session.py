@@ -9,8 +9,8 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -35,9 +35,10 @@ from purejaxppo.runs.folder import CONFIG, check_outside, imports, placed, recor
 from purejaxppo.runs.intervals import Intervals
 from purejaxppo.runs.logs import logs
 from purejaxppo.runs.loop import TrainingLoop
-from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
+from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
 
 log = logging.getLogger("purejaxppo")
@@ -63,9 +64,26 @@ def base_name(name: str, config: Config) -> str:
     return re.sub(r"[^a-z0-9_.]+", "-", task.lower()).strip("-.") or "run"
 
 
-def spread(used: list[jax.Device], config: Config) -> list[jax.Device]:
-    """The devices that seeds and shards are divided over, equally many of every process."""
-    return processes.spread(used, config.num_seeds * config.num_shards)
+def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Device]:
+    """Set JAX up before its first use; return the devices to train on, of all processes.
+
+    Raises:
+        ValueError: fewer devices than asked for, or others; see `runs.devices`. Or a setting of JAX
+            cannot be used.
+    """
+    config = setup.config
+    check_settings(IN_RUNS)
+    use_compilation_cache()
+    # One process alone may use more devices than it has cores.
+    most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
+    use_cpu_cores(most or place.cores, calls_host=setup.on_host)
+    found = devices.found(calls_lapack=setup.calls_lapack)
+    if config.devices > len(found[0]):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
+    devices.check_cpu(setup, found[0][0])
+    if config.keep_cores_awake:
+        awake.check()
+    return [device for own in found for device in own[: config.devices or None]]
 
 
 @contextlib.contextmanager
@@ -93,38 +111,6 @@ def writing(
             if not (run_dir / CONFIG).is_file():
                 raise ValueError(f"{run_dir} must be in a file system that all processes share")
         yield notes
-
-
-def programs_of(
-    config: Config,
-    used: list[jax.Device],
-    change: Callable[[Parts], Parts] | None = None,
-) -> tuple[Programs, Any]:
-    """The programs of a run, and the class of its outer loop; see `train`."""
-    if config.asynchronous:
-        return AsynchronousPrograms(config, used, change=change), AsynchronousLoop
-    return Programs(config, used, change=change), TrainingLoop
-
-
-def start_jax(config: Config, place: places.Place = places.ALONE) -> list[jax.Device]:
-    """Sets JAX up before its first use, and returns the devices to train on, of all processes.
-
-    Raises:
-        ValueError: fewer devices than asked for, or others; see `runs.devices`. Or a setting of JAX
-            cannot be used.
-    """
-    check_settings(IN_RUNS)
-    use_compilation_cache()
-    # One process alone may use more devices than it has cores.
-    most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
-    use_cpu_cores(most or place.cores, calls_host=registry.on_host(config.env))
-    found = devices.found(calls_lapack=registry.calls_lapack(config.env))
-    if config.devices > len(found[0]):
-        raise ValueError(f"devices = {config.devices}, but JAX sees {len(found[0])}")
-    devices.check_cpu(config, found[0][0])
-    if config.keep_cores_awake:
-        awake.check()
-    return [device for own in found for device in own[: config.devices or None]]
 
 
 def train(
@@ -158,7 +144,8 @@ def train(
     quiet = quiet or place.index > 0
     named, config, run_dir = run_dir, placed(config), run_dir.absolute()
     with processes.raise_together():
-        used = start_jax(config, place)
+        setup = resolve(config, change=change)
+        used = start_jax(setup, place)
     command = config, str(named), clobber, place.count
     processes.check_equal(repr((command, __version__, jax.__version__)))
     with processes.raise_together():
@@ -167,8 +154,14 @@ def train(
             config, notes = continued(config, run_dir)
             for line in [*imports(named), *unknown_objects(config, run_dir)] * (not quiet):
                 say(line)
-        config = resolve_shards(config, len(used), used[0].platform)
-        programs, run_kind = programs_of(config, spread(used, config), change)
+        setup = divide(replace(setup, config=config), used)
+        config = setup.config
+        programs: Programs
+        run_kind: type[TrainingLoop]
+        if config.asynchronous:
+            programs, run_kind = AsynchronousPrograms(setup), AsynchronousLoop
+        else:
+            programs, run_kind = Programs(setup), TrainingLoop
         if config.pretrain.teacher and not (run_dir / CONFIG).is_file():
             pretraining.load_teacher(config, programs.parts.policy)
     if processes.is_distributed():
@@ -232,7 +225,7 @@ def execute(run: TrainingLoop) -> int:
 def train_and_report(run: TrainingLoop) -> int:
     """Compiles, trains and reports, without a log file."""
     config, console, run_dir = run.config, run.console, run.run_dir
-    device = run.programs.devices[0]
+    device = run.programs.setup.devices[0]
     shards = run.programs.shards
     stay_awake = config.keep_cores_awake and shards.platform == "cpu"
     kept = " kept awake" if stay_awake else ""
@@ -245,8 +238,8 @@ def train_and_report(run: TrainingLoop) -> int:
         f"{kept}{apart}, {agents}{config.env.num_envs} environments in {parts}, into "
         f"{short_path(run_dir)}"
     )
-    if run.programs.note:
-        console.say(run.programs.note)
+    if run.programs.setup.note:
+        console.say(run.programs.setup.note)
     with watched(run):
         state = prepare(run)
     interrupt = Interrupt()

@@ -15,6 +15,7 @@ if __name__ == "__main__":  # before JAX is imported
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from purejaxppo.commands.flags import Sweep
@@ -28,13 +29,13 @@ from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
 from purejaxppo.runs.console import Console
 from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
-from purejaxppo.runs.members import check_vmappable
 from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
 from purejaxppo.runs.session import base_name, start_jax
+from purejaxppo.setup import Setup, check_vmappable, resolve
 from purejaxppo.sweep import packing, report, scores, search_space
 from purejaxppo.sweep.flags import WHERE, check_flags
 from purejaxppo.sweep.launchers import launcher
-from purejaxppo.sweep.packing import Group, group_up
+from purejaxppo.sweep.packing import Group, group_up, one_shard
 from purejaxppo.sweep.scores import Result
 from purejaxppo.sweep.search import Fixed, Optuna, Search, rules_of
 from purejaxppo.sweep.search_space import Setting
@@ -131,12 +132,14 @@ def check_members(members: Sequence[Config], command: Sweep) -> None:
     Raises:
         ValueError: no such environment or devices, or agents that cannot train side by side.
     """
-    for group in group_up(members):
+    groups = group_up(members)
+    for group in groups:
         check_vmappable(group[0])
+    setups = [resolve(one_shard(group[0]), members=group) for group in groups]
     if command.launcher == "local":
-        start_jax(members[0])
-        for group in group_up(members):
-            make_parts(dataclasses.replace(group[0], num_shards=1, num_seeds=1)).env.close()
+        start_jax(setups[0])
+        for setup in setups:
+            make_parts(replace(setup.config, num_seeds=1)).env.close()
     for line in without_effect(members):
         print(line, flush=True)
 
@@ -234,15 +237,15 @@ def population_of(command: Sweep, config: Config) -> tuple[Rules, list[Config]]:
 
 def run_population(folder: Path, command: Sweep, members: list[Config], rules: Rules) -> int:
     """Trains a population and reports it; returns the exit code."""
-    devices = start_jax(members[0])
+    setup = resolve(one_shard(members[0]), members=members)
+    setup = replace(setup, devices=tuple(start_jax(setup)))
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
     run_dir = folder / "population"
 
-    def make(config: Config, run_dir: Path, console: Console) -> PopulationLoop:
-        programs = PopulationPrograms(config, devices, members, rules)
-        return PopulationLoop(programs, run_dir, console)
+    def make(setup: Setup, run_dir: Path, console: Console) -> PopulationLoop:
+        return PopulationLoop(PopulationPrograms(setup, rules), run_dir, console)
 
-    code = packing.train_batch(run_dir, members, devices, make)
+    code = packing.train_batch(run_dir, setup, make)
     if not code:
         report.report_population(folder, members, rules, command.select_by)
     return code

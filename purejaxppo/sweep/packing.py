@@ -4,11 +4,11 @@ Settings of one structure are one group, which compiles once. A group's agents, 
 each seed, are cut into batches where they do not fit into memory together.
 """
 
-import dataclasses
 import gc
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ import jax
 
 from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.schema import Config
-from purejaxppo.envs import registry
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.runs.console import Console, Stopped
 from purejaxppo.runs.folder import CONFIG, run_folder
 from purejaxppo.runs.loop import TrainingLoop
 from purejaxppo.runs.not_finite import NotFiniteError
-from purejaxppo.runs.programs import Programs, resolve_shards
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.resume import with_old_rules
 from purejaxppo.runs.session import execute, start_jax
+from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.sweep.search_space import structure
 
 SHARE = 0.8
@@ -32,7 +32,7 @@ SHARE = 0.8
 PLAN = "batches.json"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Group:
     """Agents of one structure, and the folder of their runs; a value that can be pickled."""
 
@@ -62,26 +62,32 @@ def train_groups(groups: Sequence[Group]) -> list[int]:
 
 def train_group(group: Group) -> int:
     """Trains the rest of a group, batch after batch; returns the first exit code that is not 0."""
-    devices = start_jax(group.members[0])
+    setup = resolve(one_shard(group.members[0]), members=group.members)
+    setup = replace(setup, devices=tuple(start_jax(setup)))
     folder = Path(group.folder)
-    for index, members in enumerate(plan(group, devices)):
-        code = train_batch(folder / f"batch-{index:03d}", members, devices)
+    for index, members in enumerate(plan(group, setup)):
+        code = train_batch(folder / f"batch-{index:03d}", replace(setup, members=members))
         gc.collect()  # its programs and agents, which refer to each other
         if code:
             return code
     return 0
 
 
-def plan(group: Group, devices: list[jax.Device]) -> list[list[Config]]:
+def one_shard(config: Config) -> Config:
+    """Return a config whose environments are not divided: a sweep divides its agents."""
+    return replace(config, num_shards=1)
+
+
+def plan(group: Group, setup: Setup) -> list[tuple[Config, ...]]:
     """Divides a group into batches; as planned before, if any of these has a save."""
     path = Path(group.folder) / PLAN
-    members = list(group.members)
+    members = group.members
     begun = any(path.parent.glob("batch-*/checkpoints/[0-9]*"))
     if path.is_file() and begun:
         sizes = json.loads(path.read_text(encoding="utf-8"))
     else:
-        width = 1 if registry.on_host(members[0].env) else len(devices)
-        sizes = cut(len(members), fitting(group, devices, width), width)
+        width = 1 if setup.on_host else len(setup.devices)
+        sizes = cut(len(members), fitting(group, setup, width), width)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(sizes))
     batches, start = [], 0
@@ -108,46 +114,34 @@ def cut(count: int, limit: int, width: int) -> list[int]:
     return sizes + [math.ceil(left / width) * width] * (left > 0)
 
 
-def fitting(group: Group, devices: list[jax.Device], width: int) -> int:
+def fitting(group: Group, setup: Setup, width: int) -> int:
     """Number of a group's agents that fit into memory together, by XLA's memory analysis.
 
     Raises:
         ValueError: not even the fewest that a program can be made of.
     """
-    cores = cpu_cores()
+    devices, cores = setup.devices, cpu_cores()
     part = min(len(devices) / cores, 1.0) if devices[0].platform == "cpu" else 1.0
     budget = group.memory or SHARE * part * free_memory(devices)
     whole = cut(len(group.members), len(group.members), width)[0]
-    needed = measure(group.members, whole, devices)
+    needed = measure(setup, whole)
     if needed <= budget:
         return whole
     few, more = width, 2 * width
-    least = measure(group.members, few, devices)
+    least = measure(setup, few)
     if least > budget:
         raise ValueError(
             f"{few} agents need {least / 1e9:.3f} GB, and the budget is {budget / 1e9:.3f} GB: "
             f"give more with --memory_gb, or make them smaller (env.num_envs, ppo.rollout_length)"
         )
-    slope = (measure(group.members, more, devices) - least) / (more - few)
+    slope = (measure(setup, more) - least) / (more - few)
     return min(few + int((budget - least) / max(slope, 1.0)), whole - width)
 
 
-def measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
+def measure(setup: Setup, size: int) -> float:
     """Bytes that `size` agents take: their largest program, and a copy of them to be saved."""
-    known = structure(members[0]), size, len(devices)
-    if known not in _MEASURED:
-        _MEASURED[known] = _measure(members, size, devices)
-    return _MEASURED[known]
-
-
-_MEASURED: dict[Any, float] = {}
-
-
-def _measure(members: Sequence[Config], size: int, devices: list[jax.Device]) -> float:
-    filled = [members[i % len(members)] for i in range(size)]
-    one = dataclasses.replace(members[0], num_shards=1)
-    config = resolve_shards(one, len(devices), devices[0].platform)
-    programs = Programs(config, devices, filled)
+    filled = tuple(setup.members[i % len(setup.members)] for i in range(size))
+    programs = Programs(divide(replace(setup, members=filled), setup.devices))
     try:
         return _bytes(programs)
     finally:
@@ -174,7 +168,7 @@ def program_bytes(compiled: Any) -> int:
     )
 
 
-def free_memory(devices: list[jax.Device]) -> float:
+def free_memory(devices: Sequence[jax.Device]) -> float:
     """Bytes that are free: the devices' own memory, or the machine's if they are its cores."""
     if devices[0].platform != "cpu":
         stats = [device.memory_stats() or {} for device in devices]
@@ -207,27 +201,31 @@ def _lines(path: str) -> list[str]:
 
 def train_batch(
     folder: Path,
-    members: Sequence[Config],
-    devices: list[jax.Device],
-    make: Callable[[Config, Path, Console], TrainingLoop] | None = None,
+    setup: Setup,
+    make: Callable[[Setup, Path, Console], TrainingLoop] | None = None,
 ) -> int:
     """Trains a batch in its folder, or the rest of it; returns the exit code.
 
-    `make` builds the run, a TrainingLoop by default: (config, folder, console) -> run.
+    Args:
+        folder: of the batch.
+        setup: its members, and all devices.
+        make: builds the run, a TrainingLoop by default: (setup, folder, console) -> run.
     """
-    config = dataclasses.replace(members[0], run_dir=str(folder), num_shards=1)
-    config = resolve_shards(config, len(devices), devices[0].platform)
+    members = setup.members
+    config = replace(one_shard(members[0]), run_dir=str(folder))
     with run_folder(folder, clobber=False):
         if (folder / CONFIG).is_file():
             old = load_config(folder / CONFIG, saved=True)
-            config, *members = (with_old_rules(x, old) for x in (config, *members))
+            config, *old_members = (with_old_rules(x, old) for x in (config, *members))
+            members = tuple(old_members)
             if any(compare(old, config)):
                 raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
+        setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         if make is None:
-            run = TrainingLoop(Programs(config, devices, members), folder, console)
+            run = TrainingLoop(Programs(setup), folder, console)
         else:
-            run = make(config, folder, console)
+            run = make(setup, folder, console)
         if run.finished:
             console.say(f"{folder} is trained")
             run.close()

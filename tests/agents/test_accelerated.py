@@ -24,6 +24,7 @@ from purejaxppo.evaluation import Evaluator
 from purejaxppo.parallel import platforms
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
+from purejaxppo.setup import resolve
 
 OBS, ACTION = spaces.Box((3,)), spaces.Discrete(2)
 
@@ -237,7 +238,7 @@ def test_an_evaluation_looks_less_often_and_gives_the_same(make_config):
     for platform in ("cpu", "gpu"):
         shards = Shards(1)
         shards.platform = platform
-        evaluator = Evaluator(config, make_parts(config).policy, 3, shards=shards)
+        evaluator = Evaluator(resolve(config), make_parts(config).policy, 3, shards=shards)
         run = jax.jit(evaluator.evaluate)
         found.append(run(agent, jax.random.key(3)))
         loops = run.lower(agent, jax.random.key(3)).as_text().count("stablehlo.while")

@@ -4,7 +4,7 @@ import pytest
 
 from purejaxppo.commands import train
 from purejaxppo.config.files import for_platform, library_configs, load_config, to_yaml
-from purejaxppo.runs.programs import MIN_ROWS_ACCELERATED, resolve_shards
+from purejaxppo.setup import MIN_ROWS_ACCELERATED, resolve_shards
 
 pytestmark = pytest.mark.toy
 SIZED = sorted(name for name in library_configs() if load_config(name).gpu)

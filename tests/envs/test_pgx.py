@@ -15,6 +15,7 @@ from purejaxppo.evaluation import Evaluator, evaluated
 from purejaxppo.parts import make_parts
 from purejaxppo.pictures import canvas
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.setup import resolve
 
 pgx = pytest.importorskip("pgx")
 
@@ -208,7 +209,7 @@ def test_evaluations_may_have_an_opponent_that_training_has_not(make_config):
     assert evaluated(config).options == {"opponent": "random"}
     parts = make_parts(config)
     assert parts.env.spec.num_agents == 2
-    evaluator = Evaluator(config, parts.policy, 6)
+    evaluator = Evaluator(resolve(config), parts.policy, 6)
     assert evaluator.env.spec.num_agents == 1
     agent = jax.jit(parts.policy.init)(jax.random.key(0))
     returns, lengths, _ = jax.jit(evaluator.evaluate)(agent, jax.random.key(1))
@@ -221,7 +222,7 @@ def test_evaluations_say_that_their_own_options_are_wrong(make_config):
     env = {"name": "pgx/tic_tac_toe", "num_envs": 4}
     config = make_config(env=env, eval={"options": {"opponent": "nobody"}})
     with pytest.raises(ValueError, match=r"in evaluations: eval\.options\.opponent"):
-        Evaluator(config, make_parts(config).policy, 2)
+        Evaluator(resolve(config), make_parts(config).policy, 2)
 
 
 @pytest.mark.toy
@@ -231,7 +232,7 @@ def test_evaluations_need_the_spaces_of_training(make_config):
         eval={"options": {"kind": "hybrid"}},
     )
     with pytest.raises(ValueError, match=r"eval\.options: with these the task's action"):
-        Evaluator(config, make_parts(config).policy, 2)
+        Evaluator(resolve(config), make_parts(config).policy, 2)
 
 
 def test_freeways_own_limit_truncates_and_a_lost_ball_terminates():

@@ -21,6 +21,7 @@ from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
 from purejaxppo.evaluation import Evaluator, evaluate
 from purejaxppo.runs.recording import record_states
+from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
@@ -499,7 +500,7 @@ def test_evaluated_returns_are_those_of_each_agents_own_episode(make_config):
             action = jnp.array([1, 1, 2])[obs["agent"]]
             return PolicyStep(carry, action, jnp.zeros(len(action)), action)
 
-    evaluator = Evaluator(agent.config, Fixed, 5)
+    evaluator = Evaluator(resolve(agent.config), Fixed, 5)
     returns, lengths, _ = jax.jit(evaluator.evaluate)(agent.state, jax.random.key(0))
     evaluator.close()
     np.testing.assert_array_equal(lengths, [4, 2, 4, 4, 2])

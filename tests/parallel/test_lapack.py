@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.children import environment
+from support.runs import setup_of
 
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
@@ -60,12 +61,14 @@ import purejaxppo
 from purejaxppo.config.files import load_config
 from purejaxppo.runs.session import start_jax
 from purejaxppo.runs.programs import Programs
+from purejaxppo.setup import divide, resolve
 
 sizes = {"ppo.rollout_length": 8, "ppo.num_minibatches": 2, "network.hidden": [8], "num_shards": 2}
 sizes |= {"eval.num_episodes": 0, "total_timesteps": 128}
 plain = purejaxppo.Config().replace(**{**sizes, "env.name": "dummy/constant", "env.num_envs": 16})
-programs = Programs(plain, start_jax(plain))
-print(programs.shards.num_devices, "devices", programs.note)
+setup = resolve(plain)
+programs = Programs(divide(setup, start_jax(setup)))
+print(programs.shards.num_devices, "devices", programs.setup.note)
 run = purejaxppo.train(**sizes, **{"env.name": "jax/task.py:Task", "env.num_envs": 16})
 print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
 """
@@ -101,9 +104,9 @@ def test_a_process_with_enough_threads_uses_one_device_if_another_process_has_to
     sizes |= {"eval.num_episodes": 0, "num_shards": 2, "env.num_envs": 16}
     config = Config().replace(**{"env.name": "dummy/constant", **sizes})
     monkeypatch.setattr(processes, "maximum", lambda *numbers: (1.0,) * len(numbers))
-    programs = Programs(config, jax.devices()[:2])
+    programs = Programs(setup_of(config, 2))
     programs.close()
-    assert (programs.shards.num_devices, programs.note) == (1, "")
+    assert (programs.shards.num_devices, programs.setup.note) == (1, "")
 
 
 @pytest.mark.skipif(not lapack.can_block(), reason="this jaxlib does not block")

@@ -19,9 +19,9 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import places, processes
-from purejaxppo.runs.programs import resolve_shards
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.session import spread, start_jax
+from purejaxppo.runs.session import start_jax
+from purejaxppo.setup import divide, resolve, resolve_shards
 
 toy = pytest.mark.toy
 pytestmark = pytest.mark.xdist_group("processes")
@@ -228,7 +228,7 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
         assert rows("again") == rows("first")
     assert evaluate(restore("first"), 3).returns.shape == (3,)
     with pytest.raises(ValueError, match="here is 1 of these; start 2"):
-        resolve_shards(restore("first").config, 1)
+        divide(resolve(restore("first").config), jax.devices()[:1])
 
 
 @toy
@@ -236,11 +236,11 @@ def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monke
     pytest.importorskip("envpool")
     words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
     with pytest.raises(ValueError, match="here is 1 of these; start 2"):
-        resolve_shards(train_command.parse(words).config, 1)
+        divide(resolve(train_command.parse(words).config), jax.devices()[:1])
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for shards in ("0", "2"):
         config = train_command.parse([*words, "--num_shards", shards]).config
-        assert resolve_shards(config, 4).num_shards == 2
+        assert resolve_shards(config, 4, on_host=True).num_shards == 2
 
 
 def wait_for(condition, processes, seconds=100):
@@ -373,7 +373,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
     words = ["--config", "small.yaml", "--num_shards", "0", *flags]
     config = train_command.parse(words).config
     with pytest.raises(ValueError) as error:
-        spread(jax.devices(), resolve_shards(config, 2))
+        divide(resolve(config), jax.devices())
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -382,7 +382,7 @@ def test_what_two_processes_cannot_divide_is_refused_in_a_sentence(flags, said, 
 def test_more_devices_than_a_process_has_are_refused():
     config = train_command.parse(["--config", "small.yaml", "--devices", "1000"]).config
     with pytest.raises(ValueError, match="devices = 1000, but JAX sees 2"):
-        start_jax(config, places.Place(1, 2, "here:1", cores=2))
+        start_jax(resolve(config), places.Place(1, 2, "here:1", cores=2))
 
 
 @toy

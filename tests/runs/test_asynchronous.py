@@ -5,13 +5,13 @@ import shutil
 import signal
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS
+from support.runs import setup_of
 
 import purejaxppo.commands.train as train_command
 from purejaxppo import learner, load_config, make_train, restore
@@ -113,7 +113,7 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
 def test_actor_and_learner_are_each_in_the_form_of_their_own_platform(tmp_path):
     """Convolutions are products on a CPU; here the learner's part is lowered for a GPU."""
     config = load_config(write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:Screen"))
-    programs = AsynchronousPrograms(replace(config, num_shards=1), jax.devices("cpu")[:1])
+    programs = AsynchronousPrograms(setup_of(config))
     programs.shards.platform = "gpu"
     state = programs.init()
     actor = programs.trace_actor(state)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from support import own_code
 from support.disk import file_size_limit, small_disk
-from support.runs import error_of, final_state, start, train, wait_for
+from support.runs import error_of, final_state, setup_of, start, train, wait_for
 
 import purejaxppo.commands.evaluate as evaluate_command
 from purejaxppo import restore
@@ -78,7 +78,7 @@ class Moments:
 
 def test_a_save_on_a_full_disk_leaves_the_one_before_and_no_folder(make_config, tmp_path):
     config = make_config()
-    state = Programs(config, jax.devices()[:1]).init()
+    state = Programs(setup_of(config)).init()
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state, Progress(1, member_steps=[10]))
@@ -151,7 +151,7 @@ def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
 
 def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):
     config = make_config()
-    state = Programs(config, jax.devices()[:1]).init()
+    state = Programs(setup_of(config)).init()
     run, copies = tmp_path / "run", tmp_path / "copies"
     copies.mkdir()
     checkpoints = Checkpoints(run, keep=1)
@@ -255,7 +255,7 @@ def save_numbered(checkpoints, state, *numbers):
 def two_saved(make_config, tmp_path_factory):
     """A run folder with checkpoints 10 and 20 of `numbered` states, and the state itself."""
     config, run = make_config(), tmp_path_factory.mktemp("two") / "run"
-    state = Programs(config, jax.devices()[:1]).init()
+    state = Programs(setup_of(config)).init()
     checkpoints = Checkpoints(run)
     save_numbered(checkpoints, state, 10, 20)
     checkpoints.close()
@@ -531,7 +531,7 @@ def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, 
 
 
 def test_a_state_may_be_deleted_right_after_it_is_handed_over(make_config, tmp_path):
-    state = Programs(make_config(num_shards=2), jax.devices()[:2]).init()
+    state = Programs(setup_of(make_config(num_shards=2), 2)).init()
     env = {"simulator": state.rollout.env, "forces": jnp.ones((1, 4, 2), jnp.bfloat16)}
     state = state.replace(rollout=state.rollout.replace(env=env))
     leaves, where = jax.tree.leaves(state), jax.tree.map(lambda x: x.sharding, state)

@@ -8,6 +8,7 @@ from support.runs import start
 
 from purejaxppo.runs import devices
 from purejaxppo.runs.console import Stopped
+from purejaxppo.setup import resolve
 
 GPU = SimpleNamespace(platform="gpu")
 
@@ -44,14 +45,14 @@ def test_a_card_that_cannot_be_used_is_one_sentence(message, sentence, monkeypat
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_the_host_is_called_through_jax_on_the_cpu(asynchronous, make_config, monkeypatch):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
-    devices.check_cpu(config, GPU)
+    devices.check_cpu(resolve(config), GPU)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(jax, "local_devices", fails_with("no cpu"))
-    devices.check_cpu(config, GPU)  # which calls nothing
+    devices.check_cpu(resolve(config), GPU)  # which calls nothing
     config = make_config(env={"name": "gymnasium/CartPole-v1"}, asynchronous=asynchronous)
     with pytest.raises(ValueError, match="set JAX_PLATFORMS=cuda,cpu, or unset it"):
-        devices.check_cpu(config, GPU)
-    devices.check_cpu(config, jax.devices("cpu")[0])
+        devices.check_cpu(resolve(config), GPU)
+    devices.check_cpu(resolve(config), jax.devices("cpu")[0])
 
 
 def test_too_little_memory_is_one_sentence(make_config):

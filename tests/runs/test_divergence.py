@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.runs import train
+from support.runs import setup_of, train
 
 from purejaxppo import parts as parts_module
 from purejaxppo.agents import diagnostics
@@ -212,7 +212,7 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
 ):
     rare = {"eval": {"num_episodes": 0}, "checkpoint": CheckpointConfig(interval=48 * 20)}
     config = make_config(num_seeds=2, total_timesteps=48 * 20, **rare)
-    run = TrainingLoop(Programs(config, jax.devices()[:1]), tmp_path, Console(1000, lines=True))
+    run = TrainingLoop(Programs(setup_of(config)), tmp_path, Console(1000, lines=True))
     zero = jax.tree.map(lambda x: np.stack([x, x]), diagnostics.zero_metrics(()))
     good = zero._replace(**dict.fromkeys(("updates", "finite", "learned"), np.array([1, 1])))
 

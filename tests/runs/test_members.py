@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from support.runs import forget_last_save, refusal, train
+from support.runs import forget_last_save, refusal, setup_of, train
 
 import purejaxppo.commands.evaluate as evaluate_command
 import purejaxppo.commands.train as train_command
@@ -23,9 +23,10 @@ from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.runs.curves import confidence, member_curves
-from purejaxppo.runs.members import keep_better, seeds_of
+from purejaxppo.runs.members import keep_better
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
+from purejaxppo.setup import seeds_of
 
 CARTPOLE = """
 env: {name: gymnax/CartPole-v1, num_envs: 8}
@@ -67,10 +68,10 @@ def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
         replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate))
         for seed, rate in ((0, 1e-3), (3, 1e-3), (0, 1e-2), (1, 1e-4))
     ]
-    programs = Programs(config, jax.devices()[:devices], members)
+    programs = Programs(setup_of(config, devices, members))
     assert programs.shards.num_devices == devices
     together, returns = trained(programs)
-    params, scores = trained(Programs(members[3], jax.devices()[:1]))
+    params, scores = trained(Programs(setup_of(members[3])))
     # Batched products add in another order, and Adam divides by small numbers.
     np.testing.assert_allclose(together[3], params[0], rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(returns[3], scores[0])
@@ -108,7 +109,7 @@ def observed(make_config, name, devices):
     """What two seeds' environments show after two updates, a row for each environment."""
     env = {"name": name, "num_envs": 4}
     config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
-    programs = Programs(config, jax.devices()[:devices], seeds_of(config))
+    programs = Programs(setup_of(config, devices))
     assert programs.shards.num_devices == 1
     state = programs.init()
     programs.compile(state)
@@ -140,13 +141,13 @@ import sys
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 4)
 from purejaxppo import load_config
-from purejaxppo.runs.members import seeds_of
 from purejaxppo.runs.programs import Programs
+from purejaxppo.setup import divide, resolve
 name, width = sys.argv[1], sys.argv[2]
 def params(count):
     evaluated = {} if count == 4 else {"eval.num_episodes": 0}
     config = load_config(width, {"env.name": name, **evaluated})
-    programs = Programs(config, jax.devices()[:count], seeds_of(config))
+    programs = Programs(divide(resolve(config), jax.devices()[:count]))
     assert programs.shards.num_devices == count
     if count == 4:
         assert dict(programs.shards.mesh.shape) == {"seed": 2, "env": 2}
@@ -200,7 +201,7 @@ def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name
 def test_seeds_are_initialised_one_after_another(make_config):
     # JAX's batched QR waits for itself on CPUs; see below.
     config = small(make_config, num_seeds=4)
-    programs = Programs(config, jax.devices()[:1], seeds_of(config))
+    programs = Programs(setup_of(config))
     jaxpr = jax.make_jaxpr(init_program(programs.parts))(programs.key, shard_ids(programs.parts))
     shapes = list(operands_of_qr(jaxpr.jaxpr))
     assert shapes
@@ -219,11 +220,11 @@ HUNDRED_STARTS = """
 import jax
 jax.config.update("jax_num_cpu_devices", 2)
 from purejaxppo import load_config
-from purejaxppo.runs.members import seeds_of
 from purejaxppo.runs.programs import Programs
+from purejaxppo.setup import divide, resolve
 from purejaxppo.parts import STATE_AXES, init_program, shard_ids
 config = load_config("cartpole.yaml", {"num_seeds": 32, "num_shards": 1, "env.num_envs": 4})
-programs = Programs(config, jax.devices(), seeds_of(config))
+programs = Programs(divide(resolve(config), jax.devices()))
 out = programs.shards.shardings(STATE_AXES)
 init = jax.jit(init_program(programs.parts), out_shardings=out)
 for _ in range(100):
@@ -325,7 +326,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
         if "eval/return_mean" in row:
             scores.setdefault(row["member"], []).append(row["eval/return_mean"])
     config = load_config(run / "config.yaml")
-    programs = Programs(config, jax.devices()[:1], seeds_of(config))
+    programs = Programs(setup_of(config))
     programs.compile(programs.init())
     best = restore(run).state
     for member, history in scores.items():
@@ -370,4 +371,4 @@ def test_asynchronous_training_of_many_agents_is_refused(make_config):
     config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
     config = replace(config, asynchronous=True)
     with pytest.raises(ValueError, match="asynchronous = true does not support several agents"):
-        Programs(config, jax.devices()[:1], seeds_of(config))
+        Programs(setup_of(config))

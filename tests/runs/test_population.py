@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.optimizations import optimization
-from support.runs import forget_last_save
+from support.runs import forget_last_save, setup_of
 from support.trees import assert_same, filled
 
 from purejaxppo import hyperparams, load_config, make_train, restore
@@ -156,7 +156,7 @@ def population(make_config, rates, devices):
         replace(config, seed=i, ppo=replace(config.ppo, learning_rate=rate))
         for i, rate in enumerate(rates)
     ]
-    return PopulationPrograms(config, jax.devices()[:devices], members, RULES)
+    return PopulationPrograms(setup_of(config, devices, members), RULES)
 
 
 SIZE, NUM_ENVS = 4, 2

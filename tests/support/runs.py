@@ -14,6 +14,7 @@ import pytest
 import purejaxppo.commands.train as train_command
 from purejaxppo.config import hints
 from purejaxppo.runs.checkpoint import Checkpoints
+from purejaxppo.setup import divide, resolve
 from support.children import environment
 from support.paths import OWN_CODE
 from support.trees import plain
@@ -39,6 +40,11 @@ SMALL_WALK = {
     "num_shards": 1,
 }
 """Overrides of cartpole.yaml for a user's own environment."""
+
+
+def setup_of(config, devices=1, members=()):
+    """The setup of a run on the first devices."""
+    return divide(resolve(config, members=members), jax.devices()[:devices])
 
 
 def train(config_file, *flags):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from support.children import environment
 from support.jobs import dies_once
-from support.runs import error_of, train
+from support.runs import error_of, setup_of, train
 
 with contextlib.suppress(ImportError):
     # Its import closes all log handlers, and absl's closes the stderr that it was made with: here,
@@ -166,7 +166,7 @@ def test_a_grid_is_one_program_and_its_table_is_that_of_each_agent_alone(swept, 
 @pytest.fixture
 def small_agents(monkeypatch):
     """Compiles no programs to measure them: an agent takes a megabyte."""
-    monkeypatch.setattr(packing, "measure", lambda members, size, devices: size * 1e6)
+    monkeypatch.setattr(packing, "measure", lambda setup, size: size * 1e6)
 
 
 @pytest.mark.full
@@ -201,8 +201,9 @@ def test_what_programs_of_so_many_agents_take_is_measured(config_file, capsys):
         for rate in (1e-3, 1e-2)
         for seed in (0, 1)
     ]
-    needed = packing.measure(members, 2, jax.devices())
-    assert needed < packing.measure(members, 4, jax.devices())
+    setup = setup_of(packing.one_shard(members[0]), len(jax.devices()), members)
+    needed = packing.measure(setup, 2)
+    assert needed < packing.measure(setup, 4)
     assert sweep(config_file, *flags, "cut", "--memory_gb", 1.01 * needed / 1e9) == 0
     assert json.loads(Path("cut/rounds/000/group-000/batches.json").read_text()) == [2, 2]
     assert same_results("cut", "all")
@@ -217,11 +218,12 @@ def test_a_plan_that_nothing_was_saved_of_is_made_anew(tmp_path, make_config, mo
     monkeypatch.setattr(packing, "fitting", lambda group, *rest: int(group.memory))
     members = tuple(make_config(seed=i) for i in range(4))
     group = Group(str(tmp_path), members, memory=4)
-    assert [len(batch) for batch in packing.plan(group, [None])] == [4]
+    setup = setup_of(members[0], members=members)
+    assert [len(batch) for batch in packing.plan(group, setup)] == [4]
     smaller = replace(group, memory=2)
-    assert [len(batch) for batch in packing.plan(smaller, [None])] == [2, 2]
+    assert [len(batch) for batch in packing.plan(smaller, setup)] == [2, 2]
     (tmp_path / "batch-000" / "checkpoints" / "128").mkdir(parents=True)
-    assert [len(batch) for batch in packing.plan(group, [None])] == [2, 2]
+    assert [len(batch) for batch in packing.plan(group, setup)] == [2, 2]
 
 
 @pytest.mark.toy
@@ -694,9 +696,9 @@ def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path):
     (tmp_path / "versions.json").write_text("{}")
     configs = []
 
-    def make(config, folder, console):
-        configs.append(config)
+    def make(setup, folder, console):
+        configs.append(setup.config)
         return Trained()
 
-    assert packing.train_batch(tmp_path, [config], jax.devices()[:1], make) == 0
+    assert packing.train_batch(tmp_path, setup_of(config), make) == 0
     assert [x.ppo.obs_preprocessing for x in configs] == ["by_dtype"]

@@ -35,6 +35,7 @@ from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.runs.recording import record_states
 from purejaxppo.runs.rows import read_csv
+from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
@@ -307,7 +308,7 @@ def test_each_seed_of_a_batch_plays_the_episodes_that_it_plays_alone():
     keys = jax.random.split(jax.random.key(2), 2)
 
     def play(states, keys, num_members):
-        evaluator = Evaluator(config, policy, 3, shards=Shards(1, num_members=num_members))
+        evaluator = Evaluator(resolve(config), policy, 3, shards=Shards(1, num_members=num_members))
         outcome = jax.device_get(jax.jit(evaluator.evaluate)(states, keys))
         evaluator.close()
         return outcome
@@ -503,7 +504,7 @@ def test_a_game_with_lives_is_evaluated_to_its_end(key):
     )
     spec = registry.make(config.env, 1).spec
     policy = Policy(config, spec)
-    evaluator = Evaluator(config, policy, 2)
+    evaluator = Evaluator(resolve(config), policy, 2)
 
     def act(agent, key, carry, obs, start):  # moves, and never serves
         action = 2 + jax.random.randint(key[0], start.shape, 0, 2)

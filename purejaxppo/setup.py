@@ -1,0 +1,163 @@
+"""The setup of a run: what follows from its config, determined once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import jax
+
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
+from purejaxppo.parallel import processes
+from purejaxppo.parallel.shards import Shards, largest_divisor
+
+if TYPE_CHECKING:
+    from purejaxppo.learner import Parts
+
+MIN_ROWS = {"cpu": 64}
+"""Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
+MIN_ROWS_ACCELERATED = 4096
+"""The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A config and what follows from it.
+
+    `resolve` reads the names of the config before JAX starts; `divide` adds the devices and the
+    shards on them. A run, an evaluation and a group of a sweep each do this once.
+    """
+
+    config: Config
+    on_host: bool
+    """True if the simulator runs on the host: in one shard per process, and not restored."""
+    calls_lapack: bool
+    """True if the simulator calls LAPACK for many environments at once; see `parallel.lapack`."""
+    members: tuple[Config, ...] = ()
+    """Configs of agents that train side by side, which differ in seeds and tunable numbers alone;
+    () for one agent without a leading axis of members."""
+    change: "Callable[[Parts], Parts] | None" = None
+    """The parts that the config names -> those to train with."""
+    devices: tuple[jax.Device, ...] = ()
+    """Devices of all processes that the shards are divided over; () before `divide`."""
+    note: str = ""
+    """The reason why fewer devices are used than are available; "" if all are used."""
+
+    @cached_property
+    def shards(self) -> Shards:
+        """The assignment of shards and members to the devices."""
+        return Shards(self.config.num_shards, list(self.devices), len(self.members))
+
+
+def resolve(
+    config: Config,
+    *,
+    members: Sequence[Config] = (),
+    change: "Callable[[Parts], Parts] | None" = None,
+) -> Setup:
+    """Determine what follows from the names of a config. JAX is not started.
+
+    Args:
+        config: of the run.
+        members: each agent's own config, if they differ in more than seeds.
+        change: the parts that the config names -> those to train with.
+
+    Raises:
+        ValueError: settings that this kind of simulator does not support.
+    """
+    on_host = registry.on_host(config.env)
+    check_vmappable(config, len(members) or config.num_seeds)
+    if config.asynchronous and not on_host:
+        raise ValueError(
+            f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
+            f"{config.env.name} is none: leave it off"
+        )
+    if config.ppo.reset_each_rollout and on_host:
+        raise ValueError(
+            f"ppo.reset_each_rollout is for simulators in JAX, and {config.env.name} is none: its "
+            f"episodes go on from one rollout to the next"
+        )
+    lapack = registry.calls_lapack(config.env)
+    return Setup(config, on_host, lapack, tuple(members), change)
+
+
+def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
+    """Divide a run's members and shards over devices, equally many of every process.
+
+    Raises:
+        ValueError: see `resolve_shards`, or the shards cannot be divided among the processes.
+    """
+    platform = devices[0].platform
+    config = resolve_shards(setup.config, len(devices), platform, on_host=setup.on_host)
+    members = setup.members or seeds_of(config)
+    used = processes.spread(list(devices), len(members) * config.num_shards)
+    if setup.on_host and len(members) > 1:
+        used = used[:1]  # one pool, which one program steps for all
+    return replace(setup, config=config, members=members, devices=tuple(used))
+
+
+def check_vmappable(config: Config, num_members: int = 2) -> None:
+    """Raise ValueError for the setting that only an agent that trains alone supports."""
+    if config.asynchronous and num_members > 1:
+        raise ValueError(
+            "asynchronous = true does not support several agents in one program. Use asynchronous "
+            "= false, or train seeds in separate runs."
+        )
+
+
+def seeds_of(config: Config) -> tuple[Config, ...]:
+    """The members of a run of `config.num_seeds` seeds: `seed`, `seed` + 1 and so on."""
+    return tuple(
+        replace(config, seed=config.seed + i, num_seeds=1) for i in range(config.num_seeds)
+    )
+
+
+def resolve_shards(
+    config: Config, num_devices: int, platform: str = "cpu", *, on_host: bool = False
+) -> Config:
+    """Resolve `num_shards` 0: as many as devices if sizes divide and shards are large enough.
+
+    Several seeds are spread over devices first; shards then use the devices that are left.
+
+    Args:
+        config: of the run.
+        num_devices: of all processes.
+        platform: of these devices.
+        on_host: the simulator runs on the host.
+
+    Raises:
+        ValueError: other shards of a simulator on the host than one per process, or environments
+            that do not divide among the processes.
+    """
+    count = jax.process_count()
+    if config.asynchronous and count > 1:
+        raise ValueError(
+            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
+        )
+    if on_host:
+        if config.num_shards not in (0, count):
+            raise ValueError(
+                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
+                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
+                f"or leave num_shards at 0 for a new run"
+            )
+        if count > 1 and config.num_seeds > 1:
+            raise ValueError(
+                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
+                f"one seed in {count} processes; train seeds in processes of their own"
+            )
+        return replace(config, num_shards=count)
+    if config.num_shards:
+        return config
+    if config.num_seeds % num_devices == 0:
+        return replace(config, num_shards=1)
+    num_devices //= largest_divisor(config.num_seeds, num_devices)
+    rows = config.steps_per_update // config.ppo.num_minibatches
+    most = min(num_devices, rows // MIN_ROWS.get(platform, MIN_ROWS_ACCELERATED))
+    for shards in range(most - most % count, 1, -count):
+        try:
+            return replace(config, num_shards=shards)
+        except ValueError:
+            continue
+    return replace(config, num_shards=count)
