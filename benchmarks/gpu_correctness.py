@@ -73,7 +73,7 @@ def updated(config: Any, device: Any, platform: str, state: Any = None) -> tuple
         programs.shards.platform = platform
         start = programs.init() if state is None else jax.device_put(state, device)
         kept = jax.device_get(start)
-        programs.compile_training(start)
+        programs.compile(start)
         after, _ = programs.train_chunk(start, programs.hp, np.int32(1))
     return kept, jax.device_get(after.agent.params)
 

@@ -171,7 +171,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
         "steps_per_update": programs.steps_per_update,
     }
     started, spent = time.perf_counter(), cpu_seconds()
-    programs.compile_training(on_cards(programs))
+    programs.compile(on_cards(programs))
     spent = cpu_seconds() - spent
     program = launches.Program(programs.train_chunk.as_text())
     memory = programs.train_chunk.memory_analysis()
@@ -191,7 +191,7 @@ def count(case: Case, *, cpu: bool) -> dict[str, Any]:
     if cpu:
         here = Programs(divide(resolve(config), jax.devices("cpu")[:1]))
         spent = cpu_seconds()
-        here.compile_training(here.abstract_state())
+        here.compile(here.abstract_state())
         found["train_on_cpu"] = {"cpu_seconds": round(cpu_seconds() - spent, 1)}
     return found
 

@@ -54,10 +54,10 @@ def programs_of(config: Any) -> Any:
     """Return what `python -m purejaxppo.train` compiles for a config, one seed or many."""
     import jax
 
-    from purejaxppo.runs.programs import Programs
+    from purejaxppo.runs.programs import Programs, without_hang
     from purejaxppo.setup import divide, resolve
 
-    return Programs(divide(resolve(config), jax.devices()))
+    return without_hang(Programs(divide(resolve(config), jax.devices())))
 
 
 def updates_of(config: Any) -> tuple[Any, Any]:

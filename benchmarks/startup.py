@@ -31,7 +31,7 @@ from purejaxppo.setup import divide, resolve
 use_cpu_cores(0)
 config = load_config("hopper.yaml", {"total_timesteps": 16384})
 programs = Programs(divide(resolve(config), jax.devices()))
-programs.compile_training(programs.abstract_state())
+programs.compile(programs.abstract_state())
 """,
 }
 """The part of a start that cannot be avoided, in a separate process: imports of a simulator; or

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 NUMBERS = [x for x in signal.Signals if x.name in ("SIGINT", "SIGTERM", "SIGHUP")]
 """Signals to handle; Windows has no SIGHUP."""
@@ -61,6 +61,14 @@ class Interrupt:
             for number in _not_ignored():
                 self._old[number] = signal.signal(number, self._handle)
             _TAKERS.append(self)
+
+    def __enter__(self) -> Self:
+        """Returns itself; its handlers are installed already."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Restores the previous signal handlers."""
+        self.restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

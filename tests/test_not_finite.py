@@ -18,8 +18,8 @@ from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.runs.folder import record_run
-from purejaxppo.runs.loop import TrainingLoop, beats
-from purejaxppo.runs.not_finite import NotFiniteError
+from purejaxppo.runs.health import CheckAgents, NotFiniteError
+from purejaxppo.runs.hooks import beats
 from purejaxppo.runs.population import select
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
@@ -128,28 +128,35 @@ def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_goo
 
 def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_config):
     said: list[str] = []
+    ones, none = np.ones(2, int), np.zeros(2, int)
     run: Any = SimpleNamespace(
-        _gone=set(),
         members=[make_config(seed=5), make_config(seed=6)],
         progress=Progress(1, 0.0, [480, 480]),
         console=SimpleNamespace(say=said.append),
+        chunk=SimpleNamespace(
+            learned=ones, updates=ones, env_steps=ones, episodes=SimpleNamespace(diverged=none)
+        ),
     )
-    fine, broken = {"charts/finite": 1}, {"charts/finite": 0}
-    assert not TrainingLoop._lost(run, [fine, fine])
-    assert not TrainingLoop._lost(run, [fine, broken]) and not TrainingLoop._lost(
-        run, [fine, broken]
-    )
+    check = CheckAgents(make_config(), 2)
+
+    def lost(*finite):
+        run.rows = [{"charts/finite": x} for x in finite]
+        check.act(run)
+        return run.lost
+
+    assert not lost(1, 1)
+    assert not lost(1, 0) and not lost(1, 0)
     assert said == [
         "no score from 480 steps on, because numbers are not finite or every step diverges: "
         "agent 1 (seed 6)"
     ]
-    assert TrainingLoop._lost(run, [broken, broken])
+    assert lost(0, 0)
 
 
 def test_a_batch_of_a_sweep_whose_agents_all_broke_does_not_end_the_sweep(
     tmp_path, make_config, monkeypatch
 ):
-    def execute(run):
+    def execute(run, *columns):
         raise NotFiniteError("gone")
 
     monkeypatch.setattr(packing, "execute", execute)

@@ -426,7 +426,7 @@ def test_what_is_learned_from_a_teacher_goes_with_its_statistics(make_config, ke
     teacher = Agent(config, programs.parts.policy.init(key))
     monkeypatch.setattr(pretraining, "load_teacher", lambda config, student: teacher)
     state = programs.init()
-    taught = programs.pretrain(state)
+    taught = pretraining.teach(programs.parts, programs.key, state, None)
     for field in fields(TrainState):
         old, new = (jax.tree.leaves(getattr(x, field.name)) for x in (state, taught))
         same = all(a is b for a, b in zip(old, new, strict=True))

@@ -17,8 +17,9 @@ from purejaxppo.runs import cli, recording, session
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.cli import Parsed
 from purejaxppo.runs.console import Stopped, fail
+from purejaxppo.runs.failures import INTERRUPTED
 from purejaxppo.runs.folder import FILM
-from purejaxppo.runs.session import INTERRUPTED, run_name
+from purejaxppo.runs.session import run_name
 
 
 def parse(words: Sequence[str]) -> Parsed[Train]:

@@ -187,7 +187,7 @@ def is_loss(error: Exception) -> bool:
     return False
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """JAX's message for a failure, in one line and without the places in its own code."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"\[\S+\.cc:\d+\] ?|^[A-Z_]+: ", "", line)[:200]

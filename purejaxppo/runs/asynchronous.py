@@ -1,4 +1,4 @@
-"""The asynchronous outer loop: collects the next rollout while it learns from the last one.
+"""Asynchronous training: collects the next rollout while it learns from the last one.
 
 An actor thread collects rollout k + 1 while update k is made of rollout k, with the parameters that
 this update starts from; then both wait for each other. So a rollout's policy is one update behind
@@ -9,7 +9,6 @@ The probability ratio is relative to the policy that acted, whose log-probabilit
 observations are normalised as they were when it acted.
 """
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -17,128 +16,101 @@ import jax
 import numpy as np
 
 from purejaxppo import learner
-from purejaxppo.interrupts import Interrupt
+from purejaxppo.aliases import Key, Scalar
+from purejaxppo.learner import Parts
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import STATE_AXES, map_over_shards
-from purejaxppo.runs.loop import TrainingLoop
-from purejaxppo.runs.programs import Programs
-from purejaxppo.runs.rows import Row
-from purejaxppo.setup import Setup
 from purejaxppo.streams import split_keys
-from purejaxppo.types import Metrics, Rollout, TrainState
+from purejaxppo.types import AgentState, Hyperparams, Rollout, RolloutState, Trained, TrainState
+
+LAG = "charts/lag"
+"""Updates by which the acting policy is behind the one that learns."""
 
 
 class Collected(NamedTuple):
     """A rollout that the actor passes to the learner."""
 
     rollout: Rollout
-    key: jax.Array  # the state's, after this rollout's update
+    key: Key  # the state's, after this rollout's update
     update: int  # number of updates before the acting policy
 
 
-class AsynchronousPrograms(Programs):
-    """The compiled functions of a run that collects rollouts in parallel with its updates.
+class AsynchronousTraining:
+    """Updates whose rollouts are collected in parallel: (state, hp, 1) -> (state, metrics).
 
     The actor's part runs on a CPU, where waiting for a simulator does not block the learner.
+
+    Args:
+        parts: of one agent.
+        state: of the shapes to compile for.
+        hp: the member's hyperparameters.
     """
 
-    def __init__(self, setup: Setup) -> None:
-        """Builds the parts; nothing is compiled yet."""
-        super().__init__(setup)
-        self.actor_device = jax.local_devices(backend="cpu")[-1]
-
-    def begin(self) -> None:
-        """Does nothing: the actor's part is lowered for arrays on its own device."""
-
-    def compile_training(self, state: TrainState) -> None:
+    def __init__(self, parts: Parts, state: TrainState, hp: Hyperparams) -> None:
         """Compiles the actor's and the learner's part."""
-        actor = self.trace_actor(state)
-        self._collect = actor.lower().compile()
-        self.learn = self.trace_learner(state, actor.out_info[0]).lower().compile()
+        self._sparse = parts.env.spec.absent
+        self._learner_device = parts.shards.devices[0]
+        self._actor_device = jax.local_devices(backend="cpu")[-1]
+        actor = trace_actor(parts, state, self._actor_device)
+        self._collect_rollout = actor.lower().compile()
+        self._learn = trace_learner(parts, state, actor.out_info[0], hp).lower().compile()
+        self._pool = ThreadPoolExecutor(1, "actor")
+        self._waiting: Future[Collected] | None = None
 
-    def trace_actor(self, state: TrainState) -> Any:
-        """The actor's part in the form of the actor's device, whatever the learner's is."""
+    def __call__(self, state: TrainState, hp: Hyperparams, num_updates: Any) -> Trained:
+        """Make one update of the rollout that was collected meanwhile, and begin the next one."""
+        assert num_updates == 1, "each update waits for a rollout"
+        update, total = int(state.update[0]), float(np.max(hp.total_updates))
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self._begin(state.agent, state.rollout, state.key, update, update / total)
+        rollout, key, acted = waiting.result()
+        if self._sparse or update + 1 < total:
+            # Where agents may be absent, the progress after this update is not known yet.
+            after = update + (not self._sparse)
+            self._waiting = self._begin(state.agent, rollout.end, key, update, after / total)
+        here = jax.device_put(rollout, self._learner_device)
+        state, metrics = self._learn(state, here, hp)
+        lag = {LAG: np.array([update - acted], np.float32)}
+        return state, metrics._replace(extras=metrics.extras | lag)
 
-        def collect_one(parts, agent, rollout, key, progress):
-            keys = split_keys(key)
-            return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
+    def _begin(
+        self, agent: AgentState, state: RolloutState, key: Key, update: int, progress: float
+    ) -> Future[Collected]:
+        """Begin to collect a rollout; see `learner.collect`."""
 
-        here = Shards(self.config.num_shards, [self.actor_device], len(self.members))
-        axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key, None)
-        members = ((0, 0, 0, None), 0)
-        collect = map_over_shards(self.parts._replace(shards=here), collect_one, axes, 0, members)
-        given = state.agent, state.rollout, state.key, np.float32(0)
-        return jax.jit(collect).trace(*self.for_actor(given))
+        def collect() -> Collected:
+            arguments = agent, state, key, np.float32(progress)
+            rollout, after = self._collect_rollout(*jax.device_put(arguments, self._actor_device))
+            jax.block_until_ready(rollout)
+            return Collected(rollout, after, update)
 
-    def trace_learner(self, state: TrainState, rollout: Any) -> Any:
-        """The learner's part, for rollouts of such shapes."""
-        axes = (STATE_AXES, 0, None), (STATE_AXES, None)
-        learn = map_over_shards(self.parts, learner.learn, *axes)
-        return jax.jit(learn).trace(state, rollout, self.hp)
+        return self._pool.submit(collect)
 
-    def for_actor(self, tree: Any) -> Any:
-        """Puts arrays on the actor's device."""
-        return jax.device_put(tree, self.actor_device)
-
-    def collect(self, agent, state, key, update: int, progress: float) -> Collected:
-        """Collect a rollout for the learner; see `learner.collect`."""
-        arguments = agent, state, key, np.float32(progress)
-        rollout, key = self._collect(*self.for_actor(arguments))
-        jax.block_until_ready(rollout)
-        return Collected(rollout, key, update)
+    def close(self) -> None:
+        """Wait for the rollout that is being collected; its simulator can be closed then."""
+        self._pool.shutdown()
 
 
-class AsynchronousLoop(TrainingLoop):
-    """One training run that collects rollouts in parallel with its updates."""
+def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
+    """Trace the actor's part in the form of the actor's device, whatever the learner's is."""
 
-    programs: AsynchronousPrograms
+    def collect_one(
+        parts: Parts, agent: AgentState, rollout: RolloutState, key: Key, progress: Scalar
+    ) -> tuple[Rollout, Key]:
+        keys = split_keys(key)
+        return learner.collect(parts, agent, rollout, keys.act, progress), keys.next
 
-    def train(self, state: TrainState, interrupt: Interrupt) -> TrainState:
-        """Trains until the end or an interrupt, and saves."""
-        self._lags: list[int] = []
-        self.intervals.begin(self.intervals.done(self.progress))
-        with ThreadPoolExecutor(1, "actor") as actor:
-            state = self._train(state, interrupt, actor)
-        self._end(state)
-        return state
+    here = Shards(parts.config.num_shards, [device], parts.shards.num_members)
+    axes = (STATE_AXES.agent, STATE_AXES.rollout, STATE_AXES.key, None)
+    members = ((0, 0, 0, None), 0)
+    collect = map_over_shards(parts._replace(shards=here), collect_one, axes, 0, members)
+    given = state.agent, state.rollout, state.key, np.float32(0)
+    return jax.jit(collect).trace(*jax.device_put(given, device))
 
-    def _train(
-        self, state: TrainState, interrupt: Interrupt, actor: ThreadPoolExecutor
-    ) -> TrainState:
-        p, every, programs = self.progress, self.intervals, self.programs
-        waiting: Future[Collected] = actor.submit(
-            programs.collect, state.agent, state.rollout, state.key, p.update, self._part(0)
-        )
-        with self._between_chunks(state):
-            self._call("on_start", state)
-        while not (every.ended(p) or self.stopped):
-            started, self._before = time.perf_counter(), every.done(p)
-            with self._host_failures(state):
-                rollout, key, update = waiting.result()
-            if interrupt.signal:
-                break
-            if every.sparse or p.update + 1 < every.total:
-                waiting = actor.submit(
-                    programs.collect, state.agent, rollout.end, key, p.update, self._part(1)
-                )
-            self._lags.append(p.update - update)
-            here = jax.device_put(rollout, programs.setup.devices[0])
-            state, metrics = programs.learn(state, here, self._hyperparams())
-            metrics = jax.device_get(metrics)
-            seconds = time.perf_counter() - started
-            speed = self._count(metrics) / seconds
-            p.update += 1
-            p.train_seconds += seconds
-            with self._between_chunks(state):
-                self._after_chunk(state, metrics, speed)
-        return state
 
-    def _part(self, ahead: int) -> float:
-        """Return the finished part of the run, plus `ahead` updates unless agents may be absent."""
-        every = self.intervals
-        return (every.done(self.progress) + ahead * (not every.sparse)) / every.total
-
-    def _rows(self, metrics: Metrics) -> list[Row]:
-        self._lags = self._lags[-int(metrics.updates[0]) :]
-        lag = {"charts/lag": sum(self._lags) / len(self._lags)}
-        return [row | lag for row in super()._rows(metrics)]
+def trace_learner(parts: Parts, state: TrainState, rollout: Any, hp: Hyperparams) -> Any:
+    """Trace the learner's part, for rollouts of such shapes."""
+    axes = (STATE_AXES, 0, None), (STATE_AXES, None)
+    learn = map_over_shards(parts, learner.learn, *axes)
+    return jax.jit(learn).trace(state, rollout, hp)

@@ -127,10 +127,15 @@ class Console:
         """Prints one line."""
         self._console.print(text, markup=False)
 
-    def start(self) -> None:
+    def __enter__(self) -> None:
         """Shows the bar."""
         if self._bar:
             self._bar.start()
+
+    def __exit__(self, *error: object) -> None:
+        """Stops the bar, leaving its last state on the terminal."""
+        if self._bar:
+            self._bar.stop()
 
     def progress(self, done: int, env_steps: int, sps: float, row: "Row", left: float) -> None:
         """Shows progress: `done` of the total, a row that may hold newer returns, seconds left."""
@@ -144,11 +149,6 @@ class Console:
         elif done >= self._next_line:
             self._next_line = done + self._total / self.LINES
             self.say(f"{done / self._total:4.0%}  {text}  {duration(left)} left")
-
-    def stop(self) -> None:
-        """Stops the bar, leaving its last state on the terminal."""
-        if self._bar:
-            self._bar.stop()
 
 
 def shown(x: float) -> str:

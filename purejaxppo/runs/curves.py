@@ -1,13 +1,17 @@
 """Learning curves as pictures."""
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import named_when_done
-from purejaxppo.runs.rows import Row
+from purejaxppo.runs.rows import Row, read_csv
+
+log = logging.getLogger("purejaxppo")
 
 
 def confidence(values: np.ndarray) -> np.ndarray:
@@ -38,6 +42,24 @@ def has_returns(rows: Iterable[Row]) -> bool:
     """True if any row has a return."""
     keys = "charts/episodic_return", "eval/return_mean"
     return any(math.isfinite(row.get(key, math.nan)) for row in rows for key in keys)
+
+
+def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
+    """Draw the learning curve of a run; return the reason if there is none, or ""."""
+    alike = len({member.ppo for member in members}) == 1
+    size, seed = len(members), config.seed
+    what = f"{size} seeds from {seed}" if alike else f"{size} agents of several settings"
+    title = f"{config.env.name}, {what if size > 1 else f'seed {seed}'}"
+    path, evaluated = run_dir / "learning_curve.png", config.eval.policy
+    try:
+        rows = read_csv(run_dir / "metrics.csv")
+        if not has_returns(rows):
+            return "no episode ended"
+        plot_returns(rows, path, title, evaluated=evaluated, band=alike)
+    except Exception as error:  # the run has ended, and its results are saved
+        log.debug("no learning curve", exc_info=True)
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def plot_returns(

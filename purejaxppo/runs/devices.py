@@ -1,14 +1,13 @@
 """Devices of a run: what JAX finds, and what is wrong with it in one sentence."""
 
-import contextlib
 import os
-from collections.abc import Iterator
 
 import jax
 
-from purejaxppo.config.schema import Config
-from purejaxppo.parallel import lapack, processes
-from purejaxppo.runs.console import Stopped
+from purejaxppo.parallel import awake, lapack, places, processes
+from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.parallel.settings import IN_RUNS, check_settings
+from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
 from purejaxppo.setup import Setup
 
 TAKEN = ("busy", "OUT_OF_MEMORY", "out of memory", "RESOURCE_EXHAUSTED", "DEVICE_UNAVAILABLE")
@@ -72,21 +71,22 @@ def check_cpu(setup: Setup, device: jax.Device) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def enough_memory(config: Config) -> Iterator[None]:
-    """Replaces JAX's error of a device without memory by a sentence.
+def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Device]:
+    """Set JAX up before its first use; return the devices to train on, of all processes.
 
     Raises:
-        Stopped: the device has too little memory.
+        ValueError: fewer devices than asked for, or JAX cannot use them, or not with its settings.
     """
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise Stopped(
-            f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
-            f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
-            f"{config.ppo.num_minibatches} ({processes.reason(error)}): take fewer environments "
-            f"or more minibatches, or see what else is on the device"
-        ) from error
+    config = setup.config
+    check_settings(IN_RUNS)
+    use_compilation_cache()
+    # One process alone may use more devices than it has cores.
+    most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
+    use_cpu_cores(most or place.cores, calls_host=setup.on_host)
+    by_process = found(calls_lapack=setup.calls_lapack)
+    if config.devices > len(by_process[0]):
+        raise ValueError(f"devices = {config.devices}, but JAX sees {len(by_process[0])}")
+    check_cpu(setup, by_process[0][0])
+    if config.keep_cores_awake:
+        awake.check()
+    return [device for own in by_process for device in own[: config.devices or None]]

@@ -1,5 +1,7 @@
-"""Simulators that diverge: the first value that did, and messages about it."""
+"""Simulators that diverge: the first value that did."""
 
+import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -8,23 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Array, Key, Scalar
-from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.base import Env, TaskStep
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.learner import Parts, begin_rollout
+from purejaxppo.parallel import processes
 from purejaxppo.rollout import step
-from purejaxppo.runs.rows import Row
 from purejaxppo.spaces import LARGEST, diverged_value, plain
 from purejaxppo.streams import ENVIRONMENTS, split_keys, stream
 from purejaxppo.types import AgentState, RolloutState, TrainState
+
+log = logging.getLogger("purejaxppo")
 
 REMEDY = (
     f"Observations and rewards must be finite and within ±{plain(LARGEST)}: scale them, "
     "or fix the simulator."
 )
-
-
-MOST_UPDATES = 5
-"""Number of successive updates in which every step diverges, after which a run stops."""
 
 
 def first_obs_value(state: TrainState) -> str:
@@ -39,6 +39,31 @@ def first_obs_value(state: TrainState) -> str:
             if bad.any():
                 return diverged_value(np.zeros(()), [(_names(path), rows[bad.argmax()])])
     return ""
+
+
+def find_value(parts: Parts, envs: Sequence[Env], state: TrainState, member: int) -> str:
+    """Name a value that diverged in the environments of an agent; "" if it is unknown.
+
+    A simulator on the host keeps it. For simulators in JAX, it is searched in another rollout.
+
+    Args:
+        parts: of the run.
+        envs: of training and of evaluations.
+        state: of the run.
+        member: index of the agent.
+    """
+    if not parts.env.spec.restorable:
+        return next((env.diverged_value for env in envs if env.diverged_value), "")
+    if processes.is_distributed():  # each process has only a part of the state
+        return ""
+    try:
+        here = jax.device_get((state.agent, state.update, state.rollout, state.key))
+        agent, update, rollout, key = jax.tree.map(lambda x: x[member], here)
+        rollout, key = jax.tree.map(lambda x: x[0], (rollout, key))  # the first shard's
+        return replayed_value(parts, agent, update, rollout, key)
+    except Exception:  # training does not depend on it
+        log.debug("no value found that diverged", exc_info=True)
+        return ""
 
 
 def replayed_value(
@@ -88,31 +113,3 @@ def _search(
 def _names(path: Any) -> tuple[str, ...]:
     """The keys of a path in a pytree, as text."""
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
-
-
-def warning(row: Row, value: str) -> str:
-    """The warning about a row of metrics with too many diverged episodes.
-
-    Args:
-        row: of one agent.
-        value: one that diverged; "" if it is unknown.
-    """
-    diverged = int(row["charts/diverged"])
-    episodes = f"{diverged:,} of {diverged + int(row['charts/episodes']):,} episodes"
-    return f"{episodes} were cut: {_reason(value)}. {REMEDY}"
-
-
-def all_diverged(value: str, updates: int, saved: int | None) -> str:
-    """The error of a run in which every step diverges.
-
-    Args:
-        value: one that diverged; "" if it is unknown.
-        updates: number of successive updates in which every step diverged.
-        saved: environment steps of the last checkpoint; None without one.
-    """
-    kept = f"the checkpoint at {saved:,} steps is kept" if saved else "nothing was saved"
-    return f"every step of {updates} updates diverged: {_reason(value)}; {kept}. {REMEDY}"
-
-
-def _reason(value: str) -> str:
-    return value or f"NaN, infinity or numbers beyond ±{plain(LARGEST)}, or a simulator that failed"

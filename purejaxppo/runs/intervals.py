@@ -23,6 +23,7 @@ class Intervals:
     def __init__(self, config: Config, *, sparse: bool = False) -> None:
         """Convert steps to whole updates or decisions; 0 selects a share of the run."""
         self.sparse = sparse
+        self.one_by_one = sparse or config.asynchronous
         self.unit = 1 if sparse else config.steps_per_update
         """Environment steps of an update or a decision."""
         self.total = -(-config.total_timesteps // self.unit)
@@ -70,8 +71,8 @@ class Intervals:
         return (passed and age >= self.min_seconds) or age > self.max_seconds
 
     def until_next(self, update: int) -> int:
-        """Return the number of updates until anything is due; 1 if `sparse`."""
-        if self.sparse:
+        """Return the number of updates until anything is due; 1 if each is a chunk of its own."""
+        if self.one_by_one:
             return 1
         return min(
             [every - update % every for every in (self.log, self.eval, self.save) if every]

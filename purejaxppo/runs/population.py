@@ -9,23 +9,28 @@ Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846, with truncation selecti
 """
 
 import dataclasses
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from purejaxppo import streams
 from purejaxppo.agents import diagnostics
+from purejaxppo.aliases import Array, Key
 from purejaxppo.episodes import MOST_DIVERGED
-from purejaxppo.parts import train_program
-from purejaxppo.runs.console import Console
-from purejaxppo.runs.loop import TrainingLoop
-from purejaxppo.runs.members import keep_better
-from purejaxppo.runs.programs import Programs
+from purejaxppo.learner import Parts
+from purejaxppo.parts import init_program, train_program
+from purejaxppo.runs.programs import (
+    Functions,
+    MakeFunctions,
+    keep_better,
+    member_hyperparams,
+    member_keys,
+)
 from purejaxppo.runs.rows import Row
+from purejaxppo.runs.training import Training
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, Metrics, TrainState, state_axes, state_field
 
@@ -186,127 +191,127 @@ def short_interval(rules: Rules, rollout_length: int, limit: int) -> str:
     )
 
 
-class PopulationPrograms(Programs):
-    """The compiled functions of a population; its selections happen inside `train_chunk`."""
+def population_functions(rules: Rules) -> MakeFunctions:
+    """Return the functions of a population with these rules, for `Programs`."""
 
-    def __init__(self, setup: Setup, rules: Rules) -> None:
-        """Builds the parts; nothing is compiled yet."""
-        self.rules = rules
-        super().__init__(setup)
-
-    def init(self) -> PopulationState:
-        """The state before the first update."""
-        return self._with_population(super().init())
-
-    def abstract_state(self) -> PopulationState:
-        """The shapes of the state."""
-        return self._with_population(super().abstract_state())
-
-    def _with_population(self, state: TrainState) -> PopulationState:
-        size = len(self.members)
-        population = Population(
-            hp=jax.tree.map(jnp.copy, self.hp),  # the state is donated, and self.hp is read again
-            return_sum=jnp.zeros(size),
-            episodes=jnp.zeros(size, jnp.int32),
-            diverged=jnp.zeros(size, jnp.int32),
-            parent=jnp.arange(size, dtype=jnp.int32),
+    def make(setup: Setup, parts: Parts) -> Functions:
+        return Functions(
+            init=partial(init_population, init_program(parts), member_hyperparams(setup)),
+            train=partial(train_population, parts, rules, member_keys(setup)[0]),
+            axes=state_axes(PopulationState),
         )
-        population = jax.device_put(population, self.shards.shardings(None))
-        return PopulationState(**fields_of(state), population=population)
 
-    def _lower_training(self, state: TrainState) -> Any:
-        """Lowers chunks of updates with selections between them."""
-        out = self.shards.shardings((state_axes(PopulationState), None))
-        donate = (0,) if self.spec.restorable else ()
-        train = jax.jit(self.train_population, donate_argnums=donate, out_shardings=out)
-        return train.lower(state, self.hp, np.int32(1))
+    return make
 
-    def train_population(
-        self, state: PopulationState, hp: Hyperparams, num_updates
-    ) -> tuple[PopulationState, Metrics]:
-        """Run `num_updates` updates of all members; of `hp`, only total_updates is read."""
-        size = len(self.members)
-        zeros = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (size, *x.shape)),
-            diagnostics.zero_metrics((*self.parts.figures, COPIED)),
+
+def init_population(
+    init: Callable[[Key, Array], TrainState], hp: Hyperparams, keys: Key, shard_ids: Array
+) -> PopulationState:
+    """Return the state before the first update; see `parts.init_program`.
+
+    Args:
+        init: of agents that train side by side.
+        hp: of each member [M].
+        keys: of each member [M].
+        shard_ids: int32 [D].
+    """
+    size = len(keys)
+    population = Population(
+        hp=jax.tree.map(jnp.copy, hp),  # the state is donated, and `hp` is read again
+        return_sum=jnp.zeros(size),
+        episodes=jnp.zeros(size, jnp.int32),
+        diverged=jnp.zeros(size, jnp.int32),
+        parent=jnp.arange(size, dtype=jnp.int32),
+    )
+    return PopulationState(**fields_of(init(keys, shard_ids)), population=population)
+
+
+def train_population(
+    parts: Parts,
+    rules: Rules,
+    key: Key,
+    state: PopulationState,
+    hp: Hyperparams,
+    num_updates: Array | int,
+) -> tuple[PopulationState, Metrics]:
+    """Run `num_updates` updates of all members, with selections between them.
+
+    Of `hp`, only total_updates is read: the members' numbers are in the state. `key` is the first
+    member's.
+    """
+    size = parts.shards.num_members
+    zeros = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (size, *x.shape)),
+        diagnostics.zero_metrics((*parts.figures, COPIED)),
+    )
+    key = streams.stream(key, streams.POPULATION)
+    carry = parts.initial_carry((parts.env.spec.num_envs,))
+    train_chunk = train_program(parts)
+
+    def select_among(update, state, population):
+        key_now = jax.random.fold_in(key, update)
+        return evolve(key_now, state, population, rules, carry)
+
+    def body(_, carried):
+        state, population, total = carried
+        member_hp = population.hp._replace(total_updates=hp.total_updates)
+        state, metrics = train_chunk(state, member_hp, 1)
+        population = population._replace(
+            return_sum=population.return_sum
+            + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
+            episodes=population.episodes + metrics.episodes.count,
+            diverged=population.diverged + metrics.episodes.diverged,
         )
-        key = streams.stream(self.key[0], streams.POPULATION)
-        carry = self.parts.initial_carry((self.parts.env.spec.num_envs,))
-        train_chunk = train_program(self.parts)
-
-        def select_among(update, state, population):
-            key_now = jax.random.fold_in(key, update)
-            return evolve(key_now, state, population, self.rules, carry)
-
-        def body(_, carried):
-            state, population, total = carried
-            member_hp = population.hp._replace(total_updates=hp.total_updates)
-            state, metrics = train_chunk(state, member_hp, 1)
-            population = population._replace(
-                return_sum=population.return_sum
-                + jnp.where(metrics.finite > 0, metrics.episodes.return_sum, jnp.nan),
-                episodes=population.episodes + metrics.episodes.count,
-                diverged=population.diverged + metrics.episodes.diverged,
-            )
-            update = state.update[0]
-            state, population, copied = jax.lax.cond(
-                (update % self.rules.interval == 0) & (update < last),
-                lambda pair: select_among(update, *pair),
-                lambda pair: (*pair, jnp.zeros(size, bool)),
-                (state, population),
-            )
-            extras = metrics.extras | {COPIED: copied.astype(jnp.float32)}
-            metrics = metrics._replace(extras=extras)
-            return state, population, jax.tree.map(jnp.add, total, metrics)
-
-        sparse = self.parts.env.spec.absent
-        last = jnp.max(hp.total_updates) if sparse else self.config.num_updates
-        trained = TrainState(**fields_of(state))
-        carried = trained, state.population, zeros
-        trained, population, total = jax.lax.fori_loop(0, num_updates, body, carried)
-        return PopulationState(**fields_of(trained), population=population), total
-
-
-class PopulationLoop(TrainingLoop):
-    """A run of a population; rows also hold each member's tunable numbers and its parent."""
-
-    programs: PopulationPrograms
-
-    def __init__(self, programs: PopulationPrograms, run_dir: Path, console: Console) -> None:
-        """Opens the folder's saves; warns if selections will have to wait for episodes."""
-        super().__init__(programs, run_dir, console)
-        length, spec = self.config.ppo.rollout_length, programs.spec
-        if warning := short_interval(programs.rules, length, spec.max_episode_steps):
-            console.say(warning)
-
-    def _after_chunk(self, state: TrainState, metrics: Metrics, speed: float) -> None:
-        assert isinstance(state, PopulationState)
-        self._population, self._alive = jax.device_get(
-            (state.population, finite(state.agent.params))
+        update = state.update[0]
+        state, population, copied = jax.lax.cond(
+            (update % rules.interval == 0) & (update < last),
+            lambda pair: select_among(update, *pair),
+            lambda pair: (*pair, jnp.zeros(size, bool)),
+            (state, population),
         )
-        super()._after_chunk(state, metrics, speed)
+        extras = metrics.extras | {COPIED: copied.astype(jnp.float32)}
+        metrics = metrics._replace(extras=extras)
+        return state, population, jax.tree.map(jnp.add, total, metrics)
 
-    def _rows(self, metrics: Metrics) -> list[Row]:
-        population, names = self._population, self._varying()
-        return [
-            row
-            | {f"population/{name}": float(number(population.hp, name)[i]) for name in names}
-            | {"population/parent": int(population.parent[i])}
-            | {"charts/finite": int(self._alive[i])}  # now: it may be a copy
-            for i, row in enumerate(super()._rows(metrics))
-        ]
+    last = jnp.max(hp.total_updates) if parts.env.spec.absent else parts.config.num_updates
+    trained = TrainState(**fields_of(state))
+    carried = trained, state.population, zeros
+    trained, population, total = jax.lax.fori_loop(0, num_updates, body, carried)
+    return PopulationState(**fields_of(trained), population=population), total
 
-    def _rates(self) -> list[float]:
-        return [float(rate) for rate in self._population.hp.learning_rate]
 
-    def _varying(self) -> list[str]:
-        return [name for name, _, _ in self.programs.rules.bounds]
+class AddPopulation:
+    """A hook that adds each member's present numbers to its row.
+
+    Selections happen inside the compiled program, where a member also learns with the numbers that
+    it copied.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        """Takes the rules of the population."""
+        self._names = [name for name, _, _ in rules.bounds]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of metrics.csv."""
-        names = [*self._varying(), "parent"]
-        return (*super().columns, *(f"population/{name}" for name in names), COPIED)
+        """The columns of metrics.csv that it adds."""
+        return (*(f"population/{name}" for name in [*self._names, "parent"]), COPIED)
+
+    def due(self, run: Training) -> bool:
+        """After every chunk."""
+        return True
+
+    def act(self, run: Training) -> None:
+        """Adds the columns, and corrects those that depend on a member's numbers."""
+        assert isinstance(run.state, PopulationState)
+        population, alive = jax.device_get((run.state.population, finite(run.state.agent.params)))
+        for i, row in enumerate(run.rows):
+            row |= {
+                f"population/{name}": float(number(population.hp, name)[i]) for name in self._names
+            }
+            row["population/parent"] = int(population.parent[i])
+            row["charts/finite"] = int(alive[i])  # now: it may be a copy
+            rate = float(population.hp.learning_rate[i])
+            row["charts/learning_rate"] = run.learning_rate(rate, row, i)
 
 
 def final_numbers(rows: Sequence[Row], rules: Rules) -> dict[str, Any]:

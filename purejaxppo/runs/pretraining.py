@@ -16,16 +16,27 @@ import jax.numpy as jnp
 
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
+from purejaxppo.aliases import Key
 from purejaxppo.config.references import located
 from purejaxppo.config.schema import Config
 from purejaxppo.learner import Parts
 from purejaxppo.parallel.shards import Shards
-from purejaxppo.parts import init_program, make_parts, shard_ids, start_rollout, train_program
+from purejaxppo.parts import (
+    STATE_AXES,
+    init_program,
+    make_parts,
+    shard_ids,
+    start_rollout,
+    train_program,
+)
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.console import say
 from purejaxppo.runs.folder import imports
 from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
+
+Change = Callable[[Parts], Parts] | None
+"""The parts that a config names -> those to train with."""
 
 
 def load_teacher(config: Config, student: Policy) -> Agent:
@@ -70,7 +81,7 @@ def cloning_parts(
     config: Config,
     teacher: Agent,
     shards: Shards,
-    change: Callable[[Parts], Parts] | None = None,
+    change: Change = None,
 ) -> Parts:
     """Builds parts by which a student learns a teacher's actions from rollouts of the teacher.
 
@@ -110,7 +121,21 @@ def cloning_parts(
     )
 
 
-def pretrain(student: Parts, key, change: Callable[[Parts], Parts] | None = None) -> dict[str, Any]:
+def teach(student: Parts, key: Key, state: TrainState, change: Change) -> TrainState:
+    """Return a state before the first update, with its agent trained on the config's teacher.
+
+    Args:
+        student: the parts of the run.
+        key: of each member [M].
+        state: of the run.
+        change: as of `make_parts`.
+    """
+    learned = pretrain(student, key, change)
+    where = student.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
+    return state.replace(**(jax.device_put(learned, where) if where else learned))
+
+
+def pretrain(student: Parts, key: Key, change: Change = None) -> dict[str, Any]:
     """Trains a student on the teacher of its config; returns the learned fields of a TrainState.
 
     These are all fields but those marked `untaught`. The statistics of targets and rewards are

@@ -1,11 +1,10 @@
 """The compiled functions of a run."""
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,86 +12,73 @@ import numpy as np
 
 from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.aliases import Key
+from purejaxppo.aliases import Array, Key
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.envs.host.bridge import named_failures
 from purejaxppo.evaluation import Evaluator, evaluation_shards
+from purejaxppo.learner import Parts
 from purejaxppo.parallel import lapack, processes
-from purejaxppo.parallel.shards import Shards
-from purejaxppo.parts import STATE_AXES, init_program, make_parts, train_program
-from purejaxppo.runs import pretraining
-from purejaxppo.runs.divergence import replayed_value
-from purejaxppo.runs.members import keep_better, stack
-from purejaxppo.runs.rows import SUCCESS
+from purejaxppo.parallel.shards import Axes, Shards
+from purejaxppo.parts import STATE_AXES, TrainProgram, init_program, make_parts, train_program
+from purejaxppo.runs.asynchronous import AsynchronousTraining
 from purejaxppo.setup import Setup
-from purejaxppo.types import TrainState
+from purejaxppo.types import Hyperparams, TrainState
 
-log = logging.getLogger("purejaxppo")
+
+class Functions(NamedTuple):
+    """Functions of all shards and members that a run compiles."""
+
+    init: Callable[[Key, Array], TrainState]
+    """(keys [M], `shard_ids`) -> the state before the first update."""
+    train: TrainProgram
+    """(state, hyperparameters [M], number of updates) -> (state, metrics summed over them)."""
+    axes: Axes
+    """Axes of the state."""
+
+
+MakeFunctions = Callable[[Setup, Parts], Functions]
+
+
+def ppo_functions(setup: Setup, parts: Parts) -> Functions:
+    """PPO's own functions: agents train side by side without an effect on each other."""
+    del setup
+    return Functions(init_program(parts), train_program(parts), STATE_AXES)
 
 
 class Programs:
-    """The compiled functions of a run: each compiled exactly once, ahead of time.
+    """The functions of a run, each traced in the main thread and compiled once, in another one.
 
-    All states, keys, hyperparameters and metrics have a leading axis of members. Programs are
-    traced in the main thread and compiled in another one, in the order in which they are needed.
+    States, keys, hyperparameters and metrics have a leading axis of members.
 
     Args:
         setup: of the run, with its devices.
+        make_functions: the functions to compile.
 
     Raises:
         ValueError: parts of the config do not fit each other.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, make_functions: MakeFunctions = ppo_functions) -> None:
         """Builds the parts; nothing is compiled yet."""
-        self.config = config = setup.config
-        self.members = list(setup.members)
-        self.hp = stack([make_hyperparams(member) for member in self.members])
-        seeds = jnp.asarray([member.seed for member in self.members], jnp.uint32)
-        self.key: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
-        self._ids = np.arange(config.num_shards, dtype=np.int32)
-        self.compile_seconds = 0.0
-        self._pool = ThreadPoolExecutor(1, "compile")
-        self._use(setup)
-        if not processes.is_distributed():
-            self.avoid_hang()
-
-    def avoid_hang(self) -> None:
-        """Uses one device of each process where LAPACK could hang on more.
-
-        The constructor calls it in a run of one process. Several processes call it together, after
-        all constructors have succeeded: otherwise they would wait for one that failed.
-        """
-        if not any(processes.maximum(lapack.too_few_threads(self.shards.devices))):
-            return
-        note = ""
-        with processes.raise_together():
-            try:
-                self._begin_init()
-            except lapack.TooFewThreadsError as error:
-                note = str(error)
-        if any(processes.maximum(bool(note))):  # another process may have fewer threads
-            first = {device.process_index: device for device in reversed(self.setup.devices)}
-            devices = tuple(first[index] for index in sorted(first))
-            with processes.raise_together():
-                self._use(replace(self.setup, devices=devices, note=note))
-
-    def _use(self, setup: Setup) -> None:
-        """Creates the attributes that depend on the devices."""
         self.setup = setup
         self.shards = setup.shards
-        self.keep_better = jax.jit(keep_better, out_shardings=self.shards.shardings(None))
-        self._jobs: dict[str, Future] = {}
         self.parts = make_parts(setup.config, setup.shards, change=setup.change)
-        out = self.shards.shardings(STATE_AXES)
-        self._init = jax.jit(init_program(self.parts), out_shardings=out)
+        self.make_functions = make_functions
+        self.functions = make_functions(setup, self.parts)
+        self.hp = member_hyperparams(setup)
+        self.key = member_keys(setup)
+        self.compile_seconds = 0.0
+        self.train_chunk: Any = None
+        """(state, hyperparameters, updates) -> (state, metrics), after `compile`."""
         self.evaluator: Evaluator | None = None
-        self.success_above = self.spec.success_above
-        """That of evaluations, whose options may change the task."""
-        if self.config.eval.options and self.config.eval.num_episodes:
+        if setup.config.eval.options and setup.config.eval.num_episodes:
             # Made here to reject wrong options before the run has a folder.
-            self.evaluator = self._make_evaluator()
-            self.success_above = self.evaluator.env.spec.success_above
+            self.evaluator = make_evaluator(setup, self.parts)
+        out = self.shards.shardings(self.functions.axes)
+        self._init = jax.jit(self.functions.init, out_shardings=out)
+        self._ids = np.arange(setup.config.num_shards, dtype=np.int32)
+        self._actor: AsynchronousTraining | None = None
+        self._jobs: dict[str, Future] = {}
+        self._pool = ThreadPoolExecutor(1, "compile")
 
     @property
     def spec(self) -> EnvSpec:
@@ -100,63 +86,75 @@ class Programs:
         return self.parts.env.spec
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of metrics.csv that not every run has."""
-        return (*(() if self.success_above is None else (SUCCESS,)), *self.parts.figures)
+    def success_above(self) -> float | None:
+        """A greater return of an evaluation is a success; None: the task has no such number."""
+        env = self.evaluator.env if self.evaluator else self.parts.env
+        return env.spec.success_above
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments of training and, once there are any, of evaluations."""
+        return [self.parts.env, *([self.evaluator.env] if self.evaluator else [])]
+
+    @property
+    def failure(self) -> Exception | None:
+        """The first failure of a simulator on the host; None without one."""
+        return next((env.failure for env in self.envs if env.failure), None)
+
+    @property
+    def steps_per_update(self) -> int:
+        """Environment steps of one update of all members."""
+        return self.setup.config.steps_per_update * len(self.setup.members)
 
     def init(self) -> TrainState:
-        """The state before the first update. Others begin to compile."""
-        with named_failures(self.config.env.name, self):
-            init = self._begin_init()
-            return jax.block_until_ready(init.result()(self.key, self._ids))
+        """Return the state before the first update. Training begins to compile meanwhile."""
+        init = self.begin()
+        return jax.block_until_ready(init.result()(self.key, self._ids))
 
-    def _begin_init(self) -> Future:
-        """Starts to compile `init`, then the other programs."""
+    def begin(self) -> Future:
+        """Begin to compile `init` and then training, whose state `init` returns."""
         init = self._job("init", lambda: self._init.lower(self.key, self._ids))
-        self.begin()
+        if not self.setup.config.asynchronous:  # its actor is lowered for arrays on its own device
+            self._job("train", lambda: self._lower_training(self.abstract_state()))
         return init
 
-    def pretrain(self, state: TrainState) -> TrainState:
-        """Trains the agent of a state on the config's teacher, before the first update."""
-        with named_failures(self.config.env.name, self):
-            learned = pretraining.pretrain(self.parts, self.key, self.setup.change)
-        where = self.shards.shardings({name: getattr(STATE_AXES, name) for name in learned})
-        return state.replace(**(jax.device_put(learned, where) if where else learned))
-
-    def abstract_state(self) -> TrainState:
-        """The shapes of the state, enough to compile for it."""
-        return self._init.eval_shape(self.key, self._ids)
-
-    def begin(self) -> None:
-        """Begins to compile training, which takes the state that `init` returns."""
-        self._job("train", lambda: self._lower_training(self.abstract_state()))
-
     def begin_evaluation(self) -> None:
-        """Begins to compile evaluation, if a run evaluates and it has not begun yet.
+        """Begin to compile evaluation, if a run evaluates and it has not begun yet.
 
         Call it after the first update: tracing would take a core from the compilation of training.
         """
-        if self.config.eval.num_episodes:
+        if self.setup.config.eval.num_episodes:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
 
     def compile(self, state: TrainState) -> None:
-        """Waits until training is compiled for states like this one."""
+        """Wait until training is compiled for states like this one."""
         started = time.perf_counter()
-        self.compile_training(state)
+        if self.setup.config.asynchronous:
+            self.train_chunk = self._actor = AsynchronousTraining(self.parts, state, self.hp)
+        else:
+            self.train_chunk = self._job("train", lambda: self._lower_training(state)).result()
         self.compile_seconds = time.perf_counter() - started
-
-    def compile_training(self, state: TrainState) -> None:
-        """Compiles chunks of updates."""
-        self.train_chunk = self._job("train", lambda: self._lower_training(state)).result()
 
     @property
     def evaluate(self) -> Any:
-        """(agent, key) -> `Outcome`, compiled; None if a run does not evaluate."""
+        """(agents, keys) -> `Outcome`, compiled; None if a run does not evaluate."""
         self.begin_evaluation()
         return self._jobs["evaluate"].result() if "evaluate" in self._jobs else None
 
+    def abstract_state(self) -> TrainState:
+        """Return the shapes of the state, enough to compile for it."""
+        return self._init.eval_shape(self.key, self._ids)
+
+    def close(self) -> None:
+        """Close the simulators; the compiled functions must not be called again."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._actor is not None:
+            self._actor.close()
+        for env in self.envs:
+            env.close()
+
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:
-        """The compiled program of a name, which is traced here and compiled in a thread."""
+        """Return the program of a name, which is traced here and compiled in a thread."""
         if name not in self._jobs:
             lowered = lower()
             lapack.check(lowered, self.shards.devices)
@@ -164,82 +162,91 @@ class Programs:
         return self._jobs[name]
 
     def _lower_training(self, state: TrainState) -> Any:
-        out = (self.shards.shardings(STATE_AXES), self.read_by_all(self.shards))
+        out = (self.shards.shardings(self.functions.axes), read_by_all(self.shards))
         # A host simulator can fail in the middle of a chunk: then the state before it is saved.
         donate = (0,) if self.spec.restorable else ()
-        train = jax.jit(train_program(self.parts), donate_argnums=donate, out_shardings=out)
+        train = jax.jit(self.functions.train, donate_argnums=donate, out_shardings=out)
         return train.lower(state, self.hp, np.int32(1))
 
     def _lower_evaluation(self, state: TrainState) -> Any:
-        self.evaluator = evaluator = self.evaluator or self._make_evaluator()
-        out = self.read_by_all(evaluator.shards)
-        return jax.jit(evaluator.evaluate, out_shardings=out).lower(state.agent, self.eval_key(0))
+        self.evaluator = evaluator = self.evaluator or make_evaluator(self.setup, self.parts)
+        out = read_by_all(evaluator.shards)
+        key = evaluation_keys(self.key, 0)
+        return jax.jit(evaluator.evaluate, out_shardings=out).lower(state.agent, key)
 
-    def _make_evaluator(self) -> Evaluator:
-        """The evaluations of a run, with their environments."""
-        used = replace(self.setup, devices=tuple(self.shards.devices))
-        config, episodes = self.config, self.config.eval.num_episodes
-        shards = evaluation_shards(used, episodes)
-        return Evaluator(used, self.parts.policy, episodes, shards=shards, seed=config.seed)
 
-    def read_by_all(self, shards: Shards) -> Any:
-        """The sharding of numbers that each process reads: all devices for several processes."""
-        return shards.everywhere() if processes.is_distributed() else shards.shardings(None)
+def without_hang(programs: Programs) -> Programs:
+    """Return programs on one device of each process where LAPACK could hang on more.
 
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps of one update of all members."""
-        return self.config.steps_per_update * len(self.members)
-
-    @property
-    def _envs(self) -> list[Any]:
-        """The environments that were made."""
-        return [self.parts.env, *([self.evaluator.env] if self.evaluator else [])]
-
-    @property
-    def failure(self) -> Exception | None:
-        """The first failure of a simulator on the host, None if there is none."""
-        return next((env.failure for env in self._envs if env.failure), None)
-
-    def diverged_value(self, state: TrainState, member: int) -> str:
-        """Name a value that diverged in the environments of an agent; "" if it is unknown.
-
-        For simulators in JAX, it is searched in another rollout from the state.
-        """
-        if not self.spec.restorable:
-            return next((env.diverged_value for env in self._envs if env.diverged_value), "")
-        if processes.is_distributed():  # each process has only a part of the state
-            return ""
+    Several processes call it together, after all of them have built their programs: otherwise they
+    would wait for one that failed.
+    """
+    setup = programs.setup
+    if not any(processes.maximum(lapack.too_few_threads(programs.shards.devices))):
+        return programs
+    note = ""
+    with processes.raise_together():
         try:
-            here = jax.device_get((state.agent, state.update, state.rollout, state.key))
-            agent, update, rollout, key = jax.tree.map(lambda x: x[member], here)
-            rollout, key = jax.tree.map(lambda x: x[0], (rollout, key))  # the first shard's
-            return replayed_value(self.parts, agent, update, rollout, key)
-        except Exception:  # training does not depend on it
-            log.debug("no value found that diverged", exc_info=True)
-            return ""
-
-    def continue_at(self, update: int, progress: float) -> None:
-        """Prepares simulators that cannot be restored for a run that goes on."""
-        if not self.spec.restorable:
-            env: Any = self.parts.env
-            env.continue_at(update, min(progress, 1.0))
-
-    def close(self) -> None:
-        """Closes the simulators; the compiled functions must not be called again."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for env in self._envs:
-            env.close()
-
-    def eval_key(self, update: int) -> Key:
-        """Each member's key of the evaluation after `update` updates, as if it trained alone."""
-        key: Key = _evaluation_keys(self.key, np.int32(update))
-        return key
+            programs.begin()
+        except lapack.TooFewThreadsError as error:
+            note = str(error)
+    if not any(processes.maximum(bool(note))):
+        return programs
+    programs.close()
+    # Another process may have fewer threads.
+    first = {device.process_index: device for device in reversed(setup.devices)}
+    devices = tuple(first[index] for index in sorted(first))
+    with processes.raise_together():
+        return Programs(replace(setup, devices=devices, note=note), programs.make_functions)
 
 
-def evaluation_key(key, update: int):
+def make_evaluator(setup: Setup, parts: Parts) -> Evaluator:
+    """Make the evaluations of a run, with their environments, on the devices of training."""
+    used = replace(setup, devices=tuple(setup.shards.devices))
+    config, episodes = setup.config, setup.config.eval.num_episodes
+    shards = evaluation_shards(used, episodes)
+    return Evaluator(used, parts.policy, episodes, shards=shards, seed=config.seed)
+
+
+def read_by_all(shards: Shards) -> Any:
+    """The sharding of numbers that each process reads: all devices for several processes."""
+    return shards.everywhere() if processes.is_distributed() else shards.shardings(None)
+
+
+def member_keys(setup: Setup) -> Key:
+    """The random key of each member [M], as if it trained alone."""
+    seeds = jnp.asarray([member.seed for member in setup.members], jnp.uint32)
+    keys: Key = jax.jit(jax.vmap(jax.random.key))(seeds)
+    return keys
+
+
+def member_hyperparams(setup: Setup) -> Hyperparams:
+    """The tunable numbers of each member [M]; nothing is compiled."""
+    each = [make_hyperparams(member) for member in setup.members]
+    hp: Hyperparams = jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *each))
+    return hp
+
+
+def evaluation_key(key: Key, update: Array | int) -> Key:
     """The key of the evaluation after `update` updates of a run with this key."""
     return jax.random.fold_in(streams.stream(key, streams.EVALUATIONS), update)
 
 
-_evaluation_keys = jax.jit(jax.vmap(evaluation_key, (0, None)))
+@jax.jit
+def _evaluation_keys(keys: Key, update: Array) -> Key:
+    return jax.vmap(evaluation_key, (0, None))(keys, update)
+
+
+def evaluation_keys(keys: Key, update: int) -> Key:
+    """Each member's key [M] of the evaluation after `update` updates."""
+    found: Key = _evaluation_keys(keys, np.int32(update))
+    return found
+
+
+def keep_better(better: Array, best: Any, new: Any) -> Any:
+    """Select `new` where `better` (bool [M]), else `best`; trees of arrays [M, ...]."""
+
+    def choose(old: Array, new: Array) -> Array:
+        return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, best, new)

@@ -38,6 +38,14 @@ class Progress:
         saved = {"eval_settings": {}, "unlogged": {}} | saved
         return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
 
+    def add(self, updates: int, env_steps: np.ndarray, seconds: float) -> None:
+        """Count a chunk of updates with `env_steps` [M] of each member."""
+        self.update += updates
+        self.train_seconds += seconds
+        self.member_steps = [
+            old + int(new) for old, new in zip(self.member_steps, env_steps, strict=True)
+        ]
+
     @property
     def env_steps(self) -> int:
         """Environment steps of each member, their mean."""

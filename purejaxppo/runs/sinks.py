@@ -1,9 +1,11 @@
 """Sinks of rows: CSV, TensorBoard, W&B. Each imports its library when it is made."""
 
+import contextlib
 import csv
 import math
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -163,7 +165,6 @@ class PerMember:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         """Takes one sink per member, in the members' order."""
         self._sinks = sinks
-        self.writer = getattr(sinks[0], "writer", None)
 
     def write(self, row: Row) -> None:
         """Writes a row to its member's sink."""
@@ -181,7 +182,6 @@ class MeanOfMembers:
     def __init__(self, sink: Sink, num_members: int) -> None:
         """Wraps a sink for rows of `num_members` members."""
         self._sink, self._num_members = sink, num_members
-        self.writer = getattr(sink, "writer", None)
         self._rows: list[Row] = []
 
     def write(self, row: Row) -> None:
@@ -197,14 +197,36 @@ class MeanOfMembers:
         self._sink.close()
 
 
+@dataclass
+class Sinks:
+    """All sinks of a run."""
+
+    sinks: list[Sink] = field(default_factory=list)
+    tensorboard: Any = None
+    """The tensorboardX SummaryWriter of the first agent or of the mean; None without one."""
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write rows, one per member, to each sink."""
+        for row in rows:
+            for sink in self.sinks:
+                sink.write(row)
+
+    def close(self) -> None:
+        """Close each sink once, even if others fail."""
+        with contextlib.ExitStack() as closing:  # in reverse order
+            while self.sinks:
+                closing.callback(self.sinks.pop().close)
+
+
 def open_sinks(
     config: Config,
     run_dir: Path,
     members: Sequence[Config],
     steps: Sequence[int],
     saved: Callable[[], int | None],
-) -> list[Sink]:
-    """Opens the sinks that a config asks for beside metrics.csv.
+    first: Sequence[Sink] = (),
+) -> Sinks:
+    """Open the sinks that a config asks for beside metrics.csv.
 
     Args:
         config: of the run.
@@ -212,23 +234,33 @@ def open_sinks(
         members: each agent's config.
         steps: each agent's environment steps so far.
         saved: () -> environment steps of the last complete save.
+        first: sinks that rows are written to before these.
     """
-    sinks: list[Sink] = []
+    opened = Sinks([*first])
     if config.logging.tensorboard:
-        sinks.append(_tensorboard(run_dir / "tensorboard", members, steps))
+        boards = _tensorboard(run_dir / "tensorboard", members, steps)
+        opened.tensorboard = boards[0].writer
+        opened.sinks.append(_of_members(boards, len(members)))
     if config.logging.wandb_project:
         wandb = WandbSink(config.logging.wandb_project, run_dir, as_text(flatten(config)))
-        sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
-    return sinks
+        opened.sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
+    return opened
 
 
-def _tensorboard(folder: Path, members: Sequence[Config], steps: Sequence[int]) -> Sink:
+def _tensorboard(
+    folder: Path, members: Sequence[Config], steps: Sequence[int]
+) -> list[TensorBoardSink]:
     """A TensorBoard run per member; of many members the mean alone: each run opens a file."""
     if len(members) == 1:
-        return TensorBoardSink(folder, steps[0])
+        return [TensorBoardSink(folder, steps[0])]
     if len(members) > MOST_WRITERS:
-        return MeanOfMembers(TensorBoardSink(folder / "mean", sum(steps) // len(steps)), len(steps))
+        return [TensorBoardSink(folder / "mean", sum(steps) // len(steps))]
     names = [f"member_{i}_seed_{member.seed}" for i, member in enumerate(members)]
-    return PerMember(
-        [TensorBoardSink(folder / name, at) for name, at in zip(names, steps, strict=True)]
-    )
+    return [TensorBoardSink(folder / name, at) for name, at in zip(names, steps, strict=True)]
+
+
+def _of_members(sinks: Sequence[Sink], num_members: int) -> Sink:
+    """A sink for the rows of all members, from one for each or one for their mean."""
+    if num_members == 1:
+        return sinks[0]
+    return PerMember(sinks) if len(sinks) == num_members else MeanOfMembers(sinks[0], num_members)

@@ -27,11 +27,11 @@ from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
 from purejaxppo.runs import cli
-from purejaxppo.runs.console import Console
+from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
-from purejaxppo.runs.population import PopulationLoop, PopulationPrograms, Rules
-from purejaxppo.runs.session import base_name, start_jax
-from purejaxppo.setup import Setup, check_vmappable, resolve
+from purejaxppo.runs.population import Rules
+from purejaxppo.runs.session import base_name
+from purejaxppo.setup import check_vmappable, resolve
 from purejaxppo.sweep import packing, report, scores, search_space
 from purejaxppo.sweep.flags import WHERE, check_flags
 from purejaxppo.sweep.launchers import launcher
@@ -240,12 +240,7 @@ def run_population(folder: Path, command: Sweep, members: list[Config], rules: R
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))
     print(f"a population of {len(members)}, selected every {rules.interval} updates", flush=True)
-    run_dir = folder / "population"
-
-    def make(setup: Setup, run_dir: Path, console: Console) -> PopulationLoop:
-        return PopulationLoop(PopulationPrograms(setup, rules), run_dir, console)
-
-    code = packing.train_batch(run_dir, setup, make)
+    code = packing.train_batch(folder / "population", setup, rules)
     if not code:
         report.report_population(folder, members, rules, command.select_by)
     return code

@@ -7,7 +7,7 @@ each seed, are cut into batches where they do not fit into memory together.
 import gc
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ import jax
 from purejaxppo.config.files import compare, load_config, write_whole
 from purejaxppo.config.schema import Config
 from purejaxppo.parallel.cores import cpu_cores
-from purejaxppo.runs.console import Console, Stopped
+from purejaxppo.runs.console import Console
+from purejaxppo.runs.devices import start_jax
+from purejaxppo.runs.failures import OutOfMemoryError
 from purejaxppo.runs.folder import CONFIG, run_folder
-from purejaxppo.runs.loop import TrainingLoop
-from purejaxppo.runs.not_finite import NotFiniteError
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.health import NotFiniteError
+from purejaxppo.runs.population import AddPopulation, Rules, population_functions, short_interval
+from purejaxppo.runs.programs import MakeFunctions, Programs, ppo_functions, without_hang
 from purejaxppo.runs.resume import with_old_rules
-from purejaxppo.runs.session import execute, start_jax
+from purejaxppo.runs.session import execute
+from purejaxppo.runs.training import Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.sweep.search_space import structure
 
@@ -141,7 +144,7 @@ def fitting(group: Group, setup: Setup, width: int) -> int:
 def measure(setup: Setup, size: int) -> float:
     """Bytes that `size` agents take: their largest program, and a copy of them to be saved."""
     filled = tuple(setup.members[i % len(setup.members)] for i in range(size))
-    programs = Programs(divide(replace(setup, members=filled), setup.devices))
+    programs = without_hang(Programs(divide(replace(setup, members=filled), setup.devices)))
     try:
         return _bytes(programs)
     finally:
@@ -199,17 +202,13 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def train_batch(
-    folder: Path,
-    setup: Setup,
-    make: Callable[[Setup, Path, Console], TrainingLoop] | None = None,
-) -> int:
+def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
     """Trains a batch in its folder, or the rest of it; returns the exit code.
 
     Args:
         folder: of the batch.
         setup: its members, and all devices.
-        make: builds the run, a TrainingLoop by default: (setup, folder, console) -> run.
+        rules: of a population, whose agents copy each other; None: they do not.
     """
     members = setup.members
     config = replace(one_shard(members[0]), run_dir=str(folder))
@@ -222,25 +221,40 @@ def train_batch(
                 raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)
-        if make is None:
-            run = TrainingLoop(Programs(setup), folder, console)
-        else:
-            run = make(setup, folder, console)
+        programs = without_hang(Programs(setup, functions_of(rules)))
+        run = open_training(programs, folder, console)
         if run.finished:
             console.say(f"{folder} is trained")
             run.close()
             return 0
-        try:
-            return execute(run) or (128 + run.signal if run.signal else 0)
-        except NotFiniteError as error:
-            if make is not None:
-                raise
-            console.say(f"{folder}: {error}")  # its agents have no score
-            return 0
-        except (jax.errors.JaxRuntimeError, Stopped) as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
-                raise
-            raise ValueError(
-                f"{len(members)} agents ran out of memory: give less with --memory_gb; the same "
-                f"command then resumes ({str(error).splitlines()[0]})"
-            ) from error
+        return train_agents(run, rules)
+
+
+def functions_of(rules: Rules | None) -> MakeFunctions:
+    """The functions that a batch compiles."""
+    return ppo_functions if rules is None else population_functions(rules)
+
+
+def train_agents(run: Training, rules: Rules | None) -> int:
+    """Trains the agents of a batch or of a population; returns the exit code."""
+    try:
+        if rules is None:
+            code = execute(run)
+        else:
+            if warning := short_interval(
+                rules, run.config.ppo.rollout_length, run.programs.spec.max_episode_steps
+            ):
+                run.console.say(warning)
+            added = AddPopulation(rules)
+            code = execute(run, [added], added.columns)
+        return code or (128 + run.signal if run.signal else 0)
+    except NotFiniteError as error:
+        if rules is not None:
+            raise
+        run.console.say(f"{run.run_dir}: {error}")  # its agents have no score
+        return 0
+    except OutOfMemoryError as error:
+        raise ValueError(
+            f"{len(run.members)} agents ran out of memory: give less with --memory_gb; the same "
+            f"command then resumes ({error})"
+        ) from error

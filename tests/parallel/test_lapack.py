@@ -13,7 +13,7 @@ from support.runs import setup_of
 from purejaxppo.config.schema import Config, EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.parallel import lapack, processes
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.programs import Programs, without_hang
 
 CHOLESKY = """
 import os, sys
@@ -59,15 +59,15 @@ RUNS = """
 import jax
 import purejaxppo
 from purejaxppo.config.files import load_config
-from purejaxppo.runs.session import start_jax
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.devices import start_jax
+from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.setup import divide, resolve
 
 sizes = {"ppo.rollout_length": 8, "ppo.num_minibatches": 2, "network.hidden": [8], "num_shards": 2}
 sizes |= {"eval.num_episodes": 0, "total_timesteps": 128}
 plain = purejaxppo.Config().replace(**{**sizes, "env.name": "dummy/constant", "env.num_envs": 16})
 setup = resolve(plain)
-programs = Programs(divide(setup, start_jax(setup)))
+programs = without_hang(Programs(divide(setup, start_jax(setup))))
 print(programs.shards.num_devices, "devices", programs.setup.note)
 run = purejaxppo.train(**sizes, **{"env.name": "jax/task.py:Task", "env.num_envs": 16})
 print(len(purejaxppo.evaluate(run.last, 4).returns), "episodes")
@@ -104,7 +104,7 @@ def test_a_process_with_enough_threads_uses_one_device_if_another_process_has_to
     sizes |= {"eval.num_episodes": 0, "num_shards": 2, "env.num_envs": 16}
     config = Config().replace(**{"env.name": "dummy/constant", **sizes})
     monkeypatch.setattr(processes, "maximum", lambda *numbers: (1.0,) * len(numbers))
-    programs = Programs(setup_of(config, 2))
+    programs = without_hang(Programs(setup_of(config, 2)))
     programs.close()
     assert (programs.shards.num_devices, programs.setup.note) == (1, "")
 

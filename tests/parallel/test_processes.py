@@ -19,8 +19,8 @@ import purejaxppo.commands.train as train_command
 from purejaxppo import restore
 from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import places, processes
+from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.session import start_jax
 from purejaxppo.setup import divide, resolve, resolve_shards
 
 toy = pytest.mark.toy

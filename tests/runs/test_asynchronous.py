@@ -18,7 +18,8 @@ from purejaxppo import learner, load_config, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parts import init_program, make_parts, shard_ids
-from purejaxppo.runs.asynchronous import AsynchronousPrograms
+from purejaxppo.runs.asynchronous import AsynchronousTraining, trace_actor, trace_learner
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.streams import split_keys
 
@@ -68,15 +69,15 @@ def test_a_run_reports_its_lag(finished):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 def test_a_run_does_not_depend_on_timing(finished, tmp_path, monkeypatch):
-    learn = AsynchronousPrograms.compile_training
+    make = AsynchronousTraining.__init__
 
-    def slowed(programs, state):
-        learn(programs, state)
-        inner, rng = programs.learn, np.random.default_rng(0)
-        programs.learn = lambda *args: (time.sleep(0.05 * rng.random()), inner(*args))[1]
+    def slowed(training, *args):
+        make(training, *args)
+        learn, rng = training._learn, np.random.default_rng(0)
+        training._learn = lambda *args: (time.sleep(0.05 * rng.random()), learn(*args))[1]
 
     assert train(finished / "small.yaml", tmp_path / "one") == 0
-    monkeypatch.setattr(AsynchronousPrograms, "compile_training", slowed)
+    monkeypatch.setattr(AsynchronousTraining, "__init__", slowed)
     assert train(finished / "small.yaml", tmp_path / "two") == 0
     jax.tree.map(
         np.testing.assert_array_equal, agent_of(tmp_path / "one"), agent_of(tmp_path / "two")
@@ -113,11 +114,11 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
 def test_actor_and_learner_are_each_in_the_form_of_their_own_platform(tmp_path):
     """Convolutions are products on a CPU; here the learner's part is lowered for a GPU."""
     config = load_config(write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:Screen"))
-    programs = AsynchronousPrograms(setup_of(config))
+    programs = Programs(setup_of(config))
     programs.shards.platform = "gpu"
     state = programs.init()
-    actor = programs.trace_actor(state)
-    learner = programs.trace_learner(state, actor.out_info[0])
+    actor = trace_actor(programs.parts, state, jax.devices("cpu")[0])
+    learner = trace_learner(programs.parts, state, actor.out_info[0], programs.hp)
     texts = actor.lower().as_text(), learner.lower(lowering_platforms=("cuda",)).as_text()
     programs.close()
     assert ["stablehlo.convolution" in text for text in texts] == [False, True]

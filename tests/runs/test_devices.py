@@ -7,7 +7,6 @@ import pytest
 from support.runs import start
 
 from purejaxppo.runs import devices
-from purejaxppo.runs.console import Stopped
 from purejaxppo.setup import resolve
 
 GPU = SimpleNamespace(platform="gpu")
@@ -53,12 +52,3 @@ def test_the_host_is_called_through_jax_on_the_cpu(asynchronous, make_config, mo
     with pytest.raises(ValueError, match="set JAX_PLATFORMS=cuda,cpu, or unset it"):
         devices.check_cpu(resolve(config), GPU)
     devices.check_cpu(resolve(config), jax.devices("cpu")[0])
-
-
-def test_too_little_memory_is_one_sentence(make_config):
-    config, said = make_config(), "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
-    sentence = r"too little memory for env.num_envs = 4 .*9 GiB"
-    with pytest.raises(Stopped, match=sentence), devices.enough_memory(config):
-        raise jax.errors.JaxRuntimeError(said)
-    with pytest.raises(jax.errors.JaxRuntimeError), devices.enough_memory(config):
-        raise jax.errors.JaxRuntimeError("INTERNAL: something else")

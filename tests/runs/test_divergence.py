@@ -21,10 +21,11 @@ from purejaxppo.evaluation import Evaluation
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs import divergence
 from purejaxppo.runs.console import Console
-from purejaxppo.runs.loop import TrainingLoop
-from purejaxppo.runs.not_finite import NotFiniteError
+from purejaxppo.runs.health import NotFiniteError
+from purejaxppo.runs.hooks import hooks_of
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import eval_row, read_csv
+from purejaxppo.runs.training import open_training
 from purejaxppo.spaces import Box, Discrete, diverged_value
 
 NO = jnp.array(False)
@@ -212,16 +213,22 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
 ):
     rare = {"eval": {"num_episodes": 0}, "checkpoint": CheckpointConfig(interval=48 * 20)}
     config = make_config(num_seeds=2, total_timesteps=48 * 20, **rare)
-    run = TrainingLoop(Programs(setup_of(config)), tmp_path, Console(1000, lines=True))
+    programs = Programs(setup_of(config))
+    run = open_training(programs, tmp_path, Console(1000, lines=True))
+    run.state = programs.init()
+    hooks = hooks_of(run)
     zero = jax.tree.map(lambda x: np.stack([x, x]), diagnostics.zero_metrics(()))
     good = zero._replace(**dict.fromkeys(("updates", "finite", "learned"), np.array([1, 1])))
 
     def after(steps, diverged, finite=(1, 1)):
         episodes = good.episodes._replace(diverged=np.array(diverged))
-        run.progress.update += 1
         changed = {"env_steps": np.array(steps), "finite": np.array(finite)}
         metrics = good._replace(**changed, episodes=episodes)
-        run._after_chunk(None, metrics, 0.0)
+        run.progress.add(1, np.zeros(2, int), 0.1)
+        run.add(metrics)
+        for hook in hooks:
+            if hook.due(run):
+                hook.act(run)
         return capsys.readouterr().out.count("no score from")
 
     quiet = [after([48, 0], [0, 48]) for _ in range(4)]

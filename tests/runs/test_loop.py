@@ -7,6 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,17 +26,19 @@ import purejaxppo.commands.train as train_command
 from purejaxppo.agents import optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.runs import intervals, loop
-from purejaxppo.runs.console import Stopped
+from purejaxppo.parallel.shards import Shards
+from purejaxppo.runs import curves, intervals, session
+from purejaxppo.runs.console import Console, Stopped
+from purejaxppo.runs.failures import OutOfMemoryError, reported
+from purejaxppo.runs.health import NotFiniteError
+from purejaxppo.runs.hooks import Evaluate
 from purejaxppo.runs.intervals import Intervals
-from purejaxppo.runs.loop import TrainingLoop, wide
-from purejaxppo.runs.not_finite import NotFiniteError
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.session import closed_after_failure
-from purejaxppo.runs.sinks import CsvSink
+from purejaxppo.runs.sinks import CsvSink, Sinks
+from purejaxppo.runs.training import Training, wide
 
 PENDULUM = CARTPOLE.replace("gymnax/CartPole-v1", "brax/inverted_pendulum")
 EXTRAS = """
@@ -202,13 +205,11 @@ def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_fi
 def test_the_reported_rate_is_that_of_the_schedule_times_the_adapted_factor(make_config):
     """Two of ten updates, a warm-up of five, and a rate that has become three times as large."""
     settings = {"learning_rate_schedule": "adaptive", "learning_rate_warmup": 0.5}
-    run = SimpleNamespace(
-        config=make_config(ppo=settings),
-        progress=SimpleNamespace(update=2),
-    )
+    run, _ = a_run(Saves(), make_config(ppo=settings))
+    run.progress.update, run.total_updates = 2, [10.0]
     row = {optimizers.RATE_FACTOR: 3.0}
-    assert TrainingLoop._learning_rate(run, 0.1, row, 10) == pytest.approx(0.1 * 2 / 5 * 3)
-    assert TrainingLoop._learning_rate(run, 0.1, {}, 10) == pytest.approx(0.1 * 2 / 5)
+    assert run.learning_rate(0.1, row, 0) == pytest.approx(0.1 * 2 / 5 * 3)
+    assert run.learning_rate(0.1, {}, 0) == pytest.approx(0.1 * 2 / 5)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -238,18 +239,21 @@ class Saves:
             raise FULL
 
 
-def a_run(saves, make_config):
-    """A run of which only what surrounds the training is there."""
-    run = object.__new__(TrainingLoop)
+def a_run(saves: Any, config):
+    """A run that is being trained, without programs to train it."""
     closed = []
-    run.programs = SimpleNamespace(
+    programs: Any = SimpleNamespace(
+        setup=SimpleNamespace(config=config, members=(config,)),
+        shards=Shards(1),
         spec=SimpleNamespace(restorable=True),
         failure=None,
         close=lambda: closed.append("simulators"),
     )
-    run.config, run.checkpoints, run.run_dir = make_config(), saves, Path("runs/a")
-    run.progress, run.best, run.sinks = Progress(member_steps=[4096], member_best=[None]), None, []
-    run._sound, run._pending, run.intervals = True, None, Intervals(run.config)
+    progress = Progress(member_steps=[4096], member_best=[None])
+    run = Training(
+        programs, Path("runs/a"), Console(1, quiet=True), saves, Intervals(config), progress
+    )
+    run.state = "state"  # type: ignore[assignment]
     return run, closed
 
 
@@ -258,12 +262,12 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
     def fails(agent, key):
         raise SimulatorError("lost")
 
-    run, _ = a_run(Saves(), make_config)
+    run, _ = a_run(Saves(), make_config())
     run.best, run.progress.member_best = object(), [10.0]
     run.progress.eval_settings = eval_settings(make_config(eval={"max_steps": 7}))
-    run.programs.eval_key, run.programs.evaluate = lambda update: None, fails
+    run.programs.key, run.programs.evaluate = jax.random.split(jax.random.key(0), 1), fails
     with pytest.raises(SimulatorError):
-        run._update_best()
+        Evaluate(run).update_best(run)
     assert run.progress.eval_settings["eval.max_steps"] == 7
     assert run.progress.member_best == [10.0]
 
@@ -277,22 +281,23 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
     ],
 )
 def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_config):
-    run, _ = a_run(saves, make_config)
-    with pytest.raises(Stopped) as failed, run._between_chunks("state"):
+    run, closed = a_run(saves, make_config())
+    with pytest.raises(Stopped) as failed, reported(run):
         raise RuntimeError("events cannot\nbe written")
     then = "start again" if done.startswith("Nothing") else "resume"
     assert str(failed.value) == (
         f"RuntimeError: events cannot be written. {done}. Fix the cause, then run the same command "
         f"to {then}."
     )
+    assert closed == ["simulators"]
 
 
 def test_who_has_said_it_all_saves_nothing(make_config):
     told = (Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
     for error in told:
         saves = Saves()
-        run, _ = a_run(saves, make_config)
-        with pytest.raises(type(error)) as failed, run._between_chunks("state"):
+        run, _ = a_run(saves, make_config())
+        with pytest.raises(type(error)) as failed, reported(run):
             raise error
         if not isinstance(error, SimulatorError):
             assert failed.value is error
@@ -301,11 +306,25 @@ def test_who_has_said_it_all_saves_nothing(make_config):
             assert saves.steps == 4096  # a simulator's failure saves by itself
 
 
+@pytest.mark.toy
+@pytest.mark.parametrize("training", [False, True])
+def test_too_little_memory_is_one_sentence(training, make_config):
+    run, _ = a_run(Saves(), make_config())
+    run.state = run.state if training else None
+    said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
+    sentence = r"too little memory for env.num_envs = 4 .*9 GiB"
+    with pytest.raises(OutOfMemoryError, match=sentence), reported(run):
+        raise jax.errors.JaxRuntimeError(said)
+    run.state = None
+    with pytest.raises(jax.errors.JaxRuntimeError), reported(run):
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+
+
 def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
-    run, _ = a_run(Saves(before=128), make_config)
-    run._sound = False
+    run, _ = a_run(Saves(before=128), make_config())
+    run.lost = True
     said = "The checkpoint at 128 steps in runs/a is intact"
-    with pytest.raises(Stopped, match=said), run._between_chunks("state"):
+    with pytest.raises(Stopped, match=said), reported(run):
         raise FULL
 
 
@@ -314,13 +333,13 @@ def test_simulators_are_closed_whatever_else_cannot_be(make_config):
         def close(self):
             raise FULL
 
-    run, closed = a_run(Saves(9), make_config)
-    run.sinks = [Broken(), Broken()]
+    run, closed = a_run(Saves(9), make_config())
+    run.sinks, run.state = Sinks([Broken(), Broken()]), None
     with pytest.raises(OSError, match="No space left"):
         run.close()
     assert closed == ["simulators"]
     assert run.checkpoints.closed
-    with pytest.raises(ValueError, match="first"), closed_after_failure(run):
+    with pytest.raises(ValueError, match="first"), reported(run):
         raise ValueError("first")  # and what comes of closing does not hide it
 
 
@@ -333,13 +352,13 @@ def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
 ):
     """Eight updates, whose last is saved at the end, too, which does nothing then."""
     monkeypatch.setattr(intervals, "SECONDS_BETWEEN_SAVES", seconds)
-    made, save = [], TrainingLoop._save
+    made, save = [], Training.save
 
-    def saved(run, state):
+    def saved(run):
         made.append(run.progress.update)
-        save(run, state)
+        return save(run)
 
-    monkeypatch.setattr(TrainingLoop, "_save", saved)
+    monkeypatch.setattr(Training, "save", saved)
     assert train(config_file, "--run_dir", "run") == 0
     assert made == saves
 
@@ -387,7 +406,7 @@ def test_a_plot_that_fails_does_not_fail_the_run(config_file, monkeypatch, capsy
     def broken(*args, **kwargs):
         raise RuntimeError("no fonts")
 
-    monkeypatch.setattr(loop, "plot_returns", broken)
+    monkeypatch.setattr(curves, "plot_returns", broken)
     assert train(config_file, "--run_dir", "run", "--total_timesteps", 128) == 0
     assert "no learning curve: RuntimeError: no fonts\n" in capsys.readouterr().out
 
@@ -396,10 +415,10 @@ def test_simulators_are_closed_if_nothing_could_be_prepared(config_file, monkeyp
     closed = []
     monkeypatch.setattr(Programs, "close", lambda self: closed.append(True))
 
-    def refused(run):
+    def refused(*args):
         raise ValueError("logging.wandb_project = p: no login")
 
-    monkeypatch.setattr(TrainingLoop, "open_sinks", refused)
+    monkeypatch.setattr(session, "open_sinks", refused)
     assert train_command.main(["--config", "small.yaml", "--run_dir", "run"]) == 2
     assert capsys.readouterr().err == "error: logging.wandb_project = p: no login\n"
     assert closed

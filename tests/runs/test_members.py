@@ -23,8 +23,7 @@ from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.runs.curves import confidence, member_curves
-from purejaxppo.runs.members import keep_better
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.programs import Programs, evaluation_keys, keep_better
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.setup import seeds_of
 
@@ -55,9 +54,9 @@ def trained(programs, updates=4):
     programs.compile(state)
     agents, _ = programs.train_chunk(state, programs.hp, np.int32(updates))
     agents = agents.agent
-    leading = len(programs.members)
+    leading = len(programs.setup.members)
     leaves = [np.asarray(x).reshape(leading, -1) for x in jax.tree.leaves(agents.params)]
-    returns = programs.evaluate(agents, programs.eval_key(updates))[0]
+    returns = programs.evaluate(agents, evaluation_keys(programs.key, updates))[0]
     return np.concatenate(leaves, axis=1), np.asarray(returns).reshape(leading, -1)
 
 
@@ -141,7 +140,7 @@ import sys
 import jax, numpy as np
 jax.config.update("jax_num_cpu_devices", 4)
 from purejaxppo import load_config
-from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.programs import Programs, evaluation_keys
 from purejaxppo.setup import divide, resolve
 name, width = sys.argv[1], sys.argv[2]
 def params(count):
@@ -155,7 +154,7 @@ def params(count):
     programs.compile(state)
     state, metrics = programs.train_chunk(state, programs.hp, np.int32(3))
     if programs.evaluate:
-        programs.evaluate(state.agent, programs.eval_key(3))
+        programs.evaluate(state.agent, evaluation_keys(programs.key, 3))
     leaves = jax.tree.leaves(jax.device_get((state.agent.params, metrics)))
     return np.concatenate([np.ravel(x).astype(float) for x in leaves])
 one, four = params(1), params(4)
@@ -332,7 +331,7 @@ def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
     for member, history in scores.items():
         assert len(history) == 8
         update = len(history) - int(np.argmax(history[::-1]))  # the latest of equals
-        returns, *_ = programs.evaluate(best, programs.eval_key(update))
+        returns, *_ = programs.evaluate(best, evaluation_keys(programs.key, update))
         assert returns[int(member)].mean() == pytest.approx(max(history))
 
 

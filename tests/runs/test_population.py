@@ -25,15 +25,16 @@ from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs.population import (
     COPIED,
     Population,
-    PopulationPrograms,
     Rules,
     evolve,
     finite,
     perturb,
+    population_functions,
     select,
     short_interval,
     since_last_copy,
 )
+from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import search
@@ -156,7 +157,7 @@ def population(make_config, rates, devices):
         replace(config, seed=i, ppo=replace(config.ppo, learning_rate=rate))
         for i, rate in enumerate(rates)
     ]
-    return PopulationPrograms(setup_of(config, devices, members), RULES)
+    return Programs(setup_of(config, devices, members), population_functions(RULES))
 
 
 SIZE, NUM_ENVS = 4, 2
@@ -344,9 +345,9 @@ def test_between_selections_members_train_as_they_would_alone(make_config):
     state = programs.init()
     programs.compile(state)
     state, _ = programs.train_chunk(state, programs.hp, np.int32(1))
-    for i, member in enumerate(programs.members):
+    for i, member in enumerate(programs.setup.members):
         train = make_train(replace(member, total_timesteps=8 * 64, num_shards=1))
-        hp = make_hyperparams(programs.config)._replace(learning_rate=jnp.float32(rates[i]))
+        hp = make_hyperparams(programs.setup.config)._replace(learning_rate=jnp.float32(rates[i]))
         alone = jax.jit(train)(jax.random.key(i), hp).agent.params
         ours = jax.tree.map(lambda x, i=i: x[i], state.agent.params)
         jax.tree.map(

@@ -46,7 +46,8 @@ def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, 
     config = make_config(logging=LoggingConfig(tensorboard=False, wandb_project="ours"))
 
     def begin():
-        (sink,) = open_sinks(config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
+        opened = open_sinks(config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
+        (sink,) = opened.sinks
         return sink
 
     sink = begin()

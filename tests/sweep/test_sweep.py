@@ -31,7 +31,7 @@ from purejaxppo.commands.flags import Sweep
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.cli import parse_over_config
-from purejaxppo.runs.loop import TrainingLoop
+from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command
 from purejaxppo.sweep import packing, pictures, report
@@ -264,14 +264,11 @@ def test_a_killed_sweep_goes_on_where_it_was(config_file, tmp_path):
 def test_a_sweep_that_is_interrupted_says_so_and_resumes(
     swept, small_agents, config_file, capsys, monkeypatch
 ):
-    after_chunk = TrainingLoop._after_chunk
-
-    def interrupting(run, *args):
-        after_chunk(run, *args)
+    def interrupting(run, row):
         interrupts._TAKERS[-1].signal = "SIGINT"
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingLoop, "_after_chunk", interrupting)
+        patch.setattr(ShowProgress, "act", interrupting)
         assert sweep(config_file, *GRID, "--run_dir", "parts") == 130
     assert "the same command resumes" in capsys.readouterr().out
     assert sweep(config_file, *GRID, "--run_dir", "parts") == 0
@@ -679,16 +676,7 @@ def test_a_ray_cluster_trains_what_a_lost_node_had(config_file, tmp_path):
         assert agent.env_steps > 390_000
 
 
-class Trained:
-    """A run that has nothing left to do."""
-
-    finished = True
-
-    def close(self):
-        """Does nothing."""
-
-
-def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path):
+def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, monkeypatch):
     config = replace(load_config(config_file), num_shards=1)
     saved = to_yaml(config).replace("  obs_preprocessing: by_bounds\n", "")
     assert "obs_preprocessing" not in saved
@@ -696,9 +684,10 @@ def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path):
     (tmp_path / "versions.json").write_text("{}")
     configs = []
 
-    def make(setup, folder, console):
-        configs.append(setup.config)
-        return Trained()
+    def execute(run):
+        configs.append(run.config)
+        return 0
 
-    assert packing.train_batch(tmp_path, setup_of(config), make) == 0
+    monkeypatch.setattr(packing, "execute", execute)
+    assert packing.train_batch(tmp_path, setup_of(config)) == 0
     assert [x.ppo.obs_preprocessing for x in configs] == ["by_dtype"]

@@ -1,0 +1,142 @@
+"""Failures of a run: what is saved, closed and reported when it cannot continue.
+
+Signals set a flag, which the loop reads; see `interrupts`.
+"""
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Iterator
+
+import jax
+
+from purejaxppo.config.hints import short_path
+from purejaxppo.config.schema import Config
+from purejaxppo.envs.host.bridge import named_failures
+from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.interrupts import NOTHING_LOST
+from purejaxppo.parallel import processes
+from purejaxppo.runs.console import Stopped, fail, message_of
+from purejaxppo.runs.health import NotFiniteError
+from purejaxppo.runs.training import Training
+
+log = logging.getLogger("purejaxppo")
+
+INTERRUPTED = f"interrupted; {NOTHING_LOST}"
+
+
+class OutOfMemoryError(Stopped):
+    """A device has too little memory for the run."""
+
+
+@contextlib.contextmanager
+def reported(run: Training) -> Iterator[None]:
+    """Save and close a run that fails inside, and report the failure in a sentence.
+
+    Before training nothing is saved. One of several processes prints the sentence and ends, because
+    the others would wait for it.
+
+    Raises:
+        SimulatorError: a simulator on the host failed.
+        OutOfMemoryError: a device has too little memory.
+        Stopped: another failure during training.
+        Exception: others before training, as they are.
+    """
+    try:
+        with named_failures(run.config.env.name, run.programs):
+            yield
+    except BaseException as error:
+        failure = reportable(run, error)
+        if processes.is_distributed() and not isinstance(error, processes.DistributedError):
+            end_process(run, failure)
+        try:
+            run.close()
+        except Exception:
+            log.debug("closing failed, too", exc_info=True)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def reportable(run: Training, error: BaseException) -> BaseException:
+    """Return the error to raise for a failure, after a save if the run was training."""
+    if is_out_of_memory(error):
+        return OutOfMemoryError(too_little_memory(run.config, error))
+    if run.state is None or not isinstance(error, Exception):
+        return error
+    if isinstance(error, SimulatorError):
+        return SimulatorError(f"{error}\n{save_first(run)}")
+    if isinstance(error, Stopped | NotFiniteError) or processes.is_distributed():
+        return error
+    log.debug("training failed", exc_info=True)
+    what = " ".join(message_of(error).split())
+    if not isinstance(error, OSError):
+        what = f"{type(error).__name__}: {what}"
+    return Stopped(f"{what.rstrip('.')}. {save_first(run)}")
+
+
+def save_first(run: Training) -> str:
+    """Save after a failure if possible; return a sentence about the last checkpoint."""
+    try:
+        if not run.lost and not processes.is_distributed():
+            run.save()
+            run.checkpoints.wait()
+    except Exception:
+        log.debug("saving failed, too", exc_info=True)
+    steps, saved = run.progress.env_steps, run.checkpoints.finished()
+    folder = short_path(run.run_dir)
+    if saved is None:
+        done, then = f"Nothing could be saved in {folder}", "start again"
+    elif saved == steps:
+        done, then = f"Saved at {steps:,} steps in {folder}", "resume"
+    else:
+        done, then = f"The checkpoint at {saved:,} steps in {folder} is intact", "resume"
+    return f"{done}. Fix the cause, then run the same command to {then}."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if JAX reports that a device has too little memory."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def too_little_memory(config: Config, error: BaseException) -> str:
+    """The message for a device with too little memory."""
+    return (
+        f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
+        f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
+        f"{config.ppo.num_minibatches} ({processes.reason(error)}): take fewer environments "
+        f"or more minibatches, or see what else is on the device"
+    )
+
+
+def end_process(run: Training, failure: BaseException) -> None:
+    """End one of several processes, with the reason for its failure."""
+    if isinstance(failure, KeyboardInterrupt):
+        code = fail(INTERRUPTED, code=130)
+    elif not isinstance(failure, Exception):
+        return
+    elif isinstance(failure, SimulatorError | Stopped):
+        code = fail(f"process {jax.process_index()}: {failure}")
+    elif processes.is_loss(failure):
+        code = fail(lost_process(run, failure))
+    elif isinstance(failure, ValueError | OSError):
+        code = fail(f"process {jax.process_index()}: {failure}")
+    else:
+        traceback.print_exception(failure)
+        code = 1
+    processes.abort(code)
+
+
+def lost_process(run: Training, error: Exception) -> str:
+    """The message after another process has ended, or cannot be reached any more."""
+    saved = run.checkpoints.finished()
+    state = (
+        f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
+        if saved
+        else "nothing had been saved yet, and the same command starts again"
+    )
+    return (
+        f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
+        f"{run.progress.env_steps:,} steps into {short_path(run.run_dir)} "
+        f"({processes.reason(error)}): {state}"
+    )

@@ -1,0 +1,168 @@
+"""Agents that cannot be trained further: how a run finds them, and what it reports."""
+
+import numpy as np
+
+from purejaxppo.config.schema import Config
+from purejaxppo.episodes import MOST_DIVERGED
+from purejaxppo.parallel import processes
+from purejaxppo.runs.divergence import REMEDY, find_value
+from purejaxppo.runs.rows import Row
+from purejaxppo.runs.training import Training
+from purejaxppo.spaces import LARGEST, plain
+
+MOST_IDLE = 5
+"""Updates in succession that may make no gradient step, all having been skipped."""
+MOST_UPDATES = 5
+"""Number of successive updates in which every step diverges, after which a run stops."""
+
+
+class CheckAgents:
+    """A hook that finds agents whose numbers are not finite or whose every step diverges.
+
+    They have no score from then on. A run without any other agent is lost.
+    """
+
+    def __init__(self, config: Config, num_members: int) -> None:
+        """Counts from 0."""
+        self._most_diverging = min(MOST_UPDATES, config.num_updates)
+        # Successive updates without a gradient step, and those in which every step diverged.
+        self._idle = np.zeros(num_members, int)
+        self._diverging = np.zeros(num_members, int)
+        self._gone: set[int] = set()
+
+    def due(self, run: Training) -> bool:
+        """After every chunk."""
+        return True
+
+    def act(self, run: Training) -> None:
+        """Sets `charts/finite` in each row, and reports agents that have no score from now on."""
+        chunk = run.chunk
+        assert chunk is not None
+        self._idle = np.where(chunk.learned, 0, self._idle + chunk.updates)
+        diverging = self._diverging + chunk.updates * (chunk.episodes.diverged > 0)
+        self._diverging = np.where(chunk.env_steps > 0, 0, diverging)
+        for row, idle, updates in zip(run.rows, self._idle, self._diverging, strict=True):
+            row["charts/finite"] *= idle < MOST_IDLE and updates < self._most_diverging
+        run.learns = not self._idle.all()
+        gone = {i for i, row in enumerate(run.rows) if not row["charts/finite"]}
+        run.lost = len(gone) == len(run.rows)
+        if gone - self._gone and not run.lost:
+            names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(gone))
+            run.console.say(
+                f"no score from {run.progress.env_steps:,} steps on, because numbers are not "
+                f"finite or every step diverges: agent {names}"
+            )
+        self._gone = gone
+
+    def reason(self, run: Training) -> str:
+        """The message about a run with no agent left to train."""
+        saved = run.checkpoints.latest()
+        if any(count < self._most_diverging for count in self._diverging):
+            return what_was_lost(run.config, run.progress.env_steps, saved)
+        return all_diverged(diverged_value(run, 0), int(self._diverging.min()), saved)
+
+
+class StopIfLost:
+    """A hook that ends a run with no agent left to train, after its last rows are written."""
+
+    def __init__(self, check: CheckAgents) -> None:
+        """Takes the hook that finds such agents."""
+        self._check = check
+
+    def due(self, run: Training) -> bool:
+        """Once no agent is left."""
+        return run.lost
+
+    def act(self, run: Training) -> None:
+        """Raises NotFiniteError in all processes."""
+        with processes.raise_together():
+            raise NotFiniteError(self._check.reason(run))
+
+
+class WarnOfDivergence:
+    """A hook that warns of the first agent with too many diverged episodes, once per run."""
+
+    def __init__(self) -> None:
+        """Has not warned yet."""
+        self._warned = False
+
+    def due(self, run: Training) -> bool:
+        """When rows are written."""
+        return run.rows_due and not (run.lost or self._warned)
+
+    def act(self, run: Training) -> None:
+        """Prints the warning."""
+        for i, row in enumerate(run.rows):
+            diverged = row["charts/diverged"]
+            few = diverged <= MOST_DIVERGED * (row["charts/episodes"] + diverged)
+            if few or not row["charts/finite"]:  # the agent's actions may be NaN
+                continue
+            name = f"agent {i} (seed {run.members[i].seed}): " if len(run.rows) > 1 else ""
+            run.console.say(name + warning(row, diverged_value(run, i)))
+            self._warned = True
+            return
+
+
+def diverged_value(run: Training, member: int) -> str:
+    """Name a value that diverged in the environments of an agent; "" if it is unknown."""
+    assert run.state is not None
+    return find_value(run.programs.parts, run.programs.envs, run.state, member)
+
+
+class NotFiniteError(ValueError):
+    """No agent is left to train: the numbers are not finite, or every step diverges."""
+
+
+def what_was_lost(config: Config, env_steps: int, saved: int | None) -> str:
+    """Describes an agent that is no longer finite, of which nothing is saved.
+
+    Args:
+        config: of the run.
+        env_steps: environment steps now.
+        saved: environment steps of the last finite save, None if there is none.
+    """
+    ppo = config.ppo
+    kept = (
+        f"the last finite save, at {saved:,} steps, is kept, from where the same command "
+        "would break again"
+        if saved
+        else "nothing had been saved before"
+    )
+    limit = (
+        f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
+        if ppo.max_grad_norm
+        else "and a ppo.max_grad_norm (now 0, which is no limit)"
+    )
+    return (
+        f"after {env_steps:,} steps the agent's parameters, outputs or gradients "
+        f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+        f"{limit}"
+    )
+
+
+def warning(row: Row, value: str) -> str:
+    """The warning about a row of metrics with too many diverged episodes.
+
+    Args:
+        row: of one agent.
+        value: one that diverged; "" if it is unknown.
+    """
+    diverged = int(row["charts/diverged"])
+    episodes = f"{diverged:,} of {diverged + int(row['charts/episodes']):,} episodes"
+    return f"{episodes} were cut: {_reason(value)}. {REMEDY}"
+
+
+def all_diverged(value: str, updates: int, saved: int | None) -> str:
+    """The error of a run in which every step diverges.
+
+    Args:
+        value: one that diverged; "" if it is unknown.
+        updates: number of successive updates in which every step diverged.
+        saved: environment steps of the last checkpoint; None without one.
+    """
+    kept = f"the checkpoint at {saved:,} steps is kept" if saved else "nothing was saved"
+    return f"every step of {updates} updates diverged: {_reason(value)}; {kept}. {REMEDY}"
+
+
+def _reason(value: str) -> str:
+    return value or f"NaN, infinity or numbers beyond ±{plain(LARGEST)}, or a simulator that failed"

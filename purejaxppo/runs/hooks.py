@@ -1,0 +1,163 @@
+"""What a run does between two chunks of training, in the order of its hooks."""
+
+import logging
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from purejaxppo.config.hints import number
+from purejaxppo.evaluation import warning_of_cut
+from purejaxppo.parallel import processes
+from purejaxppo.runs.health import CheckAgents, StopIfLost, WarnOfDivergence
+from purejaxppo.runs.programs import evaluation_keys, keep_better
+from purejaxppo.runs.resume import changes, eval_settings
+from purejaxppo.runs.rows import Row, eval_row, mean_row
+from purejaxppo.runs.training import Hook, Training
+from purejaxppo.types import AgentState
+
+log = logging.getLogger("purejaxppo")
+
+
+def hooks_of(run: Training, first: Sequence[Hook] = ()) -> list[Hook]:
+    """Return the hooks of a run; those in `first` complete its rows before the others."""
+    check = CheckAgents(run.config, len(run.members))
+    return [
+        *first,
+        check,
+        Evaluate(run),
+        ShowProgress(),
+        WarnOfDivergence(),
+        WriteRows(),
+        StopIfLost(check),
+        Save(),
+    ]
+
+
+class Evaluate:
+    """A hook that evaluates each agent, and stores the best one so far of each member."""
+
+    def __init__(self, run: Training) -> None:
+        """Compiles nothing yet."""
+        out = run.programs.shards.shardings(None)
+        self._keep_better = jax.jit(keep_better, out_shardings=out)
+        self._warned_of_cut = False
+
+    def due(self, run: Training) -> bool:
+        """At each interval of evaluations."""
+        every = run.intervals
+        return every.due(every.eval, run.progress, run.before) and not run.lost
+
+    def act(self, run: Training) -> None:
+        """Adds the columns of an evaluation."""
+        assert run.state is not None
+        p, agent = run.progress, run.state.agent
+        self.update_best(run)
+        evaluated = self._rows(run, agent)
+        scores = [row["eval/return_mean"] for row in evaluated]
+        better = [beats(score, best) for score, best in zip(scores, p.member_best, strict=True)]
+        for i in np.flatnonzero(better):
+            p.member_best[i], p.member_best_steps[i] = scores[i], p.member_steps[i]
+        best_so_far = agent if run.best is None else run.best
+        run.best = self._keep_better(np.asarray(better), best_so_far, agent)
+        run.rows = [row | score for row, score in zip(run.rows, evaluated, strict=True)]
+        run.evaluated = True
+
+    def _rows(self, run: Training, agent: AgentState) -> list[Row]:
+        """Evaluate each member of `agent` on the episodes of the current update."""
+        programs, max_steps = run.programs, run.config.eval.max_steps
+        keys = evaluation_keys(programs.key, run.progress.update)
+        returns, lengths, cut = jax.device_get(programs.evaluate(agent, keys))
+        warning = warning_of_cut(returns, cut, max_steps)
+        if warning and not self._warned_of_cut:
+            run.console.say(warning)
+            self._warned_of_cut = True
+        above = programs.success_above
+        return [
+            eval_row(*each, success_above=above) for each in zip(returns, lengths, cut, strict=True)
+        ]
+
+    def update_best(self, run: Training) -> None:
+        """Evaluate the best agents again if the evaluation settings have changed.
+
+        A best agent without a new score is replaced by the next agent with a score.
+        """
+        p, settings = run.progress, eval_settings(run.config)
+        changed, before = changes(p.eval_settings, settings), p.best_return
+        if run.best is None or before is None or not changed:
+            p.eval_settings = settings
+            return
+        scores = [row["eval/return_mean"] for row in self._rows(run, run.best)]
+        p.eval_settings = settings  # not before: a simulator may fail, and then these are saved
+        p.member_best = [
+            None if best is None else (-math.inf if math.isnan(score) else score)
+            for best, score in zip(p.member_best, scores, strict=True)
+        ]
+        after = "too many diverged episodes for a mean return"
+        if all(score != -math.inf for score in p.member_best):
+            assert p.best_return is not None
+            after = f"return {number(p.best_return)}"
+        run.console.say(
+            f"{changed}: the best agent so far was evaluated again, with {after} (before: "
+            f"{number(before)})"
+        )
+
+
+def beats(score: float, best: float | None) -> bool:
+    """True if an evaluation replaces the best so far: the latest of equals does, NaN never."""
+    return not math.isnan(score) and (best is None or score >= best)
+
+
+class ShowProgress:
+    """A hook that shows the progress in the terminal."""
+
+    def due(self, run: Training) -> bool:
+        """After every chunk."""
+        return True
+
+    def act(self, run: Training) -> None:
+        """Updates the bar, or prints a line now and then."""
+        p, every = run.progress, run.intervals
+        done = min(every.done(p), every.total)
+        left = p.train_seconds * (every.total / max(done, 1) - 1)
+        shown = done * every.unit * len(run.members)
+        run.console.progress(shown, p.env_steps, run.speed, mean_row(run.rows), left)
+
+
+class WriteRows:
+    """A hook that writes a row of each member, with the metrics that callbacks add."""
+
+    def due(self, run: Training) -> bool:
+        """At each interval of rows, after an evaluation, and when the run is lost."""
+        return run.rows_due
+
+    def act(self, run: Training) -> None:
+        """Writes the rows to all sinks, even if a callback raises."""
+        p = run.progress
+        common = {"update": p.update, "seconds": p.train_seconds, "charts/SPS": run.speed}
+        run.rows = [row | common for row in run.rows]
+        try:
+            for event in ["on_evaluation"] * run.evaluated + ["on_log"]:
+                added = run.call(event, run.rows)
+                run.rows = [row | more for row, more in zip(run.rows, added, strict=True)]
+        finally:
+            run.sinks.write(run.rows)
+            for row in run.rows:
+                log.debug("%s", row)
+        run.metrics = None
+
+
+class Save:
+    """A hook that saves the run in the background."""
+
+    def due(self, run: Training) -> bool:
+        """At each interval of saves, unless all agents skip their gradient steps."""
+        every = run.intervals
+        (age,) = processes.maximum(every.age())
+        return every.save_due(every.done(run.progress), age) and run.learns
+
+    def act(self, run: Training) -> None:
+        """Begins a save, and tells the callbacks; neither if these steps are saved already."""
+        if run.save():
+            run.call("on_save")

@@ -1,0 +1,233 @@
+"""A run in progress: what its loop, its hooks and its failures share."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from purejaxppo.agents import optimizers, schedules
+from purejaxppo.config.files import load_config
+from purejaxppo.config.schema import Config
+from purejaxppo.parallel import processes
+from purejaxppo.runs.callbacks import Callback, Moment, call, make_callbacks
+from purejaxppo.runs.checkpoint import Checkpoints
+from purejaxppo.runs.console import Console
+from purejaxppo.runs.curves import draw_curve
+from purejaxppo.runs.folder import CONFIG
+from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.programs import Programs
+from purejaxppo.runs.progress import Progress
+from purejaxppo.runs.resume import eval_settings
+from purejaxppo.runs.rows import Row, metrics_row
+from purejaxppo.runs.sinks import Sinks
+from purejaxppo.types import AgentState, Hyperparams, Metrics, TrainState
+
+
+@dataclass
+class Training:
+    """A run in progress. Lists and arrays [M] have an entry per member."""
+
+    programs: Programs
+    run_dir: Path
+    console: Console
+    checkpoints: Checkpoints
+    intervals: Intervals
+    progress: Progress
+    callbacks: list[Callback] = field(default_factory=list)
+    sinks: Sinks = field(default_factory=Sinks)
+    state: TrainState | None = None
+    """After the last chunk; None before training begins."""
+    best: AgentState | None = None
+    """The best agent of each member so far; None before the first evaluation."""
+    before: int = 0
+    """`intervals.done` before the last chunk."""
+    chunk: Metrics | None = None
+    """Of the last chunk, sums [M]."""
+    metrics: Metrics | None = None
+    """Sums [M] since rows were written; None right after."""
+    rows: list[Row] = field(default_factory=list)
+    """The means of `metrics`, to which hooks add columns."""
+    total_updates: Sequence[float] = ()
+    """Updates of the whole run [M], as schedules count them."""
+    speed: float = 0.0
+    """Environment steps of all members per second, in the last chunk."""
+    evaluated: bool = False
+    """True if `rows` have an evaluation."""
+    learns: bool = True
+    """False while all members skip their gradient steps."""
+    lost: bool = False
+    """True once no member is left to train: the state is not saved then."""
+    stopped: str = ""
+    """The reason for which a callback ended the run; "" if none did."""
+    no_curve: str = ""
+    """The reason why there is no learning curve; "" if there is one."""
+    signal: int = 0
+    """The signal that ended the run; 0 if none did."""
+
+    @property
+    def config(self) -> Config:
+        """Config of the run."""
+        return self.programs.setup.config
+
+    @property
+    def members(self) -> tuple[Config, ...]:
+        """The config of each member."""
+        return self.programs.setup.members
+
+    @property
+    def finished(self) -> bool:
+        """True if the last save is that of the run's end."""
+        if self.checkpoints.latest() is None:
+            return False
+        return self.intervals.ended(self.checkpoints.progress())
+
+    @property
+    def rows_due(self) -> bool:
+        """True if rows are written after this chunk."""
+        every = self.intervals
+        logged = every.due(every.log, self.progress, self.before)
+        return self.lost or self.evaluated or logged
+
+    def hyperparams(self) -> Hyperparams:
+        """Return the tunable numbers of the next chunk.
+
+        Schedules follow update / total_updates. Where agents may be absent, total_updates is set
+        such that this ratio is decisions / total_timesteps.
+        """
+        p, hp = self.progress, self.programs.hp
+        if not (self.intervals.sparse and p.update):
+            return hp
+        totals = [p.update * self.intervals.total / max(n, 1) for n in p.member_steps]
+        self.total_updates = totals
+        on_host: Any = np.asarray(totals, np.float32)
+        return hp._replace(total_updates=on_host)
+
+    def learning_rate(self, rate: float, row: Row, member: int) -> float:
+        """Scale `rate` by its schedule at the last update, and by the row's adapted factor."""
+        ppo, stride = self.config.ppo, 1.0 / self.total_updates[member]
+        progress = (self.progress.update - 1) * stride
+        schedule, warmup = ppo.learning_rate_schedule, ppo.learning_rate_warmup
+        scheduled = float(schedules.factor(schedule, progress, warmup, stride))
+        return rate * scheduled * row.get(optimizers.RATE_FACTOR, 1.0)
+
+    def add(self, metrics: Metrics) -> None:
+        """Add a chunk's metrics [M] to those since the last rows, and make rows of their means."""
+        self.chunk, wider = metrics, jax.tree.map(wide, metrics)
+        pending = self.metrics or self.progress.restored_metrics(wider)
+        self.progress.unlogged = {}
+        if pending is not None:
+            wider = jax.tree.map(np.add, pending, wider)
+        self.metrics, self.evaluated = wider, False
+        self.rows = [self._row(wider, i) for i in range(len(self.members))]
+
+    def _row(self, metrics: Metrics, i: int) -> Row:
+        """Return the row of one member."""
+        row = metrics_row(jax.tree.map(lambda x: x[i], metrics))
+        member = self.members[i]
+        return {
+            "member": i,
+            "seed": member.seed,
+            "global_step": self.progress.member_steps[i],
+            "charts/learning_rate": self.learning_rate(member.ppo.learning_rate, row, i),
+            **row,
+        }
+
+    def call(self, event: str, rows: Sequence[Row] = ()) -> list[Row]:
+        """Call the users' callbacks in the first process alone; return each member's metrics."""
+        added: list[Row] = [{} for _ in self.members]
+        if not self.callbacks:
+            return added
+        assert self.state is not None
+        moment = Moment(
+            self.config,
+            self.run_dir,
+            self.progress.update,
+            self.progress.env_steps,
+            self.state,
+            self.members,
+            rows,
+            self.sinks.tensorboard,
+            self.programs.parts.env,
+        )
+        if processes.is_main():
+            added = call(self.callbacks, event, moment)
+        (stop,) = processes.maximum(float(bool(moment.reason)))
+        if stop:
+            self.stopped = moment.reason or "as the first process says"
+        return added
+
+    def save(self) -> bool:
+        """Begin a save, unless these steps are saved already; return True if it did."""
+        assert self.state is not None
+        best = None if self.progress.best_return is None else self.best
+        self.intervals.begin(self.intervals.done(self.progress))
+        progress = self.progress
+        if self.metrics is not None:
+            progress = progress.with_unlogged(self.metrics)
+        return self.checkpoints.save(self._savable(self.state), progress, best)
+
+    def restore(self, template: TrainState) -> TrainState:
+        """Continue from the last save; simulators on the host start from scratch.
+
+        `template` is the state before the first update.
+        """
+        state, self.best, self.progress = self.checkpoints.restore(self._savable(template))
+        if self.best is not None and not self.progress.eval_settings:  # saved by version 0.2
+            saved = load_config(self.run_dir / CONFIG, saved=True)
+            self.progress.eval_settings = eval_settings(saved)
+        if self.programs.spec.restorable:
+            return state
+        return state.replace(rollout=template.rollout)
+
+    def _savable(self, state: TrainState) -> TrainState:
+        """Return the state to save: without the rollout if its simulator cannot be restored."""
+        return state if self.programs.spec.restorable else state.replace(rollout=None)
+
+    def close(self) -> None:
+        """Finish saves, close simulators and sinks, even if one of these fails, and draw."""
+        with contextlib.ExitStack() as closing:  # in reverse order
+            closing.callback(self.sinks.close)
+            closing.callback(self.programs.close)
+            closing.callback(self.checkpoints.close)
+        if processes.is_main():
+            self.no_curve = draw_curve(self.config, self.members, self.run_dir)
+
+
+class Hook(Protocol):
+    """What a run does between two chunks of training."""
+
+    def due(self, run: Training) -> bool:
+        """Return True if `act` is to be called after this chunk; called after each one."""
+        ...
+
+    def act(self, run: Training) -> None:
+        """Act on the run: add to its rows, write, save, stop it."""
+        ...
+
+
+def open_training(programs: Programs, run_dir: Path, console: Console) -> Training:
+    """Open a run's checkpoints, and make its callbacks.
+
+    Raises:
+        ValueError: a callback cannot be made, or all checkpoints are damaged.
+    """
+    setup = programs.setup
+    return Training(
+        programs,
+        run_dir,
+        console,
+        Checkpoints(run_dir, setup.config.checkpoint.keep),
+        Intervals(setup.config, sparse=programs.spec.absent),
+        Progress.of(len(setup.members)),
+        make_callbacks(setup.config),
+        total_updates=[float(setup.config.num_updates)] * len(setup.members),
+    )
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Convert counts to int64, since those of a row may exceed 2^31."""
+    return x.astype(np.int64) if np.issubdtype(x.dtype, np.integer) else x
