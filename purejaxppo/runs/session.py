@@ -37,7 +37,7 @@ from purejaxppo.runs.programs import Programs, without_hang
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import continue_config, moved_schedules, unknown_objects
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS
-from purejaxppo.runs.sinks import CsvSink, Sinks, open_sinks
+from purejaxppo.runs.sinks import CsvSink, open_sinks
 from purejaxppo.runs.training import Hook, Training, open_training
 from purejaxppo.setup import Setup, divide, resolve
 from purejaxppo.types import TrainState
@@ -249,20 +249,20 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
         record_run(config, run.run_dir, run.members)
     init_seconds = time.perf_counter() - started
     if processes.is_main():
-        run.sinks = open_all_sinks(run, columns)
+        open_all_sinks(run, columns)
     programs.compile(state)
     console.say(f"init {init_seconds:.1f} s, compile {programs.compile_seconds:.1f} s")
     return state
 
 
-def open_all_sinks(run: Training, columns: Sequence[str]) -> Sinks:
+def open_all_sinks(run: Training, columns: Sequence[str]) -> None:
     """Open metrics.csv and the sinks that the config asks for."""
     programs, p = run.programs, run.progress
     success = () if programs.success_above is None else (SUCCESS,)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.figures, *columns)
-    table = CsvSink(run.run_dir / "metrics.csv", p.update, columns)
+    run.sinks.sinks.append(CsvSink(run.run_dir / "metrics.csv", p.update, columns))
     saved = run.checkpoints.finished
-    return open_sinks(run.config, run.run_dir, run.members, p.member_steps, saved, [table])
+    open_sinks(run.sinks, run.config, run.run_dir, run.members, p.member_steps, saved)
 
 
 def best_evaluation(p: Progress) -> str:

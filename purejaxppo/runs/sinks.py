@@ -219,24 +219,23 @@ class Sinks:
 
 
 def open_sinks(
+    opened: Sinks,
     config: Config,
     run_dir: Path,
     members: Sequence[Config],
     steps: Sequence[int],
     saved: Callable[[], int | None],
-    first: Sequence[Sink] = (),
-) -> Sinks:
+) -> None:
     """Open the sinks that a config asks for beside metrics.csv.
 
     Args:
+        opened: takes the sinks, so that they can be closed if a later one fails.
         config: of the run.
         run_dir: its folder.
         members: each agent's config.
         steps: each agent's environment steps so far.
         saved: () -> environment steps of the last complete save.
-        first: sinks that rows are written to before these.
     """
-    opened = Sinks([*first])
     if config.logging.tensorboard:
         boards = _tensorboard(run_dir / "tensorboard", members, steps)
         opened.tensorboard = boards[0].writer
@@ -244,7 +243,6 @@ def open_sinks(
     if config.logging.wandb_project:
         wandb = WandbSink(config.logging.wandb_project, run_dir, as_text(flatten(config)))
         opened.sinks.append(MeanOfMembers(HeldBack(wandb, saved), len(members)))
-    return opened
 
 
 def _tensorboard(

@@ -13,7 +13,7 @@ from purejaxppo.config.files import write_whole
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.runs.console import message_of
 from purejaxppo.runs.rows import read_csv
-from purejaxppo.runs.sinks import CsvSink, HeldBack, TensorBoardSink, open_sinks
+from purejaxppo.runs.sinks import CsvSink, HeldBack, Sinks, TensorBoardSink, open_sinks
 
 
 class Wandb:
@@ -46,7 +46,8 @@ def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, 
     config = make_config(logging=LoggingConfig(tensorboard=False, wandb_project="ours"))
 
     def begin():
-        opened = open_sinks(config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
+        opened = Sinks()
+        open_sinks(opened, config, tmp_path, [config], [0], lambda: saved[-1] if saved else None)
         (sink,) = opened.sinks
         return sink
 
