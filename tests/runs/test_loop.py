@@ -23,9 +23,11 @@ from support.runs import (
 )
 
 import purejaxppo.commands.train as train_command
-from purejaxppo.agents import optimizers
+from purejaxppo.agents import diagnostics, optimizers
 from purejaxppo.config.files import load_config
+from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.runs import curves, intervals, session
 from purejaxppo.runs.console import Console, Stopped
@@ -33,6 +35,7 @@ from purejaxppo.runs.failures import OutOfMemoryError, reported
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.hooks import Evaluate
 from purejaxppo.runs.intervals import Intervals
+from purejaxppo.runs.loop import loop
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import eval_settings
@@ -255,6 +258,45 @@ def a_run(saves: Any, config):
     )
     run.state = "state"  # type: ignore[assignment]
     return run, closed
+
+
+class EverySecond:
+    """A hook that is due after every second update, and may stop the run."""
+
+    def __init__(self, stop_at=0):
+        self.updates, self.stop_at = [], stop_at
+
+    def due(self, run):
+        return run.progress.update % 2 == 0
+
+    def act(self, run):
+        self.updates.append(run.progress.update)
+        run.stopped = "enough" if run.progress.update == self.stop_at else ""
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize(
+    ("stop_at", "signal", "updates"),
+    [(0, None, [2, 4, 6]), (4, None, [2, 4]), (0, "SIGTERM", [])],
+)
+def test_the_loop_trains_until_its_end_a_stop_or_a_signal_and_saves(
+    stop_at, signal, updates, make_config
+):
+    """Six updates of 48 steps, each a chunk, because each is logged."""
+    config = make_config(total_timesteps=6 * 48, logging=LoggingConfig(interval=48))
+    saves = Saves()
+    run, _ = a_run(saves, config)
+    one = jax.tree.map(lambda x: np.asarray(x)[None], diagnostics.zero_metrics(()))
+    one = one._replace(updates=np.array([1]), env_steps=np.array([48]))
+    run.programs.hp, run.programs.begin_evaluation = None, list
+    run.programs.train_chunk = lambda state, hp, num_updates: (state, one)
+    run.progress.member_steps, run.total_updates = [0], [6.0]
+    hook, interrupt = EverySecond(stop_at), Interrupt()
+    interrupt.signal = signal
+    with interrupt:
+        loop(run, [hook], interrupt)
+    assert hook.updates == updates
+    assert saves.steps == 48 * (updates[-1] if updates else 0)
 
 
 @pytest.mark.toy
