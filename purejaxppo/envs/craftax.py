@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
@@ -80,7 +81,7 @@ def _bytes(image):
     return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
 
 
-class CraftaxTask:
+class CraftaxTask(Adapted):
     """One world of Craftax: `done` is a death, lava, or the last boss, never the time limit."""
 
     cheap_reset = False

@@ -22,10 +22,11 @@ import jax
 
 from purejaxppo import streams
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.wrappers import Wrapper
+from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.wrappers import SameReturns
 
 
-class Randomized(Wrapper):
+class Randomized(SameReturns):
     """Draws every episode's parameters: nominal values times uniform factors in [1 - x, 1 + x].
 
     What the task's own `draw_parameters` draws, if there is one, comes to these. All are part of
@@ -39,8 +40,6 @@ class Randomized(Wrapper):
         spread: x of each parameter that varies, at least 0 and below 1.
         values: values that parameters are set to, [] each; nominal values for all others.
     """
-
-    task: Any
 
     def __init__(
         self, task: Any, spread: Mapping[str, float], values: Mapping[str, Any] | None = None
@@ -72,8 +71,8 @@ class Randomized(Wrapper):
     def reset(self, key):
         """(key) -> ((factors and own draws, state), obs)."""
         drawn = self.factors(streams.stream(key, streams.VARIATION))
-        if draw := getattr(self.task, "draw_parameters", None):
-            drawn |= draw(streams.stream(key, streams.OWN_VARIATION))
+        if self.task.draw_parameters is not None:
+            drawn |= self.task.draw_parameters(streams.stream(key, streams.OWN_VARIATION))
         state, obs = self.with_factors(drawn).reset(key)
         return (drawn, state), obs
 
@@ -84,7 +83,7 @@ class Randomized(Wrapper):
         return (drawn, state), out
 
 
-def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> Any:
+def vary(task: Adapted, spread: Mapping[str, float], values: Values) -> Adapted:
     """A task with parameters set and drawn: the task itself if neither is requested.
 
     Args:
@@ -92,19 +91,19 @@ def vary(task: Any, spread: Mapping[str, float], values: Mapping[str, Any]) -> A
         spread: see `Randomized`.
         values: name -> [] array or number.
     """
-    if spread or getattr(task, "draw_parameters", None):
+    if spread or task.draw_parameters is not None:
         return Randomized(task, spread, values)
     return task.adjusted(values) if values else task
 
 
-def check(task: Any, config: EnvConfig) -> None:
+def check(task: Adapted, config: EnvConfig) -> None:
     """Checks that the config's parameters can be varied, before anything is compiled.
 
     Raises:
         ValueError: an unknown parameter (with the known ones), a task without any, or a
             spread that would make a parameter 0 or change its sign.
     """
-    known = getattr(task, "parameters", {})
+    known = task.parameters
     for field in ("randomize", "curriculum"):
         for name in getattr(config, field):
             if not known:

@@ -4,11 +4,13 @@ Exact tests use them, too: `dummy/constant` has reward 1 per step and ends by ti
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -39,7 +41,7 @@ def make(name: str, config: EnvConfig):
 
 
 @dataclass(frozen=True)
-class Vector:
+class Vector(Adapted):
     """A vector that rotates with the clock; the reward prefers small actions."""
 
     observation = Box((17,))
@@ -61,7 +63,7 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class Pixels(Adapted):
     """An image of one shade per channel that the action moves."""
 
     observation = Box((84, 84, 4), 0, 255, "uint8")
@@ -86,7 +88,7 @@ class Pixels:
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Adapted):
     """Reward 1 at every step; never ends by itself."""
 
     observation = Box((2,))
@@ -115,7 +117,7 @@ ACTIONS: dict[str, Space] = {
 
 
 @dataclass(frozen=True)
-class Choices:
+class Choices(Adapted):
     """The observation determines the right action; reward 1 for it, less for others.
 
     The observation is three numbers, drawn anew each time. The right discrete action is the index
@@ -133,12 +135,12 @@ class Choices:
     max_episode_steps: int = 10
     cheap_reset = True
 
-    @property
+    @cached_property
     def action(self) -> Space:
         """The action space of the kind."""
         return ACTIONS[self.kind]
 
-    @property
+    @cached_property
     def observation(self) -> Space:
         """The numbers and, where there is one, the mask."""
         numbers = Box((3,))

@@ -1,7 +1,8 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
 import copy
-from functools import partial
+from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import CodeRef, is_reference, without_family
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
@@ -162,7 +164,7 @@ def check(task: "GymnaxTask", where: str) -> None:
         ) from error
 
 
-class GymnaxTask:
+class GymnaxTask(Adapted):
     """One gymnax environment, without its auto-reset.
 
     Args:
@@ -185,8 +187,8 @@ class GymnaxTask:
         self.observation = convert(env.observation_space(params))
         self.action = convert(env.action_space(params))
 
-    @property
-    def parameters(self) -> dict[str, float]:
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
         """The numeric parameters, without the time limit, which is not the task's own."""
         fixed = {k: x for k, x in vars(self.params).items() if not isinstance(x, jax.core.Tracer)}
         return {
@@ -243,7 +245,7 @@ class GymnaxTask:
         reward = jnp.asarray(reward, jnp.float32)
         return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
 
-    @property
+    @cached_property
     def frame_rate(self) -> float:
         """Steps per second: the simulator's time step where it has one, else a default."""
         dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)

@@ -11,7 +11,8 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ import numpy as np
 
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.envs.adapted import Adapted, Values
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
@@ -198,7 +200,7 @@ def _unlimit(name: str, env: Any, limit: int) -> int:
     return limit
 
 
-class JaxMarlTask:
+class JaxMarlTask(Adapted):
     """One world of JaxMARL, without its auto-reset: a `MultiTask`.
 
     Observations are float32 arrays of their own shape, of a kitchen int8. They have a part
@@ -223,7 +225,6 @@ class JaxMarlTask:
             self._masks = env.get_avail_actions
         state, obs = jax.eval_shape(self.reset, jax.random.key(0))
         self.observation: tuple[Space, ...] = tuple(self._space(one) for one in obs)
-        self.state_space: Box | None = None
         if self.is_smax or self.is_kitchen:
             self.state_space = Box(jax.eval_shape(self.global_state, state).shape)
 
@@ -254,12 +255,12 @@ class JaxMarlTask:
             return jnp.swapaxes(array, 0, 1)  # else `network.channels: auto` takes a side for them
         return array
 
-    @property
-    def parameters(self) -> dict[str, float]:
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
         """The weight of Overcooked's shaped reward, which a curriculum may lower to 0."""
         return {SHAPED: self.weight} if self.is_kitchen else {}
 
-    def adjusted(self, values: dict[str, Any]) -> "JaxMarlTask":
+    def adjusted(self, values: Values) -> "JaxMarlTask":
         """The same task with another weight of the shaped reward; see `domain_randomization`."""
         task = copy.copy(self)
         task.weight = values.get(SHAPED, self.weight)
@@ -309,7 +310,7 @@ class JaxMarlTask:
         seen = [self._array(obs[agent]).ravel() for agent in self.agents]
         return jnp.concatenate(seen).astype(jnp.float32)
 
-    @property
+    @cached_property
     def frame_rate(self) -> float:
         """Steps per second of a video."""
         if self.is_smax:

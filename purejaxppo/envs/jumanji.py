@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.aliases import Key
 from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import checked, from_values
@@ -211,7 +212,7 @@ def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..
     return MultiDiscrete(mask[-1:] * mask[0]), lambda action: action.astype(spec.dtype)
 
 
-class JumanjiTask:
+class JumanjiTask(Adapted):
     """One jumanji environment, inside of its time limit.
 
     Rewards of several agents under one policy are summed. Their game ends when it does for all.
@@ -220,7 +221,6 @@ class JumanjiTask:
     frame_rate = 8.0
     cheap_reset = False
     whole = False
-    fresh_fraction = 1.0
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
         """Adapts a jumanji environment.

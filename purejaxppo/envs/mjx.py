@@ -2,12 +2,14 @@
 
 import copy
 import os
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.domain_randomization import OtherModel
 from purejaxppo.spaces import Box
@@ -62,7 +64,7 @@ def use_own_devices() -> None:
         io.jax = _OwnDevices()
 
 
-class Robot:
+class Robot(Adapted):
     """One environment of Brax or Playground, without its wrappers."""
 
     cheap_reset = False
@@ -95,7 +97,7 @@ class Robot:
         state = self._step(state, action)
         return state, TaskStep(state.obs, state.reward, state.done > 0.5, jnp.zeros((), bool))
 
-    @property
+    @cached_property
     def frame_rate(self) -> float:
         """Control steps per second."""
         return 1.0 / float(self.env.dt)

@@ -16,6 +16,7 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import plain, time_limit
 from purejaxppo.config.references import without_family
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted, adapted
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.native import arrays_in, form_of, read
@@ -23,38 +24,30 @@ from purejaxppo.envs.wrappers import WithoutWindows
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete, Space, example
 
 
-def make(name: str, config: EnvConfig) -> Any:
+def make(name: str, config: EnvConfig) -> Adapted:
     """The task that a reference names; see `check`.
 
     Raises:
         ValueError: it cannot be loaded or made, or is no task.
     """
     ref = without_family(config.name)
-    task = extensions.make(extensions.TASK, ref, **config.options)
+    task = adapted(extensions.make(extensions.TASK, ref, **config.options))
     where = f"env.name = {config.name}: max_episode_steps"
-    time_limit(getattr(task, "max_episode_steps", 0), where, unlimited="0")
+    time_limit(task.max_episode_steps, where, unlimited="0")
     return task
 
 
-def with_defaults(task: Any) -> Any:
-    """The task; unless it says otherwise, without a time limit, and with starts drawn anew."""
-    for name, value in (("max_episode_steps", 0), ("cheap_reset", True)):
-        if not hasattr(task, name):
-            object.__setattr__(task, name, value)
-    return task
-
-
-def check(task: Any, where: str) -> None:
+def check(task: Adapted, where: str) -> None:
     """Checks a task: its spaces, and the shapes and dtypes of reset and step.
 
     Raises:
         ValueError: one sentence about the first thing that does not fit.
     """
     check_spaces(task, where)
-    above = plain(getattr(task, SUCCESS, None))
+    above = plain(task.success_above)
     number = isinstance(above, int | float) and not isinstance(above, bool)
     if above is not None and (not number or np.isnan(above)):
-        raise ValueError(f"{where}: {SUCCESS} = {above!r}: it must be a number or None")
+        raise ValueError(f"{where}: success_above = {above!r}: it must be a number or None")
     key = jax.random.key(0)
     state, obs = pair(tracing.check(task.reset, f"{where}: reset", "(key)", key), f"{where}: reset")
     check_obs(obs, task.observation, f"{where}: reset")
@@ -63,25 +56,24 @@ def check(task: Any, where: str) -> None:
     after, out = pair(
         tracing.check(task.step, step, "(key, state, action)", key, state, action), step
     )
-    agents = getattr(task, "agents", None)
-    kind, each = (TaskStep, ()) if agents is None else (MultiStep, (len(agents),))
+    agents = task.agents
+    kind, each = (MultiStep, (len(agents),)) if agents else (TaskStep, ())
     if not isinstance(out, kind):
         raise ValueError(
             f"{step} gives (state, {type(out).__name__}) and not (state, {kind.__name__})"
         )
     check_obs(out.obs, task.observation, step)
-    for name, dtype, shape in (
-        ("reward", np.number, each),
-        ("terminated", np.bool_, each),
-        ("truncated", np.bool_, ()),
+    for name, value, dtype, shape in (
+        ("reward", out.reward, np.number, each),
+        ("terminated", out.terminated, np.bool_, each),
+        ("truncated", out.truncated, np.bool_, ()),
     ):
-        value = getattr(out, name)
         if np.shape(value) != shape or not np.issubdtype(np.result_type(value), dtype):
             wanted = "a number" if dtype is np.number else "bool"
             raise ValueError(
                 f"{step}: {name} is {tracing.shapes_of(value)} and not {wanted} {list(shape)}"
             )
-    if hasattr(task, "state_space"):
+    if task.state_space is not None:
         whole = f"{where}: global_state"
         check_obs(
             tracing.check(task.global_state, whole, "(state)", state), task.state_space, whole
@@ -90,7 +82,7 @@ def check(task: Any, where: str) -> None:
     if before != then:
         raise ValueError(f"{step} gives a state {then}, and that of reset is {before}")
     tracing.check_finite(lambda key: jax.jit(task.reset)(key)[1], f"{where}: reset", key)
-    if agents is None:
+    if not agents:
         check_first_steps(task, where)
 
 
@@ -99,7 +91,7 @@ def slides(space: Any) -> bool:
     return isinstance(space, Box) and space.slide != 0
 
 
-def check_first_steps(task: Any, where: str) -> None:
+def check_first_steps(task: Adapted, where: str) -> None:
     """Check the values of a few observations, for which shapes and dtypes are not enough.
 
     Raises:
@@ -121,7 +113,7 @@ def check_first_steps(task: Any, where: str) -> None:
                 raise ValueError(f"{where}: {part}{error}") from None
 
 
-def first_steps(task: Any, num_steps: int = 4) -> tuple[Any, np.ndarray]:
+def first_steps(task: Adapted, num_steps: int = 4) -> tuple[Any, np.ndarray]:
     """Return observations [K + 1, ...] after a reset, and True once the episode ended, [K + 1]."""
     action = example(task.action)
 
@@ -156,16 +148,15 @@ def check_windows(space: Box, obs: np.ndarray, over: np.ndarray, where: str) -> 
         )
 
 
-def check_spaces(task: Any, where: str) -> None:
+def check_spaces(task: Adapted, where: str) -> None:
     """Raises ValueError unless observation and action are spaces, of several agents one of each."""
-    agents = getattr(task, "agents", None)
-    for name in ("observation", "action"):
-        space = getattr(task, name)
-        if agents is not None and (type(space) is not tuple or len(space) != len(agents)):
+    agents = task.agents
+    for name, space in (("observation", task.observation), ("action", task.action)):
+        if agents and (type(space) is not tuple or len(space) != len(agents)):
             raise ValueError(
                 f"{where}: {name} is no tuple of {len(agents)} spaces, one for each of its agents"
             )
-        for one in (space,) if agents is None else space:
+        for one in space if agents else (space,):
             if not isinstance(one, Box | Discrete | MultiDiscrete | Dict):
                 raise ValueError(
                     f"{where}: {name} is a {type(one).__name__}, and not a space of "
@@ -191,29 +182,20 @@ def check_obs(obs: Any, space: Space | tuple[Space, ...], where: str) -> None:
         raise ValueError(f"{where} gives an observation {found}, and its space is {declared}")
 
 
-SUCCESS = "success_above"
-"""What a task may have, and a wrapper of it does not take over; see `envs.base.Task`."""
-KEEPS_WINDOWS = "keeps_windows"
-"""Attribute of wrappers that keep sliding windows sliding; not inherited by outer wrappers."""
-
-
-def _has(task: Any, name: str) -> bool:
-    """Return True if a task has an attribute itself, not from the task that it wraps."""
-    return hasattr(type(task), name) or name in vars(task)
-
-
-def wrapped(task: Any, config: EnvConfig, *, checked: bool) -> Any:
+def wrapped(task: Adapted, config: EnvConfig, *, checked: bool) -> Adapted:
     """The task in the config's wrappers, the first one innermost; each is traced if `checked`.
 
     Raises:
         ValueError: a wrapper cannot be loaded, or does not make a task.
     """
     for text in config.wrappers:
-        task = extensions.make(extensions.WRAPPER, text, task)
-        if not _has(task, SUCCESS):
-            object.__setattr__(task, SUCCESS, None)  # it may pay other rewards
-        keeps = _has(task, KEEPS_WINDOWS) and getattr(task, KEEPS_WINDOWS)
-        if slides(task.observation) and not keeps:
+        wrapper = extensions.make(extensions.WRAPPER, text, task)
+        task = adapted(wrapper)
+        # A wrapper may change returns and observations: it has these only if it defines them.
+        for name, default in (("success_above", None), ("keeps_windows", False)):
+            if not (hasattr(type(wrapper), name) or name in vars(wrapper)):
+                setattr(task, name, default)
+        if slides(task.observation) and not task.keeps_windows:
             task = WithoutWindows(task)
         if checked:
             check(task, f"env.wrappers = {text}")

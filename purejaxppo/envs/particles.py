@@ -5,6 +5,7 @@ https://arxiv.org/abs/1706.02275, without communication: damped motion, forces w
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -120,7 +122,7 @@ def start(key, num_agents: int, num_fixed: int, spread: float) -> State:
     )
 
 
-class Particles:
+class Particles(Adapted):
     """Base class of both tasks."""
 
     cheap_reset = True
@@ -137,7 +139,7 @@ class Particles:
         one: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
         return (one,) * len(self.agents)
 
-    @property
+    @cached_property
     def state_space(self) -> Box:
         """Space of `global_state`."""
         return Box((5 * len(self.agents) + 2 * self.num_fixed,))

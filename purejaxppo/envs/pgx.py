@@ -18,6 +18,7 @@ from purejaxppo.aliases import Key
 from purejaxppo.config import extensions
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -154,7 +155,7 @@ def _film(
     return charts.film(boards, height=height, width=width)
 
 
-class SinglePlayer:
+class SinglePlayer(Adapted):
     """MinAtar or 2048: an observation of the board, with a mask where not all moves are allowed."""
 
     frame_rate = 10.0
@@ -195,7 +196,7 @@ class SinglePlayer:
         return _film(self.env, states, height, width)
 
 
-class Game:
+class Game(Adapted):
     """A game of A players as a world of A agents; see the module.
 
     An agent observes the board as its player sees it, and whether it is its turn. The reward is
@@ -260,7 +261,7 @@ class Seated(NamedTuple):
     seat: jax.Array  # [] int32 the agent's player
 
 
-class Against:
+class Against(Adapted):
     """A game of which the agent is one player, and another policy or chance is all others.
 
     One step is one move of anybody, and observations are those of a row of the world, so that a

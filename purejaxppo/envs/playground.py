@@ -218,7 +218,6 @@ def _space(size: Any) -> Space:
 class PlaygroundTask(mjx.Robot):
     """One Playground environment, without its wrappers."""
 
-    fresh_fraction = 1.0
     parameters = dict.fromkeys(mjx.FIELDS, 1.0)
 
     def __init__(self, env: Any, max_episode_steps: int, draw_parameters: Draw | None = None):

@@ -15,6 +15,7 @@ from purejaxppo.config.references import (
 )
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, domain_randomization, families, own
+from purejaxppo.envs.adapted import Adapted, adapted
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.families import Family
@@ -137,7 +138,7 @@ def in_place(config: EnvConfig) -> EnvConfig:
     return replace(config, options=options)
 
 
-def make_task(config: EnvConfig) -> Any:
+def make_task(config: EnvConfig) -> Adapted:
     """One JAX environment, wrapped in the fixed order: variation, own, time limit, action scaling.
 
     With a curriculum, the parameters are those of its end.
@@ -150,12 +151,12 @@ def make_task(config: EnvConfig) -> Any:
     return _wrap(_adapted(config), config, curriculum.schedule(config.curriculum)(1.0))
 
 
-def _adapted(config: EnvConfig) -> Any:
+def _adapted(config: EnvConfig) -> Adapted:
     """The adapter's environment, with the config's variations checked."""
     family, name = resolve(config)
     assert family.make_task is not None
     config = families.with_checked_options(family, name, in_place(config))
-    task = own.with_defaults(family.make_task(name, config))
+    task = adapted(family.make_task(name, config))
     domain_randomization.check(task, config)
     return task
 
@@ -175,17 +176,19 @@ def check_code(config: EnvConfig) -> None:
     _wrap(task, config, curriculum.schedule(config.curriculum)(1.0), checked=True)
 
 
-def _wrap(task: Any, config: EnvConfig, values: curriculum.Values, *, checked: bool = False) -> Any:
+def _wrap(
+    task: Adapted, config: EnvConfig, values: curriculum.Values, *, checked: bool = False
+) -> Adapted:
     """An adapter's task with its parameters set, in its wrappers; see `own.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
-    if config.wrappers and not hasattr(task, "agents"):
+    if config.wrappers and not task.agents:
         task = Declared(task)
     task = own.wrapped(task, config, checked=checked)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or limit_of(task)
     task = TimeLimit(task, limit) if limit else task
-    if hasattr(task, "agents"):
+    if task.agents:
         task = World(task, global_state=wants_global_state(config))
     return UnitActions(task)
 
@@ -253,7 +256,7 @@ def make(
 
     def build(values: curriculum.Values) -> Any:
         wrapped, every = _wrap(task, config, values), every_step and not evaluation
-        team = getattr(wrapped, "team", None)
+        team = wrapped.team
         if team is None:
             return batch(wrapped, num_envs, fresh_every_step=every)
         num_worlds = count_worlds(config, team.size, num_envs, evaluation=evaluation)

@@ -12,6 +12,7 @@ from flax import struct
 
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, Tree
 from purejaxppo.config.plain import plain
+from purejaxppo.envs.adapted import Adapted, adapted
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
 from purejaxppo.spaces import LARGEST, Space, example
 from purejaxppo.streams import STAGGER, stream
@@ -58,7 +59,7 @@ class VectorEnv(Env):
 
     def __init__(
         self,
-        task: Task,
+        task: Adapted | Task,
         num_envs: int,
         *,
         fresh_every_step: bool,
@@ -66,10 +67,10 @@ class VectorEnv(Env):
         evaluation: bool = False,
     ) -> None:
         """Prepares the batch; nothing is computed yet."""
-        self.task = task
+        self.task = task = adapted(task)
         self.stagger = stagger
         self.fresh_every_step = fresh_every_step
-        fraction = getattr(task, "fresh_fraction", 1.0)
+        fraction = self.task.fresh_fraction
         self.num_starts = num_envs if evaluation else num_envs * -(-FEWEST_STARTS // num_envs)
         self.fresh_per_rollout = max(1, math.ceil(fraction * self.num_starts))
         self.stride = stride(self.num_starts)
@@ -79,7 +80,7 @@ class VectorEnv(Env):
             num_envs=num_envs,
             max_episode_steps=task.max_episode_steps,
             known_starts=not fresh_every_step,
-            success_above=plain(getattr(task, "success_above", None)),
+            success_above=plain(self.task.success_above),
         )
 
     def _starts(self, key, count: int):
@@ -135,8 +136,7 @@ class VectorEnv(Env):
     def to_simulator(self, action, obs=None):
         """The policy's action [N, ...] as the simulator takes it."""
         del obs
-        convert = getattr(self.task, "to_simulator", lambda action: action)
-        return jax.vmap(convert)(action)
+        return jax.vmap(self.task.to_simulator)(action)
 
     def raw_step(self, key: Key, state: VectorState, action) -> tuple[EnvState, TaskStep]:
         """Returns (states, TaskStep) [N, ...] of the next step, before its values are checked."""

@@ -35,7 +35,7 @@ from purejaxppo.envs.teams import (
     split_mask_off,
 )
 from purejaxppo.envs.vectorize import VectorEnv, select
-from purejaxppo.envs.wrappers import Wrapper, flat_space, from_unit, unit_space
+from purejaxppo.envs.wrappers import SameReturns, flat_space, from_unit, unit_space
 from purejaxppo.spaces import MASK, Discrete, Space, example
 
 if TYPE_CHECKING:
@@ -79,13 +79,15 @@ def wants_global_state(config: EnvConfig) -> bool:
     return value
 
 
-class World(Wrapper):
+class World(SameReturns):
     """A `MultiTask` as a `Task`: one environment with the observations of all its agents.
 
     Args:
         task: the world, within its time limit.
         global_state: add the state of the world to the observation.
     """
+
+    team: Team
 
     class State(NamedTuple):
         """State of one world."""
@@ -97,7 +99,7 @@ class World(Wrapper):
     def __init__(self, task: Any, *, global_state: bool = False) -> None:
         """Pads the agents' spaces to common ones; nothing is computed yet."""
         super().__init__(task)
-        self.task: Any
+        task = self.task
         split = [split_mask(space) for space in task.observation]
         team = Team(
             agents=tuple(task.agents),
@@ -106,7 +108,7 @@ class World(Wrapper):
             masked=any(masked for _, masked in split),
             native=tuple(Native(form_of(space), None) for space in task.observation),
         )
-        self._own_state = getattr(task, "state_space", None)
+        self._own_state = self.task.state_space
         if global_state:
             space = self._own_state or joined_state_space(team.world["obs"])
             team = replace(team, state=space)

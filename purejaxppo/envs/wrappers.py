@@ -1,19 +1,24 @@
 """Wrappers around a `Task`, applied in one fixed order: adapter, time limit, action scaling."""
 
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import time_limit
-from purejaxppo.envs.base import Task
+from purejaxppo.envs.adapted import Adapted, Values, adapted
+from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.vectorize import as_declared, select
 from purejaxppo.spaces import Box, Dict, Space
 
 
-def limit_of(task: Any) -> int:
+def limit_of(task: Adapted) -> int:
     """Return the time limit of a task as an int; 0 without a limit.
 
     Raises:
@@ -22,41 +27,82 @@ def limit_of(task: Any) -> int:
     return time_limit(task.max_episode_steps, "max_episode_steps", unlimited="0")
 
 
-class Wrapper:
-    """A task that forwards everything to the task inside."""
+class Wrapper(Adapted):
+    """A task that forwards everything to the task inside.
 
-    def __init__(self, task: Task) -> None:
+    Custom wrappers derive from it, too. They may change returns and observations, so that
+    `success_above` and `keeps_windows` are not taken over.
+    """
+
+    def __init__(self, task: Adapted | Task | MultiTask) -> None:
         """Wraps `task`."""
-        self.task = task
-        self.observation = task.observation
-        self.action = task.action
-        self.max_episode_steps = limit_of(task)
-        self.cheap_reset = task.cheap_reset
+        self.task = inner = adapted(task)
+        self.observation, self.action = inner.observation, inner.action
+        self.agents = inner.agents
+        self.max_episode_steps = limit_of(inner)
+        self.cheap_reset = inner.cheap_reset
+        self.fresh_fraction = inner.fresh_fraction
+        self.state_space = inner.state_space
+        self.parameters = inner.parameters
+        self.draw_parameters = inner.draw_parameters
+        self.team = inner.team
 
-    def __getattr__(self, name: str):
-        """Attributes that only the wrapped task has, such as `draw`."""
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the task inside that is not part of the interface."""
+        if name.startswith("__"):  # of Python, such as those that copies look for
+            raise AttributeError(name)
         return getattr(self.task, name)
 
-    def unwrap(self, state):
-        """The innermost task's state within this wrapper's."""
-        inner = getattr(self.task, "unwrap", None)
-        return inner(state) if inner else state
+    @cached_property
+    def frame_rate(self) -> float:
+        """Steps per second of a video."""
+        return self.task.frame_rate
 
-    def to_simulator(self, action):
-        """The action as the innermost task takes it."""
-        inner = getattr(self.task, "to_simulator", None)
-        return inner(action) if inner else action
-
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Resets the task."""
         return self.task.reset(key)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task."""
         return self.task.step(key, state, action)
 
+    def adjusted(self, values: Values) -> Self:
+        """Return the same wrapper of a task with other parameters."""
+        wrapper = copy.copy(self)
+        wrapper.task = self.task.adjusted(values)
+        return wrapper
 
-class TimeLimit(Wrapper):
+    def global_state(self, state: EnvState) -> jax.Array:
+        """Return the state of the world, from the innermost task's state."""
+        return self.task.global_state(state)
+
+    def staggered(self, key: Key, state: EnvState) -> EnvState:
+        """Return a state with a random part of the time limit gone."""
+        return self.task.staggered(key, state)
+
+    def unwrap(self, state: EnvState) -> EnvState:
+        """Return the innermost task's state within this wrapper's."""
+        return self.task.unwrap(state)
+
+    def to_simulator(self, action: EnvAction) -> EnvAction:
+        """Return the action as the innermost task takes it."""
+        return self.task.to_simulator(action)
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Yield frames of the innermost task's states."""
+        return self.task.draw(states, height=height, width=width)
+
+
+class SameReturns(Wrapper):
+    """A wrapper that does not change returns, so that the same ones are a success."""
+
+    def __init__(self, task: Adapted | Task | MultiTask) -> None:
+        """Wraps `task`."""
+        super().__init__(task)
+        self.success_above = self.task.success_above
+
+
+class TimeLimit(SameReturns):
     """Truncates after `max_episode_steps`, in addition to the task's own ends."""
 
     def __init__(self, task: Task, max_episode_steps: int) -> None:
@@ -86,7 +132,7 @@ class TimeLimit(Wrapper):
         return (state, elapsed), out._replace(truncated=truncated)
 
 
-class Declared(Wrapper):
+class Declared(SameReturns):
     """Gives what a user's own wrapper may count on: the dtypes of the space, and float rewards."""
 
     def reset(self, key):
@@ -101,10 +147,8 @@ class Declared(Wrapper):
         return state, out._replace(obs=obs, reward=reward)
 
 
-class WithoutWindows(Wrapper):
+class WithoutWindows(SameReturns):
     """Stores sliding windows in full, since observations may not slide as the space declares."""
-
-    task: Any
 
     def __init__(self, task: Task) -> None:
         """Remove `slide` from the space of `task`."""
@@ -125,14 +169,10 @@ class ActionRepeat(WithoutWindows):
         self.repeats = repeats
         self.max_episode_steps = -(-task.max_episode_steps // repeats)
 
-    @property
+    @cached_property
     def frame_rate(self) -> float:
         """States per second of a video: one of `repeats`."""
         return self.task.frame_rate / self.repeats
-
-    def adjusted(self, values) -> "ActionRepeat":
-        """The same wrapper of a task with other parameters; see `domain_randomization`."""
-        return ActionRepeat(self.task.adjusted(values), self.repeats)
 
     def step(self, key, state, action):
         """Steps the task `repeats` times or until the episode ends."""
@@ -181,7 +221,7 @@ def _affine(unit, low, high):
     return low + 0.5 * (unit + 1.0) * (high - low)
 
 
-class UnitActions(Wrapper):
+class UnitActions(SameReturns):
     """Takes bounded continuous actions in [-1, 1]: clips them, then scales them to the bounds."""
 
     def __init__(self, task: Task) -> None:
@@ -198,7 +238,7 @@ class UnitActions(Wrapper):
         return self.task.step(key, state, from_unit(action, self.task.action))
 
 
-class PartialObservation(Wrapper):
+class PartialObservation(SameReturns):
     """Observes some numbers of a vector observation and, if set, all of them as a second part."""
 
     def __init__(self, task: Task, indices: tuple[int, ...], privileged_obs: bool) -> None:
@@ -251,10 +291,8 @@ def flat_space(space: Space) -> Space:
     return replace(space, shape=(int(np.prod(space.shape)),), low=low, high=high)
 
 
-class FlatActions(Wrapper):
+class FlatActions(SameReturns):
     """Gives a `Box` action space without axes, or with several, exactly one."""
-
-    task: Any
 
     def __init__(self, task: Task) -> None:
         """Flattens the actions of `task`."""
@@ -262,10 +300,6 @@ class FlatActions(Wrapper):
         assert isinstance(task.action, Box)
         self.shape = task.action.shape
         self.action = flat_space(task.action)
-
-    def adjusted(self, values) -> "FlatActions":
-        """The same wrapper of a task with other parameters; see `domain_randomization`."""
-        return FlatActions(self.task.adjusted(values))
 
     def to_simulator(self, action):
         """The action in the task's own shape."""

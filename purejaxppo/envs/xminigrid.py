@@ -15,6 +15,7 @@ import numpy as np
 
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option
@@ -124,7 +125,7 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
     return RuleSet(*(jnp.asarray(np.asarray(x)[chosen]) for x in arrays))
 
 
-class GridTask:
+class GridTask(Adapted):
     """One grid world; its state is the simulator's `TimeStep`."""
 
     cheap_reset = False  # it lays a whole grid

@@ -22,10 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from purejaxppo.pictures import charts
-
 FILM_SUFFIXES = (".mp4", ".gif", ".html")
-DEFAULT_RATE = 10.0
 SLOWEST, SMOOTH = 8.0, 30.0
 """Pictures a second: the fewest of a gif, and the fewest of a simulator with more states."""
 GIF_FASTEST = 25.0
@@ -104,15 +101,13 @@ def frames(
 
 
 def _draw(task: Any, states: list[Any], height: int, width: int) -> Iterator[np.ndarray]:
-    unwrap = getattr(task, "unwrap", None)
-    inner = [unwrap(state) for state in states] if unwrap else states
-    draw = getattr(task, "draw", charts.film)
-    return draw(inner, height=height, width=width)
+    inner = [task.unwrap(state) for state in states]
+    return task.draw(inner, height=height, width=width)
 
 
 def _frame_rate(task: Any) -> float:
     """States per second, at least `SLOWEST`."""
-    return max(SLOWEST, float(getattr(task, "frame_rate", DEFAULT_RATE)))
+    return max(SLOWEST, float(task.frame_rate))
 
 
 def _pace(rate: float, count: int, *, gif: bool) -> tuple[int, float]:

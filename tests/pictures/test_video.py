@@ -17,6 +17,7 @@ from support import opengl as opengl_support
 from support.children import environment
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.registry import make_task
 from purejaxppo.pictures import mujoco_scene, video
 
@@ -128,7 +129,7 @@ def test_long_gifs_are_thinned_and_quick_simulators_are_shown_in_real_time():
 def test_thinned_films_begin_with_the_first_state_and_end_with_the_last(tmp_path):
     drawn = []
 
-    class Task:
+    class Task(Adapted):
         frame_rate = 125.0
 
         def draw(self, states, *, height, width):

@@ -8,7 +8,6 @@ vmapped: a batch of seeds is folded into one larger pool, and one call steps the
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 from flax import struct
 
 from purejaxppo.aliases import EnvAction, Key, Obs, Tree
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
@@ -62,11 +62,12 @@ class Pool(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FrameSource:
+class FrameSource(Adapted):
     """Draws "states" that are pictures or, where there are none, observations."""
 
-    frame_rate: float
+    def __init__(self, frame_rate: float) -> None:
+        """Stores the steps per second."""
+        self.frame_rate = frame_rate
 
     def draw(self, states, *, height: int, width: int):
         """The pictures in the requested size."""

@@ -9,6 +9,7 @@ part of the state, so that randomisation and sweeps are a vmap.
 """
 
 import dataclasses
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import Option, with_defaults
 from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
@@ -96,6 +98,7 @@ def make(name: str, config: EnvConfig) -> "Oscillator":
         model=model,
         low=Params(**{p: low for p, (low, _) in ranges.items()}),
         high=Params(**{p: high for p, (_, high) in ranges.items()}),
+        max_episode_steps=model.max_episode_steps,
         num_neurons=options["num_neurons"],
         history=history,
         warmup=warmup,
@@ -123,7 +126,7 @@ def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Oscillator:
+class Oscillator(Adapted):
     """One ensemble. It observes the last H values of its mean field and is never terminated.
 
     Warming an ensemble up costs hundreds of steps, so that only `fresh_fraction` of the starts are
@@ -138,22 +141,18 @@ class Oscillator:
     warmup: int
     pulse: tuple[float, ...]
     same_ensemble: bool = False
+    max_episode_steps: int = 0
 
     cheap_reset = False
     fresh_fraction = 1.0 / 64.0
     frame_rate = 60.0  # slowed down, so that the rhythm is visible
     action = Box((1,), -1.0, 1.0)
 
-    @property
+    @cached_property
     def observation(self) -> Box:
         """The last H values of the mean field, oldest first."""
         steps = len(self.pulse)
         return Box((self.history,), slide=steps if steps < self.history else 0)
-
-    @property
-    def max_episode_steps(self) -> int:
-        """The model's time limit, which truncates."""
-        return self.model.max_episode_steps
 
     def reset(self, key):
         """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""

@@ -1,0 +1,119 @@
+"""A task as the library uses it: what adapters and wrappers may offer, with defaults.
+
+Adapters derive from `Adapted` and set what they offer. Custom tasks have the plain interface of
+`base.Task` or `base.MultiTask`, which `adapted` completes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.envs.base import MultiTask, Task
+from purejaxppo.envs.teams import Team
+from purejaxppo.spaces import Box
+
+Values = Mapping[str, Any]
+"""Parameters by name, [] each, traced or not."""
+
+
+class Adapted:
+    """One environment in JAX, or one world of several agents, without resets."""
+
+    observation: Any
+    """A `Space`; of a world a tuple, one for each agent."""
+    action: Any
+    """As `observation`. Actions of a bounded `Box` arrive within its bounds."""
+    agents: tuple[str, ...] = ()
+    """Names of the agents of a world; () for a single environment."""
+    max_episode_steps: int = 0
+    """The time limit; 0 means none."""
+    cheap_reset: bool = True
+    """True if a reset costs less than to fetch a start that was drawn before, as of few numbers."""
+    fresh_fraction: float = 1.0
+    """Share of all starts that is drawn before a rollout; see `vectorize.VectorEnv`."""
+    success_above: float | None = None
+    """Episodes with a greater return are a success; None: the task does not define success."""
+    draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
+    """key -> further values for `adjusted`, which the simulator itself draws for an episode."""
+    team: Team | None = None
+    """The agents, of a world as one environment; see `worlds.World`."""
+    keeps_windows: bool = False
+    """Of a custom wrapper: True if sliding windows still slide as the space declares."""
+
+    # Adapters set the following as attributes, or compute them.
+
+    @cached_property
+    def state_space(self) -> Box | None:
+        """Space of `global_state`, one axis; None: a world without a state for its critic."""
+        return None
+
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
+        """Nominal values of the parameters that can be varied; see `domain_randomization`."""
+        return {}
+
+    @cached_property
+    def frame_rate(self) -> float:
+        """Steps per second of a video."""
+        return 10.0
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (state, obs); of a world a tuple of observations."""
+        raise NotImplementedError
+
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
+        """(key, state, action) -> (state, `TaskStep`); of a world (state, `MultiStep`)."""
+        raise NotImplementedError
+
+    def adjusted(self, values: Values) -> Self:
+        """Return the same task with other values of its `parameters`."""
+        raise NotImplementedError
+
+    def global_state(self, state: EnvState) -> jax.Array:
+        """Return the state of the world in `state_space`, float [n]."""
+        raise NotImplementedError
+
+    def staggered(self, key: Key, state: EnvState) -> EnvState:
+        """Return a state with a random part of the time limit gone."""
+        raise NotImplementedError
+
+    def unwrap(self, state: EnvState) -> EnvState:
+        """Return the innermost task's state."""
+        return state
+
+    def to_simulator(self, action: EnvAction) -> EnvAction:
+        """Return the action as the innermost task takes it."""
+        return action
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Yield frames of the innermost task's states, uint8 [height, width, 3]."""
+        from purejaxppo.pictures import charts
+
+        return charts.film(states, height=height, width=width)
+
+
+INTERFACE = ("observation", "action", *(name for name in vars(Adapted) if name[0] != "_"))
+
+
+class Custom(Adapted):
+    """A custom task; what it does not define has its default."""
+
+    def __init__(self, task: Task | MultiTask) -> None:
+        """Take over what `task` defines."""
+        self.task: Any = task
+        for name in INTERFACE:
+            if hasattr(task, name):
+                setattr(self, name, getattr(task, name))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the custom task, which custom wrappers may read."""
+        return getattr(self.task, name)
+
+
+def adapted(task: Adapted | Task | MultiTask) -> Adapted:
+    """Return a task with everything that the library uses; the task itself if it has it."""
+    return task if isinstance(task, Adapted) else Custom(task)
