@@ -151,7 +151,7 @@ class Task(Protocol):
 class MultiStep(NamedTuple):
     """Result of one step of a world of A agents."""
 
-    obs: tuple  # A observations, each in its agent's space
+    obs: tuple[Obs, ...]  # A observations, each in its agent's space
     reward: jax.Array  # [A]
     terminated: jax.Array  # [A] bool: agents that have left the episode
     truncated: jax.Array  # [] bool: a time limit, for all at once
@@ -176,10 +176,12 @@ class MultiTask(Protocol):
     max_episode_steps: int
     cheap_reset: bool
 
-    def reset(self, key: Key) -> tuple[EnvState, tuple]:
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
         """A key -> (state, A observations)."""
         ...
 
-    def step(self, key: Key, state: EnvState, action: tuple) -> tuple[EnvState, MultiStep]:
+    def step(
+        self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
+    ) -> tuple[EnvState, MultiStep]:
         """(key, state, A actions) -> (state, MultiStep)."""
         ...

@@ -4,12 +4,16 @@ https://github.com/google/brax. The raw environment is used, since Brax's own wr
 overwrite the last observation and restart from one cached state.
 """
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import jax
+import numpy as np
 
+from purejaxppo.aliases import EnvState
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
+from purejaxppo.envs.adapted import Values
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.spaces import Box
@@ -31,7 +35,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 """Paths of the parameters that can be multiplied: MJX's and those of Brax's own back ends."""
 
 
-def _envs():
+def _envs() -> Any:
     # brax and mjx print "Failed to import warp" on stdout where warp is absent.
     with quiet():
         mjx.import_mujoco()
@@ -74,11 +78,11 @@ class BraxTask(mjx.Robot):
         start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self.observation = Box((start.obs.shape[-1],))
 
-    def adjusted(self, values) -> "BraxTask":
+    def adjusted(self, values: Values) -> Self:
         """The same robot with parts of its system multiplied; see `domain_randomization`."""
         return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames of the robot, for its MuJoCo model and joint positions."""
         from purejaxppo.pictures import charts, mujoco_scene
 

@@ -7,12 +7,14 @@ of steps.
 
 import functools
 import importlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
@@ -76,7 +78,7 @@ def _renderer(classic: bool, size: int) -> Any:
             renderer.load_all_textures = own
 
 
-def _bytes(image):
+def _bytes(image: jax.Array) -> jax.Array:
     """Pixels 0..255 as uint8."""
     return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
 
@@ -102,22 +104,22 @@ class CraftaxTask(Adapted):
             rows, columns = facts.OBS_DIM[0] + facts.INVENTORY_OBS_HEIGHT, facts.OBS_DIM[1]
             self.observation = Box((rows * size, columns * size, 3), 0.0, 255.0, "uint8")
 
-    def see(self, obs, state):
+    def see(self, obs: jax.Array, state: EnvState) -> jax.Array:
         """The observation of a state, of which `obs` is the symbolic one."""
         return _bytes(self.render(state)) if self.pixels else obs.astype(jnp.float32)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (Craftax's state, obs)."""
         obs, state = self.env.reset_env(key, self.params)
         return state, self.see(obs, state)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One step."""
         obs, state, reward, done, _ = self.env.step_env(key, state, action, self.params)
         out = TaskStep(self.see(obs, state), reward, jnp.asarray(done), jnp.zeros((), bool))
         return state, out
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames by the simulator's own renderer."""
         from purejaxppo.pictures import charts
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import EnvState, Key, Obs, Scalar
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.config import extensions
 from purejaxppo.config.references import CodeRef, is_reference
 from purejaxppo.envs.base import Env, EnvStep, Starts, TaskStep
@@ -26,7 +26,7 @@ Values = dict[str, jax.Array]
 """Parameters by name, float32 [] each."""
 
 
-def ramp(start: float, end: float, until: float, progress):
+def ramp(start: float, end: float, until: float, progress: Scalar) -> Scalar:
     """A straight line from `start` to `end`, constant from progress `until` on; [] -> []."""
     return start + (end - start) * jnp.minimum(progress / until, 1.0)
 
@@ -62,7 +62,7 @@ def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], Values]:
     """Progress [] -> all parameters of a curriculum; see `parse`."""
     functions = {name: parse(name, text) for name, text in entries.items()}
 
-    def values(progress) -> Values:
+    def values(progress: Scalar) -> Values:
         return {name: jnp.asarray(f(progress), jnp.float32) for name, f in functions.items()}
 
     return values
@@ -92,17 +92,21 @@ class CurriculumEnv(Env):
         self.spec, self.task = final.spec, final.task
         self.to_simulator = final.to_simulator
 
-    def reset(self, key) -> tuple[CurriculumState, Obs]:
+    def reset(self, key: Key) -> tuple[CurriculumState, Obs]:
         """A key -> (state, obs [N, ...]), with the parameters of the run's start."""
         values = self.values(0.0)
         state, obs = self.build(values).reset(key)
         return CurriculumState(values, state), obs
 
-    def raw_step(self, key: Key, state: CurriculumState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(
+        self, key: Key, state: CurriculumState, action: EnvAction
+    ) -> tuple[EnvState, TaskStep]:
         """See `VectorEnv.raw_step`."""
         return self.build(state.values).raw_step(key, state.env, action)
 
-    def step(self, key: Key, state: CurriculumState, action) -> tuple[CurriculumState, EnvStep]:
+    def step(
+        self, key: Key, state: CurriculumState, action: EnvAction
+    ) -> tuple[CurriculumState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         after, out = self.build(state.values).step(key, state.env, action)
         return state._replace(env=after), out

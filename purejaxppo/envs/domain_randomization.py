@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from purejaxppo import streams
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted, Values
 from purejaxppo.envs.wrappers import SameReturns
@@ -49,7 +50,7 @@ class Randomized(SameReturns):
         self.spread = dict(spread)
         self.values = dict(values or {})
 
-    def factors(self, key) -> dict[str, jax.Array]:
+    def factors(self, key: Key) -> dict[str, jax.Array]:
         """One episode's factors, [] each."""
         keys = jax.random.split(key, len(self.spread))
         return {
@@ -57,18 +58,18 @@ class Randomized(SameReturns):
             for (name, x), key in zip(self.spread.items(), keys, strict=True)
         }
 
-    def with_factors(self, drawn) -> Any:
+    def with_factors(self, drawn: Mapping[str, Any]) -> Adapted:
         """The task with its parameters multiplied by drawn factors, and with its own draws."""
         factors = {name: x for name, x in drawn.items() if name in self.spread}
         nominal = self.task.parameters
         values = {name: self.values.get(name, nominal[name]) * x for name, x in factors.items()}
         return self.task.adjusted({**self.values, **drawn, **values})
 
-    def unwrap(self, state):
+    def unwrap(self, state: EnvState) -> EnvState:
         """The innermost task's state, without the factors."""
         return super().unwrap(state[1])
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """(key) -> ((factors and own draws, state), obs)."""
         drawn = self.factors(streams.stream(key, streams.VARIATION))
         if self.task.draw_parameters is not None:
@@ -76,7 +77,7 @@ class Randomized(SameReturns):
         state, obs = self.with_factors(drawn).reset(key)
         return (drawn, state), obs
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task with what was drawn for the episode."""
         drawn, state = state
         state, out = self.with_factors(drawn).step(key, state, action)
@@ -164,12 +165,12 @@ class OtherModel:
         finally:
             setattr(self.env, self.attribute, own)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> EnvState:
         """Resets the simulator with the other model."""
         with self._exchanged():
             return self.env.reset(key)
 
-    def step(self, state, action):
+    def step(self, state: EnvState, action: EnvAction) -> EnvState:
         """Steps the simulator with the other model."""
         with self._exchanged():
             return self.env.step(state, action)

@@ -9,6 +9,7 @@ from functools import cached_property
 import jax
 import jax.numpy as jnp
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
@@ -34,7 +35,7 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
-def make(name: str, config: EnvConfig):
+def make(name: str, config: EnvConfig) -> Adapted:
     """The task called `name`."""
     kinds = {"vector": Vector, "pixels": Pixels, "constant": Constant, "choices": Choices}
     return kinds[name](**config.options)
@@ -49,12 +50,12 @@ class Vector(Adapted):
     max_episode_steps: int = 1000
     cheap_reset = True
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Draws a random vector."""
         obs = jax.random.normal(key, (17,))
         return obs, obs
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Rolls the vector by one and adds the actions to its head."""
         del key
         obs = jnp.roll(state, 1).at[:6].add(0.01 * action)
@@ -71,15 +72,15 @@ class Pixels(Adapted):
     max_episode_steps: int = 1000
     cheap_reset = True
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Draws random shades."""
         shades = jax.random.randint(key, (4,), 0, 256, jnp.int32)
         return shades, self._draw(shades)
 
-    def _draw(self, shades):
+    def _draw(self, shades: jax.Array) -> jax.Array:
         return jnp.broadcast_to(shades.astype(jnp.uint8), (84, 84, 4))
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Moves the first shade by the action; the reward is its brightness."""
         del key
         shades = jnp.roll(state, 1).at[0].set((state[-1] + action) % 256)
@@ -96,12 +97,12 @@ class Constant(Adapted):
     max_episode_steps: int = 10
     cheap_reset = True
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Draws a vector near 0."""
         obs = 0.1 * jax.random.normal(key, (2,))
         return obs, obs
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Returns the same observation and a reward of 1."""
         del key, action
         return state, TaskStep(state, jnp.float32(1.0), jnp.array(False), jnp.array(False))
@@ -148,7 +149,7 @@ class Choices(Adapted):
             return Dict.of({"action_mask": Box((3,), 0, 1, "uint8"), "obs": numbers})
         return numbers
 
-    def _draw(self, key):
+    def _draw(self, key: Key) -> Obs:
         number_key, mask_key = jax.random.split(key)
         obs = jax.random.uniform(number_key, (3,), minval=-1.0)
         if self.kind != "masked":
@@ -156,19 +157,19 @@ class Choices(Adapted):
         forbidden = jax.random.randint(mask_key, (), 0, 3)
         return {"action_mask": (jnp.arange(3) != forbidden).astype(jnp.uint8), "obs": obs}
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """Draws three numbers."""
         obs = self._draw(key)
         return obs, obs
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Computes the reward and draws the next numbers."""
         reward = jnp.asarray(self._reward(state, action), jnp.float32)
         obs = self._draw(key)
         return obs, TaskStep(obs, reward, jnp.array(False), jnp.array(False))
 
-    def _reward(self, obs, action):
-        def lever(action):
+    def _reward(self, obs: Obs, action: EnvAction) -> jax.Array:
+        def lever(action: jax.Array) -> jax.Array:
             return 1.0 - jnp.mean(jnp.square(action - obs[:2]))
 
         match self.kind:

@@ -22,6 +22,8 @@ from typing import Any, Literal, Protocol
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.options import Options, checked, of_task, split
 
 GROUP = "purejaxppo.envs"
@@ -51,8 +53,8 @@ ADAPTERS = {
 class MakeTask(Protocol):
     """Makes one environment in JAX."""
 
-    def __call__(self, name: str, config: EnvConfig, /) -> Any:
-        """(name of a task without its family, config) -> one environment, a `Task` or `MultiTask`.
+    def __call__(self, name: str, config: EnvConfig, /) -> Adapted | Task | MultiTask:
+        """(name of a task without its family, config) -> one environment.
 
         Raises:
             ValueError: a wrong option.

@@ -1,18 +1,20 @@
 """`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import CodeRef, is_reference, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapted import Adapted, Values
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.gym_spaces import convert
@@ -33,7 +35,7 @@ PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 """Imports of gymnax for drawing alone; with them, its own import takes several times as long."""
 
 
-def _gymnax():
+def _gymnax() -> Any:
     with imported_late(*PICTURES):
         import gymnax
 
@@ -61,7 +63,7 @@ def load_own(value: str | CodeRef) -> tuple[Any, Any]:
     return env, params
 
 
-def make(name: str, config: EnvConfig):
+def make(name: str, config: EnvConfig) -> Adapted:
     """The gymnax task called `name`; `config.options` replace fields of its parameters.
 
     Raises:
@@ -197,7 +199,7 @@ class GymnaxTask(Adapted):
             if type(value) in (int, float) and name != "max_steps_in_episode"
         }
 
-    def adjusted(self, values) -> "GymnaxTask":
+    def adjusted(self, values: Values) -> Self:
         """The same task with other parameters, integers rounded; see `domain_randomization`."""
         nominal = self.parameters
         task = copy.copy(self)
@@ -209,17 +211,17 @@ class GymnaxTask(Adapted):
         )
         return task
 
-    def _obs(self, obs):
+    def _obs(self, obs: Any) -> Any:
         if isinstance(self.observation, Box):
             return jnp.asarray(obs).astype(self.observation.dtype)
         return obs
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (gymnax state, obs)."""
         obs, state = self.env.reset_env(key, self.params)
         return state, self._obs(obs)
 
-    def _truncated(self, state):
+    def _truncated(self, state: Any) -> Any:
         """Return True at the time limit by the simulator's own clock, if it has one."""
         base = _base().is_truncated
         method = getattr(self.env, "is_truncated", base)
@@ -227,7 +229,7 @@ class GymnaxTask(Adapted):
             return method(state, self.params)
         return state.time >= self.params.max_steps_in_episode if hasattr(state, "time") else False
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Take one raw step; the time limit is `params.max_steps_in_episode`.
 
         With `limit_ends`, the step is computed twice, the second time with a later limit: an end
@@ -251,7 +253,7 @@ class GymnaxTask(Adapted):
         dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
         return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the scene for classic control, a picture of the observations for all others."""
         from purejaxppo.pictures import charts, classic
 

@@ -11,14 +11,15 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.adapted import Adapted, Values
@@ -218,7 +219,7 @@ class JaxMarlTask(Adapted):
         self.action: tuple[Space, ...] = tuple(
             convert(env.action_space(agent)) for agent in self.agents
         )
-        self._masks: Callable | None = None
+        self._masks: Callable[[Any], Any] | None = None
         if self.name == "hanabi":
             self._masks = env.get_legal_moves
         elif self.is_smax and all(isinstance(space, Discrete) for space in self.action):
@@ -235,7 +236,7 @@ class JaxMarlTask(Adapted):
         parts[MASK] = Box(obs[MASK].shape, 0.0, 1.0, "uint8")
         return Dict.of(parts)
 
-    def _observe(self, obs: dict[str, Any], state: Any) -> tuple:
+    def _observe(self, obs: dict[str, Any], state: Any) -> tuple[Obs, ...]:
         each = tuple(self._array(obs[agent]) for agent in self.agents)
         if self._masks is None:
             return each
@@ -260,19 +261,21 @@ class JaxMarlTask(Adapted):
         """The weight of Overcooked's shaped reward, which a curriculum may lower to 0."""
         return {SHAPED: self.weight} if self.is_kitchen else {}
 
-    def adjusted(self, values: Values) -> "JaxMarlTask":
+    def adjusted(self, values: Values) -> Self:
         """The same task with another weight of the shaped reward; see `domain_randomization`."""
         task = copy.copy(self)
         task.weight = values.get(SHAPED, self.weight)
         return task
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
         """A key -> (JaxMARL's state, A observations)."""
         with _quiet():
             obs, state = self.env.reset(key)
         return state, self._observe(obs, state)
 
-    def step(self, key, state, action: tuple):
+    def step(
+        self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
+    ) -> tuple[EnvState, MultiStep]:
         """One raw step; the time limit is not the task's."""
         actions = dict(zip(self.agents, action, strict=True))
         with _quiet():
@@ -317,7 +320,7 @@ class JaxMarlTask(Adapted):
             return 1.0 / (self.env.time_per_step * self.env.world_steps_per_env_step)
         return 1.0 / getattr(self.env, "dt", 0.2)
 
-    def draw(self, states, *, height: int, width: int):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: discs from above, kitchens as JaxMARL draws them, numbers for all others."""
         from purejaxppo.pictures import charts, discs
         from purejaxppo.pictures.canvas import fit
@@ -331,7 +334,7 @@ class JaxMarlTask(Adapted):
             states = [state.fireworks for state in states]  # colours by ranks
         return charts.film(states, height=height, width=width)
 
-    def _tiles(self, states) -> Iterator[np.ndarray]:
+    def _tiles(self, states: Sequence[EnvState]) -> Iterator[np.ndarray]:
         """JaxMARL's pictures of a kitchen."""
         with _quiet():
             from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer

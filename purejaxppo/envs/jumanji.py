@@ -6,14 +6,14 @@ Sokoban is left out, since it downloads its levels.
 import contextlib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.aliases import Key
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig, Scalar
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
@@ -67,7 +67,7 @@ MOST_KINDS = 40
 """Integers of at most so many values are told apart; others are numbers in [0, 1]."""
 
 
-def _jumanji():
+def _jumanji() -> Any:
     import jumanji
 
     return jumanji
@@ -204,7 +204,7 @@ def actions(spec: Any, mask: tuple[int, ...] | None) -> tuple[Space, Callable[..
     choices = tuple(int(n) + 1 for n in np.broadcast_to(spec.maximum, spec.shape))
     if mask in (None, choices):
 
-        def combination(action):
+        def combination(action: jax.Array) -> jax.Array:
             return jnp.stack(jnp.unravel_index(action, choices)).astype(spec.dtype)
 
         return Discrete(math.prod(choices)), combination
@@ -254,19 +254,19 @@ class JumanjiTask(Adapted):
             out[MASK] = self._mask(seen.action_mask)
         return out
 
-    def _mask(self, mask):
+    def _mask(self, mask: jax.Array) -> jax.Array:
         """The mask, flat; of a choice of which nothing is allowed, as of FlatPack's end, all is."""
         each = mask if isinstance(self.action, MultiDiscrete) else mask.ravel()
         nothing = ~jnp.any(each, axis=-1, keepdims=True)
         return (each | nothing).ravel().astype(jnp.uint8)
 
-    def reset(self, key: Key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (jumanji state, obs)."""
         with _quietly():
             state, first = self.env.reset(key)
         return state, self._obs(first.observation)
 
-    def step(self, key: Key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One step; an end without discount is the task's own."""
         del key
         copy = jax.tree.map(lambda x: x, state)  # some write into the state that they are given
@@ -278,7 +278,7 @@ class JumanjiTask(Adapted):
             self._obs(out.observation), reward, out.last() & over, out.last() & ~over
         )
 
-    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames by the simulator's own viewer, square on white, without a screen."""
         import matplotlib.pyplot as plt
 
@@ -288,7 +288,7 @@ class JumanjiTask(Adapted):
         viewer = next(getattr(self.env, name) for name in names if hasattr(self.env, name))
         drawn: list[np.ndarray] = []
 
-        def keep(figure):  # not every `render` gives back what its viewer does
+        def keep(figure: Any) -> None:  # not every `render` gives back what its viewer does
             if type(viewer).__name__ == "MMSTViewer":  # it leaves its graph outside of the axes
                 figure.axes[0].set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
             drawn.append(np.array(viewer._display_rgb_array(figure))[..., :3])

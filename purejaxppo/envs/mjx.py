@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.domain_randomization import OtherModel
@@ -86,12 +87,12 @@ class Robot(Adapted):
         task._use(OtherModel(self.env, attribute, model))
         return task
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (the simulator's state, obs)."""
         state = self._reset(jax.random.key_data(key))
         return state, state.obs
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One control step; `done` is the task's own end, never a time limit."""
         del key
         state = self._step(state, action)
@@ -127,19 +128,19 @@ class OwnArrays:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> EnvState:
         """A key -> a state without what environments have in common."""
         return self._left_out(self.env.reset(key))
 
-    def step(self, state, action):
+    def step(self, state: EnvState, action: EnvAction) -> EnvState:
         """(state, action) -> state, both without what environments have in common."""
         return self._left_out(self.env.step(self._whole(state), action))
 
-    def _left_out(self, state):
+    def _left_out(self, state: Any) -> Any:
         own = {name: getattr(state.data._impl, name) for name in self.names}
         return state.replace(data=state.data.replace(_impl=own))
 
-    def _whole(self, state):
+    def _whole(self, state: Any) -> Any:
         common = {name: _constant(x) for name, x in self.common.items()}
         impl = self.impl(**state.data._impl, **common)
         return state.replace(data=state.data.replace(_impl=impl))

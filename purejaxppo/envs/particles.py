@@ -4,6 +4,7 @@ The physics are those of the multi-agent particle environments of Lowe et al. 20
 https://arxiv.org/abs/1706.02275, without communication: damped motion, forces where discs touch.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import MultiStep
@@ -89,7 +91,7 @@ def distances(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.sum((a[:, None] - b) ** 2, axis=-1) + 1e-12)
 
 
-def contact(a: jax.Array, b: jax.Array, reach, there) -> jax.Array:
+def contact(a: jax.Array, b: jax.Array, reach: jax.Array, there: jax.Array) -> jax.Array:
     """Forces [A, 2] on discs at `a` from discs at `b` [B, 2]: a spring that sets in softly.
 
     Args:
@@ -105,13 +107,13 @@ def contact(a: jax.Array, b: jax.Array, reach, there) -> jax.Array:
     return jnp.sum(jnp.where(there[..., None], force, 0.0), axis=1)
 
 
-def pushes(action: tuple, *, continuous: bool) -> jax.Array:
+def pushes(action: tuple[EnvAction, ...], *, continuous: bool) -> jax.Array:
     """A actions as pushes [A, 2]."""
     stacked = jnp.stack(action)
     return stacked if continuous else jnp.asarray(DIRECTIONS)[stacked]
 
 
-def start(key, num_agents: int, num_fixed: int, spread: float) -> State:
+def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> State:
     """Agents in [-1, 1]^2 at rest, fixed discs in [-spread, spread]^2."""
     agent_key, fixed_key = jax.random.split(key)
     return State(
@@ -149,7 +151,7 @@ class Particles(Adapted):
         parts = (*state[:3], state.alive.astype(jnp.float32))
         return jnp.concatenate([part.ravel() for part in parts])
 
-    def draw(self, states, *, height: int, width: int):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: agents in the colour of their role, landmarks or obstacles."""
         from purejaxppo.pictures import discs
 
@@ -192,12 +194,14 @@ class Spread(Particles):
         """The same space for all agents."""
         return (Box((2 + 4 * self.num_agents,)),) * self.num_agents
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
         """Places agents and landmarks uniformly in [-1, 1]^2."""
         state = start(key, self.num_agents, self.num_agents, 1.0)
         return state, self._observe(state)
 
-    def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
+    def step(
+        self, key: Key, state: State, action: tuple[EnvAction, ...]
+    ) -> tuple[State, MultiStep]:
         """Takes one step; no agent is done before the time limit."""
         del key
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
@@ -209,8 +213,8 @@ class Spread(Particles):
             self._observe(state), reward * alive, alive < 0, jnp.zeros((), bool)
         )
 
-    def _observe(self, state: State) -> tuple:
-        def one(i: int):
+    def _observe(self, state: State) -> tuple[jax.Array, ...]:
+        def one(i: int) -> jax.Array:
             here = state.position[i]
             others = np.delete(np.arange(self.num_agents), i)
             parts = (state.velocity[i], here, state.fixed - here, state.position[others] - here)
@@ -264,12 +268,14 @@ class Tag(Particles):
         prey = Box((both + 2 * self.num_hunters,))
         return (hunter,) * self.num_hunters + (prey,) * self.num_prey
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
         """Places agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
         state = start(key, len(self.agents), self.num_obstacles, 0.9)
         return state, self._observe(state)
 
-    def step(self, key, state: State, action: tuple) -> tuple[State, MultiStep]:
+    def step(
+        self, key: Key, state: State, action: tuple[EnvAction, ...]
+    ) -> tuple[State, MultiStep]:
         """Takes one step; prey that are caught in it are terminated."""
         del key
         before = state.alive
@@ -284,11 +290,11 @@ class Tag(Particles):
         terminated = ~state.alive | over
         return state, MultiStep(self._observe(state), reward, terminated, jnp.zeros((), bool))
 
-    def _observe(self, state: State) -> tuple:
+    def _observe(self, state: State) -> tuple[jax.Array, ...]:
         count = self.num_hunters
         free = state.alive[count:, None].astype(jnp.float32)
 
-        def one(i: int):
+        def one(i: int) -> jax.Array:
             here = state.position[i]
             hunters = state.position[np.delete(np.arange(count), i) if i < count else slice(count)]
             parts = [state.velocity[i], here, state.fixed - here, hunters - here]

@@ -7,14 +7,14 @@ have one allowed action, which nothing looks at. All agents share one policy unl
 at random or as a user's function says, such as a saved agent.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.aliases import Key
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config import extensions
 from purejaxppo.config.references import is_reference
 from purejaxppo.config.schema import EnvConfig
@@ -172,17 +172,17 @@ class SinglePlayer(Adapted):
             mask = Box((self.action.n,), 0.0, 1.0, "uint8")
             self.observation = Dict.of({"obs": self.observation, MASK: mask})
 
-    def _obs(self, state):
+    def _obs(self, state: Any) -> Obs:
         if not self.masked:
             return state.observation
         return {"obs": state.observation, MASK: state.legal_action_mask.astype(jnp.uint8)}
 
-    def reset(self, key: Key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (pgx state without its observation, obs)."""
         state = self.env.init(key)
         return unseen(state), self._obs(state)
 
-    def step(self, key: Key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One move; freeway's end is a time limit, and all others are the game's own."""
         state = self.env.step(state, action, key)
         timed = jnp.asarray(self.env.id == "minatar-freeway")
@@ -191,7 +191,7 @@ class SinglePlayer(Adapted):
             self._obs(state), reward, state.terminated & ~timed, state.terminated & timed
         )
 
-    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the planes of the observation in colours."""
         return _film(self.env, states, height, width)
 
@@ -223,7 +223,7 @@ class Game(Adapted):
         self.action = (moves,) * self.size
         self.observation = (Dict.of(own),) * self.size
 
-    def observe(self, state, player) -> dict[str, Any]:
+    def observe(self, state: Any, player: jax.Array) -> dict[str, Any]:
         """Observation of a pgx state by a player, and its mask."""
         turn = state.current_player == player
         only_first = jnp.zeros_like(state.legal_action_mask).at[0].set(True)
@@ -233,23 +233,25 @@ class Game(Adapted):
             MASK: jnp.where(turn, state.legal_action_mask, only_first).astype(jnp.uint8),
         }
 
-    def reset(self, key: Key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (pgx state without its observation, A observations)."""
         state = unseen(self.env.init(key))
         return state, tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
 
-    def move(self, key: Key, state, action):
+    def move(self, key: Key, state: Any, action: jax.Array) -> Any:
         """The pgx state after the move of the player whose turn it is."""
         return unseen(self.env.step(state, action, key))
 
-    def step(self, key: Key, state, action: tuple) -> tuple[Any, MultiStep]:
+    def step(
+        self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
+    ) -> tuple[EnvState, MultiStep]:
         """One move, by the agent whose turn it is; the others' actions are not looked at."""
         state = self.move(key, state, jnp.stack(action)[state.current_player])
         obs = tuple(self.observe(state, jnp.int32(i)) for i in range(self.size))
         over = jnp.broadcast_to(state.terminated, (self.size,))
         return state, MultiStep(obs, state.rewards, over, jnp.zeros((), bool))
 
-    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the board's planes as the first player sees them, in colours."""
         return _film(self.env, states, height, width)
 
@@ -322,7 +324,7 @@ class Against(Adapted):
         game = unseen(self.game.env.init(game_key))
         return Seated(game, seat), self._row(game, seat)
 
-    def step(self, key: Key, state: Seated, action) -> tuple[Seated, TaskStep]:
+    def step(self, key: Key, state: Seated, action: EnvAction) -> tuple[Seated, TaskStep]:
         """One move: the agent's, or another player's."""
         move_key, others_key = jax.random.split(key)
         game, seat = state
@@ -334,7 +336,7 @@ class Against(Adapted):
             self._row(game, seat), game.rewards[seat], game.terminated, jnp.zeros((), bool)
         )
 
-    def draw(self, states, *, height, width) -> Iterator[np.ndarray]:
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames of an episode: the board's planes as the agent sees them, in colours."""
         states = list(states)
         games, seat = [state.game for state in states], int(states[0].seat)

@@ -7,15 +7,18 @@ of mujoco_menagerie, which Playground would clone at first use: here a user says
 import contextlib
 import importlib.util
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
+import numpy as np
 
+from purejaxppo.aliases import EnvState
 from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
+from purejaxppo.envs.adapted import Values
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option, checked, split, unchecked, with_defaults
 from purejaxppo.envs.quiet import quiet
@@ -42,7 +45,7 @@ SETTLING = {"CheetahRun": 1 / 16}
 of a rollout of 32 steps (of one simulator step each) all starts would be six times the work."""
 
 
-def _registry():
+def _registry() -> Any:
     # playground and mjx print on stdout where warp has no CUDA device.
     with quiet():
         mjx.import_mujoco()
@@ -227,7 +230,7 @@ class PlaygroundTask(mjx.Robot):
         self.draw_parameters = draw_parameters
         self.observation = _space(env.observation_size)
 
-    def adjusted(self, values) -> "PlaygroundTask":
+    def adjusted(self, values: Values) -> Self:
         """The same robot with another model; see `domain_randomization`.
 
         Args:
@@ -239,7 +242,7 @@ class PlaygroundTask(mjx.Robot):
         model = domain_randomization.scaled(model, mjx.FIELDS, factors)
         return self.with_model("_mjx_model", model)
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames of the scene."""
         from purejaxppo.pictures import mujoco_scene
 

@@ -110,7 +110,7 @@ class Team:
         ]
         return _join(full, own, mask_space(self.action), xp)
 
-    def split(self, action: Any, xp: Any) -> tuple:
+    def split(self, action: Any, xp: Any) -> tuple[Any, ...]:
         """A joined action -> A actions, each in its agent's space."""
         return tuple(_own(action, i, self.size, own, xp) for i, own in enumerate(self.actions))
 

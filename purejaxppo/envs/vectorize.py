@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, Tree
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar, T, Tree
 from purejaxppo.config.plain import plain
 from purejaxppo.envs.adapted import Adapted, adapted
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep, Starts, Task, TaskStep
@@ -83,11 +83,11 @@ class VectorEnv(Env):
             success_above=plain(self.task.success_above),
         )
 
-    def _starts(self, key, count: int):
+    def _starts(self, key: Key, count: int) -> tuple[EnvState, Obs]:
         keys = jax.random.split(key, count)
         return strong_types(jax.vmap(self.task.reset)(keys))
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[VectorState, Obs]:
         """A key -> (state, obs [N, ...])."""
         key, start_key = jax.random.split(key)
         count = self.spec.num_envs if self.fresh_every_step else self.num_starts
@@ -126,19 +126,21 @@ class VectorEnv(Env):
         """The observations that episodes begin with until the next `begin_rollout`."""
         return Starts(as_declared(state.fresh[1], self.spec.observation), state.place)
 
-    def _next(self, state: VectorState, key):
+    def _next(self, state: VectorState, key: Key) -> tuple[EnvState, Obs, Tree]:
         """(state, obs, place) [N, ...] of the episodes that would begin now."""
         if self.fresh_every_step:
             return *self._starts(key, self.spec.num_envs), ()
         place = (state.place + self.stride) % self.num_starts
         return *jax.tree.map(lambda x: x[place], state.fresh), place
 
-    def to_simulator(self, action, obs=None):
+    def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
         """The policy's action [N, ...] as the simulator takes it."""
         del obs
         return jax.vmap(self.task.to_simulator)(action)
 
-    def raw_step(self, key: Key, state: VectorState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(
+        self, key: Key, state: VectorState, action: EnvAction
+    ) -> tuple[EnvState, TaskStep]:
         """Returns (states, TaskStep) [N, ...] of the next step, before its values are checked."""
         _, step_key, _ = self._split(key, state)
         return self._advance(step_key, state.task, action)
@@ -147,12 +149,12 @@ class VectorEnv(Env):
         """The keys of the next state, of the tasks' steps and of fresh starts, [3]."""
         return jax.random.split(key if self.fresh_every_step else state.key, 3)
 
-    def _advance(self, key, task: EnvState, action) -> tuple[EnvState, TaskStep]:
+    def _advance(self, key: Key, task: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """Steps all tasks."""
         keys = jax.random.split(key, self.spec.num_envs)
         return jax.vmap(self.task.step)(keys, task, action)
 
-    def step(self, key: Key, state: VectorState, action) -> tuple[VectorState, EnvStep]:
+    def step(self, key: Key, state: VectorState, action: EnvAction) -> tuple[VectorState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         next_key, step_key, start_key = self._split(key, state)
         fresh_task, fresh_obs, fresh_place = self._next(state, start_key)
@@ -206,7 +208,7 @@ class VmapEnv(Env):
         return state, _join_groups(out)
 
 
-def _join_groups(tree):
+def _join_groups(tree: T) -> T:
     """Arrays [G, A, ...] as [G * A, ...]."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
@@ -227,15 +229,15 @@ def stride(num_starts: int) -> int:
     return next(n for n in nearest_first if 0 < n <= num_starts and math.gcd(n, num_starts) == 1)
 
 
-def strong_types(tree):
+def strong_types(tree: T) -> T:
     """The same arrays without weak types, which recompile a function of its own output."""
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), tree)
 
 
-def select(mask, on_true, on_false):
+def select(mask: jax.Array, on_true: T, on_false: Tree) -> T:
     """Per environment, `on_true` where mask [N] else `on_false`, in the dtypes of `on_true`."""
 
-    def pick(a, b):
+    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
             return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
         return jnp.where(
@@ -245,14 +247,14 @@ def select(mask, on_true, on_false):
     return jax.tree.map(pick, on_true, on_false)
 
 
-def as_declared(obs, space: Space):
+def as_declared(obs: Obs, space: Space) -> Obs:
     """Cast integers in observations to the floats or bools of their space.
 
     Raises:
         ValueError: as `check_dtypes`.
     """
 
-    def cast(x, declared):
+    def cast(x: jax.Array, declared: np.ndarray) -> jax.Array:
         whole = not jnp.issubdtype(x.dtype, jnp.floating)
         return x.astype(declared.dtype) if whole and declared.dtype.kind in "fb" else x
 
@@ -260,7 +262,7 @@ def as_declared(obs, space: Space):
     return jax.tree.map(cast, obs, example(space))
 
 
-def check_dtypes(obs, space: Space, where: str = "env.name") -> None:
+def check_dtypes(obs: Obs, space: Space, where: str = "env.name") -> None:
     """Raise ValueError if a space of integers cannot hold the dtype of its observation.
 
     Args:
@@ -280,7 +282,7 @@ def check_dtypes(obs, space: Space, where: str = "env.name") -> None:
             )
 
 
-def bounded(tree):
+def bounded(tree: Tree) -> jax.Array:
     """True if no float of an environment's arrays [N, ...] is NaN or beyond ±LARGEST, bool [N]."""
     leaves = jax.tree.leaves(tree)
     ok = jnp.ones(len(leaves[0]), bool)

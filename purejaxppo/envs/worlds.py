@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purejaxppo.aliases import EnvState, Key, Scalar
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.base import Env, EnvStep, TaskStep
 from purejaxppo.envs.native import Native, form_of
@@ -116,22 +116,22 @@ class World(SameReturns):
         self.observation = team.world
         self.action = flat_space(team.joint_action)
 
-    def unwrap(self, state: State):
+    def unwrap(self, state: State) -> EnvState:
         """The innermost task's state."""
         return super().unwrap(state.task)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[State, Obs]:
         """(key) -> (state, observation)."""
         task, obs = self.task.reset(key)
         state = self.State(task, jnp.ones(self.team.size, bool), self._seen(obs))
         nothing = jnp.zeros(self.team.size)
         return state, self._observation(state, nothing, nothing.astype(jnp.uint8))
 
-    def staggered(self, key, state: State) -> State:
+    def staggered(self, key: Key, state: State) -> State:
         """The state with a random part of the time limit gone."""
         return state._replace(task=self.task.staggered(key, state.task))
 
-    def step(self, key, state: State, action):
+    def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
         """Takes one step of all agents; the world is done when all agents are."""
         task, out = self.task.step(key, state.task, self.team.split(action, jnp))
         terminated = jnp.asarray(out.terminated, bool)
@@ -148,7 +148,7 @@ class World(SameReturns):
             jnp.asarray(out.truncated, bool),
         )
 
-    def _seen(self, obs: tuple) -> dict[str, Any]:
+    def _seen(self, obs: tuple[Obs, ...]) -> dict[str, Any]:
         """The agents' observations [A, ...] and masks."""
         split = [
             split_mask_off(own, space)
@@ -159,7 +159,7 @@ class World(SameReturns):
             seen[MASK] = self.team.join_masks([mask for _, mask in split], jnp)
         return seen
 
-    def _observation(self, state: State, reward, end) -> dict[str, Any]:
+    def _observation(self, state: State, reward: jax.Array, end: jax.Array) -> dict[str, Any]:
         """The world's observation, in the space `Team.world`."""
         out = {**state.seen, "reward": reward, "end": end}
         if self.team.state is not None:
@@ -178,7 +178,7 @@ class WorldsState(struct.PyTreeNode):
     alive: jax.Array  # [W, A] bool: agents that are not done in the current episode
 
     @property
-    def task(self):
+    def task(self) -> EnvState:
         """The states of the tasks, of worlds in JAX."""
         return self.worlds.task
 
@@ -228,11 +228,11 @@ class WorldsEnv(Env):
         """Calls `continue_at` of worlds on the host."""
         cast("HostEnv", self.worlds).continue_at(update, progress)
 
-    def picture(self, obs) -> Any:
+    def picture(self, obs: Obs) -> Any:
         """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""
         return cast("HostEnv", self.worlds).picture(obs)
 
-    def to_simulator(self, action, obs):
+    def to_simulator(self, action: EnvAction, obs: Obs) -> EnvAction:
         """Convert the policy's actions [N, ...] to the agents', by the rows' observations.
 
         They keep the common shape, with the bounds and the choices of each row's agent.
@@ -244,7 +244,7 @@ class WorldsEnv(Env):
                 chosen = select(obs["agent"] == i, self._in_bounds(action, own), chosen)
         return chosen
 
-    def _in_bounds(self, action, own: Space):
+    def _in_bounds(self, action: EnvAction, own: Space) -> EnvAction:
         """Return actions [N, ...] with the bounds, or the choices, of an agent's own space."""
         common = self.team.action
         action = from_unit(action, flat_space(padded_like(own, common)))
@@ -252,11 +252,11 @@ class WorldsEnv(Env):
             return jnp.minimum(action, own.n - 1)
         return action
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[WorldsState, Obs]:
         """A key -> (state, obs [N, ...])."""
         return self._begun(*self.worlds.reset(key))
 
-    def begin(self, seeds) -> tuple[WorldsState, Any]:
+    def begin(self, seeds: Any) -> tuple[WorldsState, Any]:
         """Starts an episode of each world on the host from its own seed; see `HostEnv.begin`."""
         return self._begun(*cast("HostEnv", self.worlds).begin(seeds))
 
@@ -268,7 +268,7 @@ class WorldsEnv(Env):
         """Prepares the worlds; see `Env`."""
         return state.replace(worlds=self.worlds.begin_rollout(state.worlds, key, progress))
 
-    def step(self, key: Key, state: WorldsState, action) -> tuple[WorldsState, EnvStep]:
+    def step(self, key: Key, state: WorldsState, action: EnvAction) -> tuple[WorldsState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`."""
         worlds, out = self.worlds.step(key, state.worlds, self._joint(action))
         valid = out.valid[:, None] & state.alive
@@ -289,15 +289,17 @@ class WorldsEnv(Env):
         alive = over[:, None] | (state.alive & ~(terminated | truncated))
         return WorldsState(worlds, alive), step
 
-    def raw_step(self, key: Key, state: WorldsState, action) -> tuple[EnvState, TaskStep]:
+    def raw_step(
+        self, key: Key, state: WorldsState, action: EnvAction
+    ) -> tuple[EnvState, TaskStep]:
         """See `VectorEnv.raw_step`; the rows are worlds, [W, ...]."""
         return cast("VectorEnv", self.worlds).raw_step(key, state.worlds, self._joint(action))
 
-    def _joint(self, action):
+    def _joint(self, action: EnvAction) -> EnvAction:
         """Actions [N, ...] of all rows as joint actions of worlds, [W, ...]."""
         return jax.tree.map(lambda x: x.reshape(self.shape[0], -1), action)
 
-    def _rows(self, obs) -> dict[str, Any]:
+    def _rows(self, obs: Obs) -> dict[str, Any]:
         """Observations of W worlds as rows, one for each agent."""
         num_worlds, size = self.shape
         rows = {"agent": jnp.tile(jnp.arange(size, dtype=jnp.int32), num_worlds)}

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.aliases import Action, EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import time_limit
 from purejaxppo.envs.adapted import Adapted, Values, adapted
 from purejaxppo.envs.base import MultiTask, Task
@@ -110,20 +110,20 @@ class TimeLimit(SameReturns):
         super().__init__(task)
         self.max_episode_steps = max_episode_steps
 
-    def unwrap(self, state):
+    def unwrap(self, state: EnvState) -> EnvState:
         """The innermost task's state, without the count of steps."""
         return super().unwrap(state[0])
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """(key) -> ((state, steps so far), obs)."""
         state, obs = self.task.reset(key)
         return (state, jnp.zeros((), jnp.int32)), obs
 
-    def staggered(self, key, state):
+    def staggered(self, key: Key, state: EnvState) -> EnvState:
         """(key, state) -> the state with a random part of the limit gone, and at least 1 left."""
         return state[0], jax.random.randint(key, (), 0, self.max_episode_steps)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task; truncates when the limit is reached."""
         state, elapsed = state
         state, out = self.task.step(key, state, action)
@@ -135,12 +135,12 @@ class TimeLimit(SameReturns):
 class Declared(SameReturns):
     """Gives what a user's own wrapper may count on: the dtypes of the space, and float rewards."""
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """(key) -> (state, obs)."""
         state, obs = self.task.reset(key)
         return state, as_declared(obs, self.observation)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task."""
         state, out = self.task.step(key, state, action)
         obs, reward = as_declared(out.obs, self.observation), jnp.asarray(out.reward, jnp.float32)
@@ -174,10 +174,10 @@ class ActionRepeat(WithoutWindows):
         """States per second of a video: one of `repeats`."""
         return self.task.frame_rate / self.repeats
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task `repeats` times or until the episode ends."""
 
-        def once(so_far, key):
+        def once(so_far: Any, key: Key) -> tuple[Any, None]:
             state, out = so_far
             # A copy: simulators write into the dicts of the state that they are given.
             after, now = self.task.step(key, jax.tree.map(lambda x: x, state), action)
@@ -198,7 +198,7 @@ def unit_space(space: Space) -> Space:
     return space
 
 
-def from_unit(action, space: Space):
+def from_unit(action: Action, space: Space) -> EnvAction:
     """Clips to [-1, 1] and scales to the bounds; other actions are unchanged."""
     if isinstance(space, Dict):
         return {name: from_unit(action[name], part) for name, part in space.spaces}
@@ -210,14 +210,14 @@ def from_unit(action, space: Space):
     return action
 
 
-def shaped(action, space: Space):
+def shaped(action: Action, space: Space) -> EnvAction:
     """Flat actions [N, ...] with the axes that their `Box` spaces have."""
     if isinstance(space, Dict):
         return {name: shaped(action[name], part) for name, part in space.spaces}
     return action.reshape((-1, *space.shape)) if isinstance(space, Box) else action
 
 
-def _affine(unit, low, high):
+def _affine(unit: jax.Array, low: np.ndarray, high: np.ndarray) -> jax.Array:
     return low + 0.5 * (unit + 1.0) * (high - low)
 
 
@@ -229,11 +229,11 @@ class UnitActions(SameReturns):
         super().__init__(task)
         self.action = unit_space(task.action)
 
-    def to_simulator(self, action):
+    def to_simulator(self, action: EnvAction) -> EnvAction:
         """Scales the action from [-1, 1] to the bounds."""
         return super().to_simulator(from_unit(action, self.task.action))
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task by an action in [-1, 1]; anything beyond is clipped."""
         return self.task.step(key, state, from_unit(action, self.task.action))
 
@@ -262,17 +262,17 @@ class PartialObservation(SameReturns):
         seen = replace(space, shape=(len(indices),), low=-np.inf, high=np.inf, slide=0)
         self.observation = Dict.of({"obs": seen, "state": space}) if privileged_obs else seen
 
-    def see(self, obs):
+    def see(self, obs: Obs) -> Obs:
         """The observed part of an observation [F]."""
         seen = obs[self.indices]
         return {"obs": seen, "state": obs} if self.privileged_obs else seen
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """(key) -> (state, observed part of the observation)."""
         state, obs = self.task.reset(key)
         return state, self.see(obs)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task; returns the observed part of the observation."""
         state, out = self.task.step(key, state, action)
         return state, out._replace(obs=self.see(out.obs))
@@ -301,10 +301,10 @@ class FlatActions(SameReturns):
         self.shape = task.action.shape
         self.action = flat_space(task.action)
 
-    def to_simulator(self, action):
+    def to_simulator(self, action: EnvAction) -> EnvAction:
         """The action in the task's own shape."""
         return super().to_simulator(action.reshape(self.shape))
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, Any]:
         """Steps the task by a flat action."""
         return self.task.step(key, state, action.reshape(self.shape))

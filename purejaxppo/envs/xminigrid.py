@@ -6,6 +6,7 @@ on the time limit, and a memory lasts for one episode, as everywhere.
 """
 
 import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted
@@ -152,7 +154,7 @@ class GridTask(Adapted):
         """The space of the goal and rules of a world that has them."""
         raise NotImplementedError
 
-    def see(self, timestep):
+    def see(self, timestep: Any) -> Obs:
         """The observation of a `TimeStep`."""
         state = timestep.state
         whole = {
@@ -165,12 +167,12 @@ class GridTask(Adapted):
         seen["tiles"] = seen["tiles"].ravel()
         return seen if self.parts else seen["tiles"]
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (TimeStep, obs)."""
         timestep = self.env.reset(self.params, key)
         return timestep, self.see(timestep)
 
-    def step(self, key, state, action):
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
         """One step. The reward at the goal is 1 - 0.9 t / limit, so the limit is a parameter."""
         del key
         timestep = self.env.step(self.params, state, action)
@@ -178,7 +180,7 @@ class GridTask(Adapted):
         truncated = timestep.last() & ~terminated
         return timestep, TaskStep(self.see(timestep), timestep.reward, terminated, truncated)
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames by the simulator's own renderer."""
         from xminigrid.rendering.rgb_render import render
 
@@ -209,7 +211,7 @@ class RuledTask(GridTask):
         numbers = self.rulesets.goal[0].size + self.rulesets.rules[0].size
         return MultiDiscrete((max(sizes),) * numbers)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (TimeStep, obs): draws a ruleset, then a world."""
         key, rule_key = jax.random.split(key)
         number = jax.random.randint(rule_key, (), 0, self.count)

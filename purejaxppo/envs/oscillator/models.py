@@ -8,9 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import Scalar
+from purejaxppo.aliases import Key, Scalar
 
 BETA_BAND = (13.0, 30.0)  # Hz
+
+
+Neurons = tuple[jax.Array, ...]
+"""Variables of a model, [N] each."""
 
 
 class Params(struct.PyTreeNode):
@@ -31,7 +35,7 @@ class State(struct.PyTreeNode):
     """One ensemble of N neurons and the history of its mean field."""
 
     params: Params
-    neurons: tuple[jax.Array, ...]  # variables of the model, [N] each
+    neurons: Neurons
     current: jax.Array  # [N]
     x_history: jax.Array  # [H] mean of the first variable, oldest first
     y_history: jax.Array  # [H] the observed mean field
@@ -41,13 +45,15 @@ class State(struct.PyTreeNode):
 class Model(NamedTuple):
     """A kind of neuron, and the task based on it."""
 
-    start: Callable  # (key, N) -> neurons
-    derivative: Callable  # (neurons, current [N], coupling, pulse [N] or None) -> neurons' change
-    kick: Callable  # (neurons, pulse [N]) -> neurons
-    signal: Callable  # neurons -> [N] signal of each neuron
-    fields: Callable  # neurons -> (X, Y): means of the signal and of the observed variable
-    cost: Callable  # (X, x_history, y_history) -> synchrony of the ensemble
-    feedback: Callable  # (X, Y, x_history, y_history) -> kick of the linear feedback baseline
+    start: Callable[[Key, int], Neurons]  # (key, N) -> neurons
+    derivative: Callable[[Neurons, jax.Array, Scalar, jax.Array | None], Neurons]
+    # (neurons, current [N], coupling, pulse [N] or None) -> neurons' change
+    kick: Callable[[Neurons, jax.Array], Neurons]  # (neurons, pulse [N]) -> neurons
+    signal: Callable[[Neurons], jax.Array]  # neurons -> [N] signal of each neuron
+    fields: Callable[[Neurons], tuple[jax.Array, jax.Array]]
+    # neurons -> (X, Y): means of the signal and of the observed variable
+    cost: Callable[..., jax.Array]  # (X, x_history, y_history) -> synchrony of the ensemble
+    feedback: Callable[..., jax.Array]  # (X, Y, x_history, y_history) -> kick of a linear baseline
     step_size: float
     step_seconds: float  # real time of a step, for frequencies
     history: int
@@ -67,7 +73,9 @@ def _params(**values: float) -> Params:
     return Params(**known)
 
 
-def _bvdp(neurons, current, coupling, pulse):
+def _bvdp(
+    neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
+) -> Neurons:
     """Bonhoeffer-van der Pol: x' = x - x^3/3 - y + I + eps X, y' = 0.1 (x - 0.8 y + 0.7)."""
     x, y = neurons
     drive = current + coupling * jnp.mean(x)
@@ -75,7 +83,9 @@ def _bvdp(neurons, current, coupling, pulse):
     return x - x * x * x / 3.0 - y + drive, 0.1 * (x - 0.8 * y + 0.7)
 
 
-def _hindmarsh_rose(neurons, current, coupling, pulse):
+def _hindmarsh_rose(
+    neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
+) -> Neurons:
     """X' = y - x^3 + 3x^2 - z + I + eps X, y' = 1 - 5x^2 - y, z' = 0.006 (4 (x + 1.56) - z)."""
     x, y, z = neurons
     drive = current + coupling * jnp.mean(x)
@@ -88,7 +98,9 @@ def _hindmarsh_rose(neurons, current, coupling, pulse):
     )
 
 
-def _kuramoto(neurons, current, coupling, pulse):
+def _kuramoto(
+    neurons: Neurons, current: jax.Array, coupling: Scalar, pulse: jax.Array | None
+) -> Neurons:
     """Phases: theta' = 2 pi f + K mean(sin(theta_j - theta)) - pulse sin(theta)."""
     (phase,) = neurons
     sin, cos = jnp.sin(phase), jnp.cos(phase)
@@ -97,28 +109,28 @@ def _kuramoto(neurons, current, coupling, pulse):
     return (change if pulse is None else change - pulse * sin,)
 
 
-def _uniform(count: int) -> Callable:
-    def start(key, num_neurons: int):
+def _uniform(count: int) -> Callable[[Key, int], Neurons]:
+    def start(key: Key, num_neurons: int) -> Neurons:
         values = jax.random.uniform(key, (count, num_neurons), minval=-1.0, maxval=1.0)
         return tuple(values)
 
     return start
 
 
-def _kick_first(neurons, pulse):
+def _kick_first(neurons: Neurons, pulse: jax.Array) -> Neurons:
     return (neurons[0] + pulse, *neurons[1:])
 
 
-def _two_means(neurons):
+def _two_means(neurons: Neurons) -> tuple[jax.Array, jax.Array]:
     return jnp.mean(neurons[0]), jnp.mean(neurons[1])
 
 
-def _one_mean(neurons):
+def _one_mean(neurons: Neurons) -> tuple[jax.Array, jax.Array]:
     mean = jnp.mean(jnp.cos(neurons[0]))
     return mean, mean
 
 
-def _beta_power(signal, step_seconds: float):
+def _beta_power(signal: jax.Array, step_seconds: float) -> jax.Array:
     """Power of a signal [H] between 13 and 30 Hz: mean square of its part in that band."""
     length = signal.shape[0]
     frequencies = np.fft.rfftfreq(length, step_seconds)
@@ -128,7 +140,9 @@ def _beta_power(signal, step_seconds: float):
     return 2.0 * jnp.sum(jnp.square(waves @ (signal - jnp.mean(signal))))
 
 
-def _bvdp_feedback(x, y, x_history, y_history):
+def _bvdp_feedback(
+    x: jax.Array, y: jax.Array, x_history: jax.Array, y_history: jax.Array
+) -> jax.Array:
     u, v = x - jnp.mean(x_history), y - jnp.mean(y_history)
     return -0.05 * (np.cos(5.89) * u + 2.1 * np.sin(5.89) * v)
 
@@ -188,10 +202,12 @@ MODELS = {
 }
 
 
-def runge_kutta(derivative: Callable, neurons, step_size: float):
+def runge_kutta(
+    derivative: Callable[[Neurons], Neurons], neurons: Neurons, step_size: float
+) -> Neurons:
     """One classical fourth-order step of neurons' = derivative(neurons)."""
 
-    def ahead(slope, size):
+    def ahead(slope: Neurons, size: float) -> Neurons:
         return jax.tree.map(lambda x, k: x + size * k, neurons, slope)
 
     k1 = derivative(neurons)

@@ -7,9 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purejaxppo.envs.oscillator.models import BETA_BAND
+from purejaxppo.aliases import Key
+from purejaxppo.envs.oscillator.models import BETA_BAND, State
 from purejaxppo.envs.oscillator.task import Oscillator
 
+Control = Callable[[Key, State], jax.Array]
+"""(key, state of one ensemble) -> kick."""
+Act = Callable[..., Any]
+"""(key, obs [N, ...]) -> actions [N, ...], as `Agent.controller` gives."""
 ENSEMBLES = 16
 BEFORE, DURING, AFTER = 2_000, 8_000, 2_000
 SETTLED = 2_000
@@ -40,11 +45,11 @@ class Figures(NamedTuple):
     charge: np.ndarray  # sum of kicks per 1000 actions
 
 
-def baselines(task: Oscillator) -> dict[str, Callable]:
+def baselines(task: Oscillator) -> dict[str, Control]:
     """Controllers to compare with: (key, state of one ensemble) -> kick."""
     scale = task.high.action_scale
 
-    def linear(key, state):
+    def linear(key: Key, state: State) -> jax.Array:
         x, y = task.model.fields(state.neurons)
         kick = task.model.feedback(x, y, state.x_history, state.y_history)
         return jnp.clip(kick, -scale, scale)
@@ -57,12 +62,12 @@ def baselines(task: Oscillator) -> dict[str, Callable]:
     }
 
 
-def run(task: Oscillator, control: Callable, seed: int) -> Record:
+def run(task: Oscillator, control: Control, seed: int) -> Record:
     """Record `control`, a function (key, states of E ensembles) -> kicks [E]."""
     key, start_key = jax.random.split(jax.random.key(seed))
     signal = jax.vmap(task.model.signal)
 
-    def step(carry, now):
+    def step(carry: Any, now: Any) -> tuple[Any, Any]:
         states, before, during = carry
         t, key = now
         act_key, step_key = jax.random.split(key)
@@ -78,7 +83,7 @@ def run(task: Oscillator, control: Callable, seed: int) -> Record:
         return (states, before, during), (x, states.kick, values[0, :TRACES])
 
     @jax.jit
-    def all_steps(key, start_key):
+    def all_steps(key: Key, start_key: Key) -> Any:
         states, _ = jax.vmap(task.reset)(jax.random.split(start_key, ENSEMBLES))
         zeros = jnp.zeros((3, ENSEMBLES, task.num_neurons))
         total = BEFORE + DURING + AFTER
@@ -89,18 +94,18 @@ def run(task: Oscillator, control: Callable, seed: int) -> Record:
     return Record(*jax.device_get(all_steps(key, start_key)))
 
 
-def _accumulate(sums, values, when):
+def _accumulate(sums: Any, values: jax.Array, when: jax.Array) -> Any:
     new = jnp.stack([jnp.ones_like(values), values, jnp.square(values)])
     return sums + jnp.where(when, new, 0.0)
 
 
-def _neuron_std(sums):
+def _neuron_std(sums: Any) -> Any:
     count, total, squares = sums
     mean = total / count
     return jnp.mean(jnp.sqrt(jnp.maximum(squares / count - jnp.square(mean), 0.0)), axis=-1)
 
 
-def spectrum(x, action_seconds: float) -> tuple[np.ndarray, np.ndarray]:
+def spectrum(x: np.ndarray, action_seconds: float) -> tuple[np.ndarray, np.ndarray]:
     """Welch's power spectral density of x [T, E]: (frequencies in Hz, power [F, E])."""
     from scipy import signal
 
@@ -115,7 +120,7 @@ def figures(task: Oscillator, record: Record) -> Figures:
     kicks = record.kick[BEFORE : BEFORE + DURING]
     std = during.std(axis=0)
 
-    def beta(x):
+    def beta(x: np.ndarray) -> np.ndarray:
         frequencies, power = spectrum(x, seconds)
         inside = (frequencies >= BETA_BAND[0]) & (frequencies <= BETA_BAND[1])
         return power[inside].sum(axis=0) * (frequencies[1] - frequencies[0])
@@ -132,25 +137,25 @@ def figures(task: Oscillator, record: Record) -> Figures:
     )
 
 
-def _before(x):
+def _before(x: np.ndarray) -> np.ndarray:
     return x[:BEFORE]
 
 
-def _during(x):
+def _during(x: np.ndarray) -> np.ndarray:
     return x[BEFORE + SETTLED : BEFORE + DURING]
 
 
-def kicks_of(act: Callable) -> Callable:
+def kicks_of(act: Act) -> Control:
     """A policy, (key, obs [E, H]) -> action [E, 1], as a controller of E ensembles."""
 
-    def control(key, states):
+    def control(key: Key, states: State) -> jax.Array:
         action = jnp.clip(act(key, states.y_history)[:, 0], -1.0, 1.0)
         return states.params.action_scale * action
 
     return control
 
 
-def measure(task: Any, act: Callable, seed: int) -> Figures:
+def measure(task: Any, act: Act, seed: int) -> Figures:
     """The figures of a policy on `ENSEMBLES` new ensembles; `task` from `registry.make_task`."""
     task = innermost(task)
     return figures(task, run(task, kicks_of(act), seed))
@@ -163,11 +168,11 @@ def innermost(task: Any) -> Oscillator:
     return task
 
 
-def report(task: Any, act: Callable, seed: int, picture: str) -> str:
+def report(task: Any, act: Act, seed: int, picture: str) -> str:
     """The table of a policy beside the baselines; draws them into the file `picture`."""
     task = innermost(task)
 
-    def each(control):
+    def each(control: Control) -> Control:
         return lambda key, states: jax.vmap(control)(jax.random.split(key, ENSEMBLES), states)
 
     controls = {"agent": kicks_of(act), **{k: each(f) for k, f in baselines(task).items()}}
@@ -216,7 +221,7 @@ def draw(task: Oscillator, records: dict[str, Record], rows: dict[str, Figures],
     figure.savefig(path, dpi=110)
 
 
-def _draw_field(axes, record: Record) -> None:
+def _draw_field(axes: Any, record: Record) -> None:
     """Draws the mean field of the first ensemble."""
     axes.plot(record.x[:, 0], linewidth=0.6, color="tab:blue")
     axes.axvspan(BEFORE, BEFORE + DURING, color="tab:green", alpha=0.12, label="control on")
@@ -224,7 +229,7 @@ def _draw_field(axes, record: Record) -> None:
     axes.legend(loc="upper right")
 
 
-def _draw_neurons(axes, record: Record) -> None:
+def _draw_neurons(axes: Any, record: Record) -> None:
     """Draws the signals of single neurons around the start of control."""
     window = slice(BEFORE - 600, BEFORE + 1800)
     axes.imshow(
@@ -242,7 +247,7 @@ def _draw_neurons(axes, record: Record) -> None:
     )
 
 
-def _draw_spectra(axes, record: Record, action_seconds: float) -> None:
+def _draw_spectra(axes: Any, record: Record, action_seconds: float) -> None:
     """Draws the power of the mean field before and under control."""
     for part, label, color in (
         (_before(record.x), "before", "tab:red"),
@@ -256,7 +261,7 @@ def _draw_spectra(axes, record: Record, action_seconds: float) -> None:
     axes.legend()
 
 
-def _draw_suppression(axes, rows: dict[str, Figures]) -> None:
+def _draw_suppression(axes: Any, rows: dict[str, Figures]) -> None:
     """Draws the suppression of every controller."""
     names = list(rows)
     axes.barh(names, [rows[n].suppression.mean() for n in names], color="tab:blue")

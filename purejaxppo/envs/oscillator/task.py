@@ -9,6 +9,7 @@ part of the state, so that randomisation and sweeps are a vmap.
 """
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.options import Option, with_defaults
-from purejaxppo.envs.oscillator.models import MODELS, Model, Params, State, runge_kutta
+from purejaxppo.envs.oscillator.models import MODELS, Model, Neurons, Params, State, runge_kutta
 from purejaxppo.spaces import Box
 
 PULSES = ("delta", "current", "biphasic")
@@ -154,7 +156,7 @@ class Oscillator(Adapted):
         steps = len(self.pulse)
         return Box((self.history,), slide=steps if steps < self.history else 0)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""
         params_key, start_key, current_key, warmup_key = jax.random.split(key, 4)
         params = self.draw_params(params_key)
@@ -168,7 +170,7 @@ class Oscillator(Adapted):
         )
         return state, state.y_history
 
-    def draw_params(self, key) -> Params:
+    def draw_params(self, key: Key) -> Params:
         """Draws physics between `low` and `high`."""
         keys = Params(*jax.random.split(key, len(PHYSICS)))
         return jax.tree.map(
@@ -178,7 +180,7 @@ class Oscillator(Adapted):
             self.high,
         )
 
-    def begin(self, start_key, current_key, params: Params) -> State:
+    def begin(self, start_key: Key, current_key: Key, params: Params) -> State:
         """An ensemble of given physics, before any step."""
         spread = jax.random.normal(current_key, (self.num_neurons,))
         neurons = self.model.start(start_key, self.num_neurons)
@@ -192,14 +194,14 @@ class Oscillator(Adapted):
             kick=jnp.zeros(()),
         )
 
-    def step(self, key, state: State, action):
+    def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
         """One action in [-1, 1]: a kick of all neurons, then `skip` integration steps."""
         state, cost = self.advance(key, state, state.params.action_scale * action[0])
         reward = -cost - state.params.penalty * jnp.abs(state.kick)
         false = jnp.array(False)
         return state, TaskStep(state.y_history, reward, false, false)
 
-    def advance(self, key, state: State, kick) -> tuple[State, jax.Array]:
+    def advance(self, key: Key, state: State, kick: jax.Array) -> tuple[State, jax.Array]:
         """(key, state, kick) -> (state, synchrony summed over the integration steps)."""
         action_key, field_key = jax.random.split(key)
         params = state.params
@@ -211,7 +213,7 @@ class Oscillator(Adapted):
         if delta:
             state = state.replace(neurons=self.model.kick(state.neurons, pulse))
 
-        def integrate(state: State, now):
+        def integrate(state: State, now: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
             noise, wave = now
             flow = None if delta else wave * pulse / self.model.step_size
             return self.integrate(state, flow, noise)
@@ -224,11 +226,13 @@ class Oscillator(Adapted):
             cost = jnp.sum(costs)
         return state.replace(kick=kick), cost
 
-    def integrate(self, state: State, flow, noise) -> tuple[State, jax.Array]:
+    def integrate(
+        self, state: State, flow: jax.Array | None, noise: jax.Array
+    ) -> tuple[State, jax.Array]:
         """One Runge-Kutta step under a current `flow` [N] or None -> (state, synchrony)."""
         params, model = state.params, self.model
 
-        def derivative(neurons):
+        def derivative(neurons: Neurons) -> Neurons:
             return model.derivative(neurons, state.current, params.coupling, flow)
 
         neurons = runge_kutta(derivative, state.neurons, model.step_size)
@@ -241,7 +245,7 @@ class Oscillator(Adapted):
         )
         return state, model.cost(x, state.x_history, state.y_history)
 
-    def draw(self, states, *, height, width):
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Frames: the mean fields, the kick and a few neurons over time."""
         from purejaxppo.pictures import charts
 
@@ -257,5 +261,5 @@ class Oscillator(Adapted):
         return charts.film(seen, height=height, width=width)
 
 
-def _append(history, value):
+def _append(history: jax.Array, value: jax.Array) -> jax.Array:
     return jnp.concatenate([history[1:], value[None]])
