@@ -18,6 +18,8 @@ from purejaxppo.spaces import Box
 
 Values = Mapping[str, Any]
 """Parameters by name, [] each, traced or not."""
+FRAME_RATE = 10.0
+"""Steps per second of videos, for tasks that do not define it."""
 
 
 class Adapted:
@@ -59,7 +61,7 @@ class Adapted:
     @cached_property
     def frame_rate(self) -> float:
         """Steps per second of a video."""
-        return 10.0
+        return FRAME_RATE
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs); of a world a tuple of observations."""

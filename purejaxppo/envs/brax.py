@@ -5,6 +5,7 @@ overwrite the last observation and restart from one cached state.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from purejaxppo.aliases import EnvState
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization, mjx
-from purejaxppo.envs.adapted import Values
+from purejaxppo.envs.adapted import FRAME_RATE, Values
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.quiet import quiet
 from purejaxppo.spaces import Box
@@ -78,6 +79,16 @@ class BraxTask(mjx.Robot):
         start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
         self.observation = Box((start.obs.shape[-1],))
 
+    def _system(self) -> Any:
+        """The robot's physical model; None for the task `fast`, which has no physics."""
+        return getattr(self.env, "sys", None)
+
+    @cached_property
+    def frame_rate(self) -> float:
+        """Control steps per second."""
+        has_physics = self._system() is not None
+        return 1.0 / float(self.env.dt) if has_physics else FRAME_RATE
+
     def adjusted(self, values: Values) -> Self:
         """The same robot with parts of its system multiplied; see `domain_randomization`."""
         return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
@@ -86,7 +97,7 @@ class BraxTask(mjx.Robot):
         """Frames of the robot, for its MuJoCo model and joint positions."""
         from purejaxppo.pictures import charts, mujoco_scene
 
-        model = getattr(getattr(self.env, "sys", None), "mj_model", None)
+        model = getattr(self._system(), "mj_model", None)
         if model is None:
             return charts.film([state.obs for state in states], height=height, width=width)
         poses = [(state.pipeline_state.q, None, None) for state in states]
