@@ -1,6 +1,7 @@
 """Devices of a run: what JAX finds, and what is wrong with it in one sentence."""
 
 import os
+import threading
 
 import jax
 
@@ -12,6 +13,8 @@ from purejaxppo.setup import Setup
 
 TAKEN = ("busy", "OUT_OF_MEMORY", "out of memory", "RESOURCE_EXHAUSTED", "DEVICE_UNAVAILABLE")
 """Words of errors about a card that another program uses."""
+STARTING = threading.Lock()
+"""Lock for JAX's start: the first of two runs in threads chooses the devices of the process."""
 
 
 def found(*, calls_lapack: bool = False) -> list[list[jax.Device]]:
@@ -82,8 +85,9 @@ def start_jax(setup: Setup, place: places.Place = places.ALONE) -> list[jax.Devi
     use_compilation_cache()
     # One process alone may use more devices than it has cores.
     most = config.devices if place == places.ALONE else min(config.devices, cpu_cores())
-    use_cpu_cores(most or place.cores, calls_host=setup.on_host)
-    by_process = found(calls_lapack=setup.calls_lapack)
+    with STARTING:
+        use_cpu_cores(most or place.cores, calls_host=setup.on_host)
+        by_process = found(calls_lapack=setup.calls_lapack)
     if config.devices > len(by_process[0]):
         raise ValueError(f"devices = {config.devices}, but JAX sees {len(by_process[0])}")
     check_cpu(setup, by_process[0][0])
