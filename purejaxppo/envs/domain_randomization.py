@@ -105,8 +105,8 @@ def check(task: Adapted, config: EnvConfig) -> None:
             spread that would make a parameter 0 or change its sign.
     """
     known = task.parameters
-    for field in ("randomize", "curriculum"):
-        for name in getattr(config, field):
+    for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
+        for name in names:
             if not known:
                 raise ValueError(f"env.{field}: {config.name} has no parameters that can be varied")
             if name not in known:
@@ -129,8 +129,8 @@ def check_spread(config: EnvConfig) -> None:
 
 def check_host(config: EnvConfig) -> None:
     """Raises ValueError if a simulator on the host without parameters of ours is to be varied."""
-    for field in ("randomize", "curriculum"):
-        if getattr(config, field):
+    for field, names in (("randomize", config.randomize), ("curriculum", config.curriculum)):
+        if names:
             raise ValueError(
                 f"env.{field}: {config.name} runs on the host, where unity/ alone can be varied "
                 f"from here: vary it in the simulator itself"

@@ -275,13 +275,13 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
     assert family.make_batch is not None
     config = families.with_checked_options(family, name, in_place(config))
     gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
-    remedies = {
-        "wrappers": gymnasium,
-        "stagger": "leave it off",
-        "obs_indices": f"leave it empty, or {gymnasium}",
-    }
-    for field, remedy in remedies.items():
-        if getattr(config, field):
+    remedies = (
+        ("wrappers", config.wrappers, gymnasium),
+        ("stagger", config.stagger, "leave it off"),
+        ("obs_indices", config.obs_indices, f"leave it empty, or {gymnasium}"),
+    )
+    for field, value, remedy in remedies:
+        if value:
             raise ValueError(
                 f"env.{field} is for simulators in JAX, and {config.name} runs on the host: "
                 f"{remedy}"

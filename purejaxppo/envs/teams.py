@@ -205,10 +205,9 @@ def repeated(spaces: tuple[Space, ...]) -> Space:
         return MultiDiscrete((first.n,) * len(spaces))
     if isinstance(first, MultiDiscrete):
         return MultiDiscrete(first.nvec * len(spaces))
-    low, high = (
-        np.stack([np.broadcast_to(getattr(space, side), first.shape) for space in spaces])
-        for side in ("low", "high")
-    )
+    boxes = [space for space in spaces if isinstance(space, Box)]
+    low = np.stack([np.broadcast_to(box.low, first.shape) for box in boxes])
+    high = np.stack([np.broadcast_to(box.high, first.shape) for box in boxes])
     return Box.between(low, high, first.dtype)
 
 
