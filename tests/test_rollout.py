@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
+from purejaxppo.envs.host.bridge import HostState
 from purejaxppo.episodes import follow, none_yet
 from purejaxppo.rollout import begin_episodes, collect, ended, init_rollout, step
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.streams import ENVIRONMENTS, stream
-from purejaxppo.types import PolicyStep
+from purejaxppo.types import PolicyStep, named_leaves
 
 pytestmark = pytest.mark.toy
 
@@ -158,6 +159,17 @@ def test_only_a_training_has_open_decisions():
     always = Playback(reward=[[1.0]])
     state = init_rollout(always, lambda batch: (), KEY)
     assert state.open is None and state.absent is None
+
+
+def test_state_without_absent_agents_saves_nothing_about_them():
+    always, sparse = (
+        named_leaves(init_rollout(env, lambda batch: (), KEY))
+        for env in (Playback(reward=[[1.0]]), Playback(reward=[[1.0]], absent=[[False]]))
+    )
+    decision = ("obs", "action", "log_prob", "reward", "valid", "start")
+    assert sparse.keys() - always.keys() == {"absent", *(f"open.{name}" for name in decision)}
+    host = HostState(token=jnp.zeros(()), done=jnp.zeros(1), lost=jnp.zeros(1))
+    assert named_leaves(host).keys() == {"token", "done", "lost"}
 
 
 KEY = jax.random.key(0)
