@@ -38,6 +38,14 @@ CONFIGS = {
         "seed": 3,
         "total_timesteps": 2560,
     },
+    "gymnasium": {
+        "env.name": "gymnasium/CartPole-v1",
+        "env.options": {"workers": "thread", "num_workers": 2},
+        "num_shards": 1,
+        "logging.interval": 128,
+        "seed": 5,
+        "total_timesteps": 1024,
+    },
 }
 TIMES = ("seconds", "charts/SPS")
 """Columns of metrics.csv that measure time."""
@@ -45,7 +53,7 @@ TIMES = ("seconds", "charts/SPS")
 
 def run(folder, name):
     """The run of a config in a folder of its own."""
-    return train(run_dir=folder / name, quiet=True, **SIZES, **CONFIGS[name])
+    return train(run_dir=folder / name, quiet=True, **SIZES | CONFIGS[name])
 
 
 @pytest.fixture(scope="module")

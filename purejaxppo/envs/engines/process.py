@@ -357,19 +357,19 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
     return connection
 
 
-def _release(process: subprocess.Popen) -> None:
+def _release(process: subprocess.Popen[bytes]) -> None:
     """Closes the keeper's standard input, upon which it ends the group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """Waits for a few seconds, then kills the remaining processes of the group."""
     _release(process)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -7,15 +7,15 @@ vmapped: a batch of seeds is folded into one larger pool, and one call steps the
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purejaxppo.aliases import EnvAction, Key, Obs, Tree
+from purejaxppo.aliases import Array, EnvAction, Key, Obs, Tree
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.errors import SimulatorError, printable
@@ -69,7 +69,7 @@ class FrameSource(Adapted):
         """Stores the steps per second."""
         self.frame_rate = frame_rate
 
-    def draw(self, states, *, height: int, width: int):
+    def draw(self, states: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
         """The pictures in the requested size."""
         if isinstance(states[0], Picture):
             from purejaxppo.pictures.canvas import fit
@@ -106,14 +106,23 @@ class HostState(struct.PyTreeNode):
     """[N] bool: the agent asks for nothing; None: no agent ever is absent"""
 
 
+class Calls(NamedTuple):
+    """A pool's functions; under vmap they become those of a larger pool."""
+
+    reset: Callable[[Key], tuple[Token, Obs]]
+    step: Callable[[Token, EnvAction], tuple[Token, EnvStep]]
+    begin: Callable[[Array], tuple[Token, Obs]]
+
+
 NO_LIMIT = 2**31 - 1
 """The time limit that simulators report for tasks without one, if it is not 0."""
-_ALIVE: list[Pool] = []
-"""References to pools: compiled programs hold a pool's address but no reference to it."""
 
 
 class HostEnv(Env):
     """A pool under the environment protocol; it draws its own random numbers.
+
+    A compiled program that resets the environments keeps their pool alive. One that only steps
+    EnvPool's has the pool's address alone: keep this object as long as such a program.
 
     Args:
         make_pool: (number of environments, see `continue_at`) -> pool.
@@ -146,7 +155,7 @@ class HostEnv(Env):
         self._update = 0
         self._raw_action = action
         self.task = FrameSource(frame_rate)
-        self._calls: dict[int, tuple[Callable, Callable, Callable]] = {}
+        self._calls: dict[int, Calls] = {}
         self.spec = EnvSpec(
             observation=observation,
             action=unit_space(flat_space(action)),
@@ -162,14 +171,13 @@ class HostEnv(Env):
         """The pool of `num_envs` environments, made at the first call."""
         if num_envs not in self._pools:
             self._pools[num_envs] = self._make_pool(num_envs, self._update)
-            _ALIVE.append(self._pools[num_envs])
         return self._pools[num_envs]
 
     def continue_at(self, update: int, progress: float) -> None:
         """Prepares, before anything is traced, for a run that continues after some updates."""
         self._update = update
 
-    def picture(self, obs) -> Any:
+    def picture(self, obs: Obs) -> Any:
         """A picture of environment 0, or its part of `obs` [N, ...] if it cannot be drawn."""
         picture = self.pool(self.spec.num_envs).picture()
         if picture is None:
@@ -194,21 +202,20 @@ class HostEnv(Env):
         """Ends the pools; programs that were compiled with them must not run again."""
         for pool in self._pools.values():
             pool.close()
-            _ALIVE.remove(pool)
         self._pools, self._calls = {}, {}
 
-    def reset(self, key):
+    def reset(self, key: Key) -> tuple[HostState, Obs]:
         """A key -> (state, obs [N, ...])."""
         key = jax.random.fold_in(key, self._update) if self._update else key
-        return self._begun(*self._calls_of(self.spec.num_envs)[0](key))
+        return self._begun(*self._calls_of(self.spec.num_envs).reset(key))
 
-    def begin(self, seeds) -> tuple[HostState, Obs]:
+    def begin(self, seeds: Array) -> tuple[HostState, Obs]:
         """Starts an episode of each environment or world from its own seed.
 
         Under vmap, the environments of each agent get the same seeds as without it. EnvPool and
         game engines ignore them, and draw from the generators that they were started with.
         """
-        return self._begun(*self._calls_of(self.spec.num_envs)[2](seeds))
+        return self._begun(*self._calls_of(self.spec.num_envs).begin(seeds))
 
     def _begun(self, token: Token, obs: Any) -> tuple[HostState, Obs]:
         """The state before the first step."""
@@ -218,7 +225,7 @@ class HostEnv(Env):
         obs, empty = obs
         return HostState(token, done=empty, lost=false, absent=false), obs
 
-    def step(self, key: Key, state: HostState, action) -> tuple[HostState, EnvStep]:
+    def step(self, key: Key, state: HostState, action: EnvAction) -> tuple[HostState, EnvStep]:
         """(key, state, action [N, ...]) -> (state, EnvStep); see `Env`.
 
         From the step on at which an environment diverges its rows are not valid, until the
@@ -226,26 +233,28 @@ class HostEnv(Env):
         """
         del key
         action = self.to_simulator(action)
-        token, rows = self._calls_of(self.spec.num_envs)[1](state.token, action)
+        token, rows = self._calls_of(self.spec.num_envs).step(state.token, action)
         return self._outcome(state, token, rows)
 
-    def to_simulator(self, action, obs=None):
+    def to_simulator(self, action: EnvAction, obs: Obs = None) -> EnvAction:
         """The policy's action [N, ...] as the pool takes it."""
         del obs
         return shaped(from_unit(action, flat_space(self._raw_action)), self._raw_action)
 
-    def _outcome(self, state: HostState, token, rows: EnvStep) -> tuple[HostState, EnvStep]:
+    def _outcome(self, state: HostState, token: Token, rows: EnvStep) -> tuple[HostState, EnvStep]:
         """Converts a pool's result to (state, EnvStep)."""
         lost = state.lost & ~state.done
-        ok = bounded(rows.reward) & bounded(rows.obs)
-        contained = False if rows.diverged is None else rows.diverged
-        diverged = ~(state.done | lost) & (~ok | contained)
+        obs, bad = rows.obs, rows.diverged
+        if bad is None:  # the pool does not check its values
+            ok = bounded(rows.reward) & bounded(rows.obs)
+            obs, bad = select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)), ~ok
+        diverged = ~(state.done | lost) & bad
         running = ~(state.done | lost | diverged)
         terminated = running & rows.terminated
         truncated = running & rows.truncated & ~terminated
         absent = None if rows.absent is None else running & rows.absent & ~(terminated | truncated)
         step = EnvStep(
-            obs=select(ok, rows.obs, jax.tree.map(jnp.zeros_like, rows.obs)),
+            obs=obs,
             reward=jnp.where(running, rows.reward, 0.0),
             terminated=terminated,
             truncated=truncated,
@@ -263,23 +272,23 @@ class HostEnv(Env):
             done |= state.done & rows.absent  # the next agent has not come yet
         return HostState(token, done, lost, absent), step
 
-    def _calls_of(self, num_envs: int) -> tuple[Callable, Callable, Callable]:
-        """(reset, step, begin) of `num_envs`; under vmap they become those of a larger pool."""
+    def _calls_of(self, num_envs: int) -> Calls:
+        """The calls of `num_envs`; under vmap they become those of a larger pool."""
         if num_envs not in self._calls:
             self._calls[num_envs] = self._make_calls(num_envs)
         return self._calls[num_envs]
 
-    def _make_calls(self, num_envs: int) -> tuple[Callable, Callable, Callable]:
+    def _make_calls(self, num_envs: int) -> Calls:
         @jax.custom_batching.custom_vmap
-        def reset(key):
+        def reset(key: Key) -> tuple[Token, Obs]:
             return self.pool(num_envs).reset(key)
 
         @jax.custom_batching.custom_vmap
-        def begin(seeds):
+        def begin(seeds: Array) -> tuple[Token, Obs]:
             return self.pool(num_envs).begin(seeds)
 
         @jax.custom_batching.custom_vmap
-        def step(token, action):
+        def step(token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
             if num_envs not in self._pools:
                 raise ValueError(
                     "a host simulator is vmapped over what it was not reset with: give each "
@@ -288,32 +297,32 @@ class HostEnv(Env):
             return self.pool(num_envs).step(token, action)
 
         @reset.def_vmap
-        def fold_reset(size: int, batched, keys):
+        def fold_reset(size: int, batched: Any, keys: Key) -> tuple[Any, Any]:
             del batched
-            token, obs = self._calls_of(size * num_envs)[0](keys[0])
+            token, obs = self._calls_of(size * num_envs).reset(keys[0])
             out = spread(token, size), split(obs, size)
             return out, jax.tree.map(lambda x: True, out)
 
         @begin.def_vmap
-        def fold_begin(size: int, batched, seeds):
+        def fold_begin(size: int, batched: Any, seeds: Array) -> tuple[Any, Any]:
             del batched
-            token, obs = self._calls_of(size * num_envs)[2](seeds.ravel())
+            token, obs = self._calls_of(size * num_envs).begin(seeds.ravel())
             out = spread(token, size), split(obs, size)
             return out, jax.tree.map(lambda x: True, out)
 
         @step.def_vmap
-        def fold_step(size: int, batched, token, action):
-            def full(x, is_batched: bool):
+        def fold_step(size: int, batched: Any, token: Token, action: EnvAction) -> tuple[Any, Any]:
+            def full(x: Array, is_batched: bool) -> Array:
                 return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
 
             token, action = jax.tree.map(full, (token, action), tuple(batched))
             token = jax.tree.map(lambda x: x[0], token)
             action = jax.tree.map(lambda x: x.reshape((-1, *x.shape[2:])), action)
-            token, rows = self._calls_of(size * num_envs)[1](token, action)
+            token, rows = self._calls_of(size * num_envs).step(token, action)
             out = spread(token, size), split(rows, size)
             return out, jax.tree.map(lambda x: True, out)
 
-        return reset, step, begin
+        return Calls(reset, step, begin)
 
 
 def seed_at(seed: int, update: int) -> int:
@@ -321,11 +330,11 @@ def seed_at(seed: int, update: int) -> int:
     return int(np.random.SeedSequence((seed, update)).generate_state(1)[0]) if update else seed
 
 
-def spread(tree, size: int):
+def spread(tree: Tree, size: int) -> Tree:
     """The same token for each of `size` seeds."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), tree)
 
 
-def split(tree, size: int):
+def split(tree: Tree, size: int) -> Tree:
     """Rows [S * N, ...] of all seeds as [S, N, ...]."""
     return jax.tree.map(lambda x: x.reshape((size, -1, *x.shape[1:])), tree)

@@ -1,7 +1,7 @@
 """Simulators behind callbacks of the compiled program."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
 from purejaxppo import spaces
-from purejaxppo.aliases import EnvAction
+from purejaxppo.aliases import Array, EnvAction, Key
 from purejaxppo.envs.host.bridge import Token
 from purejaxppo.envs.host.errors import printable
 from purejaxppo.envs.step import EnvStep
@@ -18,7 +18,7 @@ MOST = 2**31 - 1
 """The largest token, after which 1 comes."""
 
 
-def call(function: Callable, result: Any, *args: Any) -> Any:
+def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
     """Calls `function` on the host, with NumPy's arrays, each time that the program gets there.
 
     On a CPU it works on the program's own buffers, which is far cheaper than `io_callback`.
@@ -60,11 +60,34 @@ def _write(there: np.ndarray, value: Any) -> None:
     np.copyto(there, value, casting="same_kind")
 
 
-class CallbackPool:
+class Batch(Protocol):
+    """N environments on the host, which are called with NumPy's arrays."""
+
+    @property
+    def diverged_value(self) -> str:
+        """See `bridge.Pool`."""
+
+    def reset(self, seed: Any) -> Any:
+        """Starts a new episode of each, from one seed or a seed each; see `CallbackPool`."""
+
+    def step(self, action: Any) -> EnvStep:
+        """Actions [N, ...] -> EnvStep, at least with `diverged`."""
+
+    def picture(self) -> np.ndarray | None:
+        """See `bridge.Pool`."""
+
+    def close(self) -> None:
+        """Ends the environments."""
+
+
+B = TypeVar("B", bound=Batch)
+
+
+class CallbackPool(Generic[B]):
     """Environments of this process or of workers behind callbacks; see `bridge.Pool`.
 
     Args:
-        envs: a `WorkerPool`, or any object with its `reset`, `step` and `close`.
+        envs: the environments, such as a `WorkerPool`.
         observation: their space.
         num_envs: N.
         first: the number that the first environment has in a larger batch.
@@ -75,7 +98,7 @@ class CallbackPool:
 
     def __init__(
         self,
-        envs: Any,
+        envs: B,
         observation: spaces.Space,
         num_envs: int,
         first: int = 0,
@@ -104,24 +127,24 @@ class CallbackPool:
         self.begun = (self.rows.obs, flag) if absent else self.rows.obs
         self.token = jax.ShapeDtypeStruct((), np.int32)
 
-    def reset(self, key):
+    def reset(self, key: Key) -> Any:
         """Resets every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
         return call(self._reset, (self.token, self.begun), seed)
 
-    def begin(self, seeds):
+    def begin(self, seeds: Array) -> Any:
         """Resets every environment, with its own seed."""
         return call(self._begin, (self.token, self.begun), seeds)
 
-    def step(self, token, action):
+    def step(self, token: Token, action: EnvAction) -> Any:
         """Steps all environments, with one callback."""
         return call(self._step, (self.token, self.rows), token, action)
 
-    def tell(self, token, names: tuple[str, ...], values):
-        """Sets parameters of the environments [names], with one callback: -> token."""
+    def tell(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
+        """Calls `function` on the host with `values`, before the next step: -> token."""
 
         def set_values(token: Token, values: Any) -> Any:
-            self._ask(self.envs.tell, dict(zip(names, values.tolist(), strict=True)))
+            self._ask(function, values)
             return _next(token)
 
         return call(set_values, self.token, token, values)
@@ -146,8 +169,7 @@ class CallbackPool:
     @property
     def diverged_value(self) -> str:
         """The last value that diverged; see `bridge.Pool`."""
-        value: str = self.envs.diverged_value
-        return value
+        return self.envs.diverged_value
 
     def picture(self) -> np.ndarray | None:
         """A picture of environment 0 by its own `render`."""

@@ -13,11 +13,12 @@ import numpy as np
 from jax.experimental import io_callback
 
 from purejaxppo import spaces
+from purejaxppo.aliases import EnvAction, Key
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.bridge import HostEnv, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, Token, seed_at
 from purejaxppo.envs.host.factory import Options
 from purejaxppo.envs.host.gym_spaces import convert
 from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
@@ -282,14 +283,14 @@ class EnvPool:
         with jax.enable_x64(True):
             self.handle, self._recv, self._send, _ = self.env.xla()
 
-    def reset(self, key):
+    def reset(self, key: Key) -> Any:
         """Every environment at a start, drawn from the pool's own seeds and not from `key`."""
         return self.begin(jax.random.key_data(key))
 
-    def begin(self, seeds):
+    def begin(self, seeds: Any) -> Any:
         """Resets every environment. The pool draws from its own seeds and ignores `seeds`."""
 
-        def host_reset(seeds):
+        def host_reset(seeds: Any) -> Any:
             del seeds
             with _quietly():
                 obs, _ = self.env.reset()
@@ -302,7 +303,7 @@ class EnvPool:
         token = jax.ShapeDtypeStruct(self.handle.shape, self.handle.dtype)
         return io_callback(host_reset, (token, shapes), seeds)
 
-    def step(self, token, action):
+    def step(self, token: Token, action: EnvAction) -> tuple[Token, EnvStep]:
         """Steps the environments, with two XLA calls."""
         with _quietly(), jax.enable_x64(True):
             action = action.astype(self.action_dtype)

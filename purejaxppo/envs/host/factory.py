@@ -39,6 +39,17 @@ class Maker(Protocol):
         """
 
 
+class Description(Maker, Protocol):
+    """A hashable maker that says whether its environment observes the masks of its infos."""
+
+    @property
+    def mask(self) -> bool:
+        """True if it does."""
+
+    def __hash__(self) -> int:
+        """Equal for equal descriptions."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """A Gymnasium environment by name; see `make_spec`."""

@@ -17,10 +17,10 @@ from purejaxppo.aliases import EnvAction
 from purejaxppo.config.references import LoadError, located, without_family
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.bridge import HostEnv, seed_at
+from purejaxppo.envs.host.bridge import HostEnv, Pool, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.envs.host.factory import Maker, Options, make_spec
+from purejaxppo.envs.host.factory import Description, Maker, Options, make_spec
 from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
 from purejaxppo.envs.host.workers import WorkerError, WorkerPool
 from purejaxppo.envs.options import Option, split, with_defaults
@@ -109,7 +109,7 @@ class Workers:
 
     Args:
         name: family/task, for messages.
-        maker: a `Maker`, which makes one environment; hashable.
+        maker: makes one environment.
         options: of the pool, as `POOL`.
 
     Raises:
@@ -117,7 +117,7 @@ class Workers:
         SimulatorError: it fails when it is made.
     """
 
-    def __init__(self, name: str, maker: Any, options: Options) -> None:
+    def __init__(self, name: str, maker: Description, options: Options) -> None:
         """Makes one environment to read its spaces."""
         self.name = name
         self.maker = maker
@@ -149,7 +149,7 @@ class Workers:
         warns_as = "" if evaluation or first else self.name
         solo = Solo(self.maker) if film else None
 
-        def make_pool(count: int, update: int) -> CallbackPool:
+        def make_pool(count: int, update: int) -> Pool:
             if solo:
                 return CallbackPool(solo, info.observation, 1)
             with _in_words(self.name):
@@ -178,12 +178,12 @@ class Workers:
 
 @functools.cache
 def _info(
-    maker: Maker, kind: Literal["process", "thread"], timeout: float, stamp: float
+    maker: Description, kind: Literal["process", "thread"], timeout: float, stamp: float
 ) -> EnvInfo:
     """Reads it in a worker of its own; `stamp` distinguishes versions of a file."""
     del stamp
     with WorkerPool(maker, 1, kind=kind, timeout=timeout) as pool:
-        if getattr(maker, "mask", False):
+        if maker.mask:
             pool.reset(0)  # so that errors are raised now
         return pool.info
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import IO
 
 GRACE_SECONDS = 2.0  # for games and workers to end by themselves after the trainer
 PATROL_SECONDS = 0.05  # between checks that they have ended
@@ -69,7 +70,7 @@ def keep(log: str, largest: int, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def copy(source, log: str, largest: int) -> None:
+def copy(source: IO[bytes], log: str, largest: int) -> None:
     """Writes lines to the log; one that has grown beyond `largest` bytes becomes `LOG.old`.
 
     Lines that cannot be written, as on a full disk, are dropped: otherwise the game would block.
@@ -86,7 +87,7 @@ def copy(source, log: str, largest: int) -> None:
             file.write(line)
 
 
-def end_with_trainer(game: subprocess.Popen, alone: threading.Event) -> None:
+def end_with_trainer(game: subprocess.Popen[bytes], alone: threading.Event) -> None:
     """Ends the whole group of processes once standard input closes, and sets `alone`."""
     while os.read(0, 4096):
         pass

@@ -16,7 +16,7 @@ from purejaxppo.envs.teams import mask_space
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
 
 
-class Masked(gymnasium.Wrapper):
+class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds `info["action_mask"]` to the observation: to its Dict, or as {"obs", "action_mask"}.
 
     Args:
@@ -24,7 +24,7 @@ class Masked(gymnasium.Wrapper):
         name: for messages.
     """
 
-    def __init__(self, env: gymnasium.Env, name: str) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
         """Reads the spaces.
 
         Raises:
@@ -55,7 +55,7 @@ class Masked(gymnasium.Wrapper):
         return {**(obs if self._parts else {"obs": obs}), MASK: mask}
 
 
-def mask_in(info: Mapping[str, Any], space: gymnasium.Space, where: str, when: str) -> Any:
+def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, when: str) -> Any:
     """The mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of the parts' masks.
 
     Args:
@@ -108,7 +108,7 @@ def _part(value: Any, name: str, where: str) -> Any:
         raise MakeError(f"{where} has nothing for the action's part {name!r}") from None
 
 
-def gymnasium_space(space: Space) -> gymnasium.Space:
+def gymnasium_space(space: Space) -> gymnasium.Space[Any]:
     """A space of `purejaxppo.spaces` as one of Gymnasium; not for a bare `Discrete`."""
     if isinstance(space, Dict):
         return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})

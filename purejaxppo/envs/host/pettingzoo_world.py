@@ -27,7 +27,7 @@ from purejaxppo.envs.host.gym_spaces import (
 )
 from purejaxppo.envs.host.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.returned import flag, number, pair
-from purejaxppo.envs.host.worker import own_errors
+from purejaxppo.envs.host.worker import World, own_errors
 from purejaxppo.envs.native import Native, Parts, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
@@ -137,7 +137,7 @@ def _module(name: str, label: str) -> Any:
         raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
 
 
-class ParallelWorld(gymnasium.Env):
+class ParallelWorld(World, gymnasium.Env[Any, Any]):
     """One world of A agents.
 
     For an agent that is done the last observation is repeated and the reward is 0; the episode is
@@ -266,7 +266,9 @@ class ParallelWorld(gymnasium.Env):
         joint = self.team.split(action, np)
         return {self.agents[i]: self._decode[i](joint[i]) for i in lived}
 
-    def _check_agents(self, ended: list[Any], terminations: dict, truncations: dict) -> None:
+    def _check_agents(
+        self, ended: list[Any], terminations: dict[Any, Any], truncations: dict[Any, Any]
+    ) -> None:
         """Check that no agent has come back or is new while the episode continues.
 
         Args:
@@ -322,7 +324,9 @@ class ParallelWorld(gymnasium.Env):
         self.env.close()
 
     @own_errors
-    def _see(self, i: int, obs: dict, infos: dict, when: str) -> tuple[Any, Any]:
+    def _see(
+        self, i: int, obs: dict[Any, Any], infos: dict[Any, Any], when: str
+    ) -> tuple[Any, Any]:
         """(observation, mask or None) of agent i."""
         agent = self.agents[i]
         seen = self._part(obs, agent, "observation")

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 
-class Pixels(gymnasium.ObservationWrapper):
+class Pixels(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Observes the last pictures, uint8 [size, size, 3 * stack], the newest last.
 
     Args:
@@ -18,7 +18,7 @@ class Pixels(gymnasium.ObservationWrapper):
         stack: number of pictures; an episode begins with its first one repeated.
     """
 
-    def __init__(self, env: gymnasium.Env, size: int, stack: int = 1) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], size: int, stack: int = 1) -> None:
         """Sets the observation space; nothing is drawn yet."""
         super().__init__(env)
         self.size = size

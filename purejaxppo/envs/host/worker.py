@@ -69,7 +69,9 @@ def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Bu
     return Buffers(tuple(parts[:acts]), out)
 
 
-def _places(observation: Space, action: Space, num_envs: int):
+def _places(
+    observation: Space, action: Space, num_envs: int
+) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
     """(shape, dtype, offset) of each array, and the bytes of all."""
     places, end = [], 0
     rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
@@ -86,10 +88,12 @@ own_errors = np.errstate(all="ignore")
 NaN are handled afterwards."""
 
 
-def _ranges_of(env: Any) -> list[Range]:
-    """Return the ranges of an environment that converts observations itself, such as a world."""
-    ranges = getattr(env, "observation_ranges", None)
-    return ranges if isinstance(ranges, list) else []
+class World:
+    """Base class of Gymnasium environments that are a world of several agents."""
+
+    team: Team
+    observation_ranges: Sequence[Range]
+    """Of the parts of its agents' observations, which it converts itself."""
 
 
 class EnvGroup:
@@ -111,7 +115,8 @@ class EnvGroup:
         self._decode = [decoder(env.action_space) for env in envs]
         self._sources = [tuple(sources(env.observation_space)) for env in envs]
         self._ranges = [
-            [part.range for part in own if part.range] + _ranges_of(env)
+            [part.range for part in own if part.range]
+            + [*(env.observation_ranges if isinstance(env, World) else ())]
             for env, own in zip(envs, self._sources, strict=True)
         ]
         self._over = np.zeros(len(envs), bool)
@@ -284,10 +289,9 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
     if isinstance(group, Fault):
         connection.send(group)
         return
-    team = getattr(envs[0], "team", None)
-    known = team if isinstance(team, Team) else None
-    own = None if known else native(envs[0].observation_space, envs[0].action_space)
-    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), known, own))
+    team = envs[0].team if isinstance(envs[0], World) else None
+    own = None if team else native(envs[0].observation_space, envs[0].action_space)
+    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), team, own))
 
     def attach(num_envs: int, size: int) -> None:
         shared = mmap.mmap(memory, size)
@@ -308,7 +312,9 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
         fault = answer if isinstance(answer, Fault) else None
 
 
-def _attempt(doing: str, where: Callable[[], int], work: Callable, *arguments: Any) -> Any:
+def _attempt(
+    doing: str, where: Callable[[], int], work: Callable[..., Any], *arguments: Any
+) -> Any:
     """The result of `work`, or the `Fault` of the environment that raised an error."""
     try:
         return work(*arguments)

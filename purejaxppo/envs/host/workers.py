@@ -309,17 +309,26 @@ class Guard:
         self._process.wait()
 
 
+def join_all(workers: list[Handle], seconds: float) -> None:
+    """Waits for the workers to end, at most for so long in all."""
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+
+
 def stop_all(workers: list[Handle], guard: Guard | None) -> None:
     """Closes the pipes, upon which workers exit, and ends those that do not."""
     for worker in workers:
         worker.connection.close()
-    for end, seconds in ((None, GRACE_SECONDS), ("terminate", 1.0), ("kill", GRACE_SECONDS)):
-        deadline = time.monotonic() + seconds
-        for worker in workers:
-            if end and worker.alive():
-                getattr(worker, end)()
-        for worker in workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
+    join_all(workers, GRACE_SECONDS)
+    for worker in workers:
+        if worker.alive():
+            worker.terminate()
+    join_all(workers, 1.0)
+    for worker in workers:
+        if worker.alive():
+            worker.kill()
+    join_all(workers, GRACE_SECONDS)
     for worker in workers:
         worker.release()
     if guard:
@@ -452,6 +461,9 @@ class WorkerPool:
         """Closes the environments and ends the workers; a second call does nothing."""
         self._stop()
 
+    def picture(self) -> None:
+        """None: the environments are elsewhere."""
+
     def __enter__(self) -> "WorkerPool":
         return self
 
@@ -509,7 +521,7 @@ class WorkerPool:
 
 def _shared_file() -> int:
     """An open file without a name, which cannot be left behind on disk."""
-    if hasattr(os, "memfd_create"):
+    if sys.platform == "linux":
         return os.memfd_create("purejaxppo")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

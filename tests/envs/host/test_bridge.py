@@ -1,6 +1,8 @@
 """Simulators on the host: folded seeds, whole games, containment, determinism, failures."""
 
 import contextlib
+import functools
+import gc
 import json
 import os
 import re
@@ -9,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -641,3 +644,31 @@ def test_an_episode_can_be_filmed_without_a_display(name, make_config, key, monk
     frames = list(task.draw(pictures, height=120, width=160))
     assert frames[0].shape == (120, 160, 3)
     assert frames[0].std() > 5 and np.any(frames[0] != frames[-1])
+
+
+def rewards_of(env, key):
+    """Rewards [T, N] of 50 steps to the left."""
+
+    def step(state, _):
+        state, out = env.step(key, state, jnp.zeros(env.spec.num_envs, jnp.int32))
+        return state, out.reward
+
+    return jax.lax.scan(step, env.reset(key)[0], None, 50)[1]
+
+
+@pytest.mark.parametrize("name", ["gymnasium/CartPole-v1", "envpool/CartPole-v1"])
+def test_a_compiled_program_keeps_the_simulators_of_an_environment_that_is_dropped(name):
+    pytest.importorskip(name.partition("/")[0])
+    options = {} if name.startswith("envpool") else {"workers": "thread", "num_workers": 1}
+    env = registry.make(EnvConfig(name=name, num_envs=4, options=options), 4)
+    compiled = jax.jit(functools.partial(rewards_of, env)).lower(jax.random.key(0)).compile()
+    pool = weakref.ref(env.pool(4))
+    del env
+    jax.clear_caches()
+    gc.collect()
+    assert pool() is not None
+    rewards = np.asarray(compiled(jax.random.key(0)))
+    assert set(np.unique(rewards)) == {0.0, 1.0}  # 0 where an episode begins
+    del compiled
+    gc.collect()
+    assert pool() is None

@@ -96,7 +96,7 @@ def make(
     if waiting and not evaluation:  # nobody else may take it
         waiting = [waiting.pop()]
 
-    def make_games(count: int, update: int) -> CallbackPool:
+    def make_games(count: int, update: int) -> CallbackPool[Games]:
         base = seed_at(2 * seed + evaluation, update) * STREAMS + first // layout.size
         with errors_of(config.name):
             games = Games(launch, base % 2**31, count, waiting)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.aliases import Key, Scalar
+from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import Values
@@ -25,7 +25,7 @@ from purejaxppo.envs.engines.unity.parameters import Parameter
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec, executable
 from purejaxppo.envs.engines.unity.players import Players, probe
 from purejaxppo.envs.families import Family
-from purejaxppo.envs.host.bridge import HostEnv, HostState, seed_at, spread
+from purejaxppo.envs.host.bridge import HostEnv, HostState, Token, seed_at, spread
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.gymnasium import STREAMS
 from purejaxppo.envs.options import Option, with_defaults
@@ -171,7 +171,7 @@ class UnityEnv(GameEnv):
     ) -> None:
         """Prepares the batch; players are started when a program is traced."""
 
-        def make_players(count: int, update: int) -> CallbackPool:
+        def make_players(count: int, update: int) -> CallbackPool[Players]:
             begin = _seed_after(seed, update) + first
             with errors_of(f"unity/{player.path}"):
                 players = Players(
@@ -191,7 +191,7 @@ class UnityEnv(GameEnv):
         self.player = player
         self._curriculum = values
         self._now: dict[str, float] = {}
-        self._tells: dict[int, Callable] = {}
+        self._tells: dict[int, Callable[[Token, Array], Token]] = {}
 
     def begin_rollout(self, state: HostState, key: Key, progress: Scalar) -> HostState:
         """Sends the players, with their next actions, the parameters at `progress`."""
@@ -203,17 +203,22 @@ class UnityEnv(GameEnv):
         tell = self._tell_of(self.spec.num_envs, tuple(sorted(found)))
         return state.replace(token=tell(state.token, values))
 
-    def _tell_of(self, num_envs: int, names: tuple[str, ...]) -> Callable:
+    def _tell_of(self, num_envs: int, names: tuple[str, ...]) -> Callable[[Token, Array], Token]:
         """(token, values) -> token of a pool of `num_envs`; under vmap one call for all seeds."""
         if num_envs in self._tells:
             return self._tells[num_envs]
 
         @jax.custom_batching.custom_vmap
-        def tell(token, values):
-            return cast("CallbackPool", self.pool(num_envs)).tell(token, names, values)
+        def tell(token: Token, values: Array) -> Token:
+            pool = self._players_of(num_envs)
+
+            def set_values(values: Any) -> None:
+                pool.envs.tell(dict(zip(names, values.tolist(), strict=True)))
+
+            return pool.tell(set_values, token, values)
 
         @tell.def_vmap
-        def fold(size: int, batched, token, values):
+        def fold(size: int, batched: list[bool], token: Token, values: Array) -> tuple[Token, bool]:
             token, values = (
                 x[0] if own else x for x, own in zip((token, values), batched, strict=True)
             )
@@ -222,6 +227,10 @@ class UnityEnv(GameEnv):
 
         self._tells[num_envs] = tell
         return tell
+
+    def _players_of(self, num_envs: int) -> CallbackPool[Players]:
+        """The pool of `num_envs` rows."""
+        return cast("CallbackPool[Players]", self.pool(num_envs))
 
     def continue_at(self, update: int, progress: float) -> None:
         """See `HostEnv`: the players' first episodes have the parameters at `progress`, too."""
@@ -232,8 +241,7 @@ class UnityEnv(GameEnv):
     @property
     def players(self) -> list[Player]:
         """The players that were started."""
-        pools = (cast("CallbackPool", pool).envs for pool in self._pools.values())
-        return [player for players in pools for player in players.players]
+        return [player for n in self._pools for player in self._players_of(n).envs.players]
 
     def close(self) -> None:
         """Ends the players; programs that were compiled with them must not run again."""

@@ -114,7 +114,7 @@ def _add_field(message: Any, kind: str, name: str, number: int) -> None:
     if plain[0].isupper():
         field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{plain}"
     else:
-        field.type = getattr(field, f"TYPE_{plain.upper()}")
+        field.type = field.Type.Value(f"TYPE_{plain.upper()}")
 
 
 def _camel(name: str) -> str:

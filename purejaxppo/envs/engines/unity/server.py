@@ -29,9 +29,9 @@ class Gone(Exception):
 class DaemonThreads(Executor):
     """A thread for each task, which does not keep the process from ending while it waits."""
 
-    def submit(self, task: Callable, /, *args: Any, **options: Any) -> Future:
+    def submit(self, task: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         """Starts a task."""
-        result: Future = Future()
+        result: Future[Any] = Future()
 
         def run() -> None:
             try:
