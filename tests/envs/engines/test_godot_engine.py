@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -121,11 +122,12 @@ def test_a_game_with_the_official_plugin_is_stepped_as_by_hand(game):
     options = {"godot": str(ENGINE), "timeout": 60.0}
     env = registry.make(EnvConfig(name=f"godot/{game}", num_envs=2, options=options), 2)
 
-    def play(key):
+    def first_and_rows(key):
         state, obs = env.reset(key)
-        return obs, play(env, state, jnp.array([[2, 2], [2, 2], [0, 1], [0, 0]]))[1]
+        actions = jnp.array([[2, 2], [2, 2], [0, 1], [0, 0]])
+        return obs, jax.lax.scan(partial(env.step, key), state, actions)[1]
 
-    first, rows = jax.device_get(jax.jit(play)(jax.random.key(0)))
+    first, rows = jax.device_get(jax.jit(first_and_rows)(jax.random.key(0)))
     env.close()
     # A reset takes a tick. 23 ticks follow, of which the last 8 are steps to the left: action 0.
     np.testing.assert_array_equal(first, [[-8, 23], [-8, 23]])
@@ -279,7 +281,7 @@ def test_ten_thousand_answers_are_broken_on_their_way_and_no_more_than_refused(g
             else:
                 shapes = [(2, *leaf.shape) for leaf in layout.leaves]
                 assert [part.shape for part in parsed.obs] == shapes
-                assert parsed.reward.shape == parsed.done.shape == (2,)
+                assert parsed.reward.shape == parsed.terminated.shape == (2,)
         assert real.engine.alive()
     assert 0.5 * count < refused < count
 
