@@ -193,8 +193,8 @@ def draw_film(agents: Path) -> None:
     from PIL import Image, ImageDraw, ImageFont
 
     from purejaxppo import Agent
-    from purejaxppo.pictures import video
     from purejaxppo.runs.recording import record_states
+    from purejaxppo.video import video
 
     config, kept = pickle.loads(agents.read_bytes())
     films = []

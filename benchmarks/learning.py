@@ -180,7 +180,7 @@ def random_returns(name: str, episodes: int) -> dict[str, Any]:
 
     from purejaxppo import load_config
     from purejaxppo.envs import registry
-    from purejaxppo.episodes import run_episodes
+    from purejaxppo.runs.episodes import run_episodes
     from purejaxppo.types import PolicyStep
 
     env = registry.make(load_config(name).env, episodes, evaluation=True)

@@ -34,7 +34,7 @@ MEASURE = """
 import json, sys
 from purejaxppo import restore
 from purejaxppo.envs import registry
-from purejaxppo.envs.oscillator import report
+from purejaxppo.envs.adapters.oscillator import report
 agent = restore(sys.argv[1])
 f = report.measure(registry.make_task(agent.config.env), agent.controller(), seed=1000)
 print(json.dumps({k: [float(x.mean()), float(x.min())] for k, x in f._asdict().items()}))

@@ -74,7 +74,7 @@ def jumanji(name: str) -> Own:
     import jumanji
     from jumanji.wrappers import AutoResetWrapper
 
-    from purejaxppo.envs.jumanji import actions
+    from purejaxppo.envs.adapters.jumanji import actions
 
     env = AutoResetWrapper(jumanji.make(name))
     masks = getattr(env.observation_spec, "action_mask", None)

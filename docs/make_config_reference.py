@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import pages
 
+from purejaxppo.cli.usage import RUN, field_docs, sections
 from purejaxppo.config.checks import settings
 from purejaxppo.config.schema import HINTS, Config
 from purejaxppo.envs import families
 from purejaxppo.envs.options import Option
-from purejaxppo.runs.usage import RUN, field_docs, sections
 
 TARGET = Path(__file__).resolve().parent / "config.md"
 HEAD = """# Config reference

@@ -24,7 +24,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents.intrinsic import Intrinsic
+from purejaxppo.agents.extras.intrinsic import Intrinsic
 
 BITS = 10
 """There are 2**BITS counts."""

@@ -14,38 +14,40 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from purejaxppo.moved import OldPaths
+
 if TYPE_CHECKING:
-    from purejaxppo.agents.terms import Term
-    from purejaxppo.agents.torsos import Torso
+    from purejaxppo.agents.extras.auxiliary_losses import Term
+    from purejaxppo.agents.networks.torsos import Torso
     from purejaxppo.config.files import load_config
     from purejaxppo.config.schema import Config
-    from purejaxppo.evaluation import Evaluation, evaluate
-    from purejaxppo.library import Run, load, train
-    from purejaxppo.pure_training import Curves, TrainResult, hyperparams, make_train
+    from purejaxppo.runs.agent import Agent
     from purejaxppo.runs.callbacks import Callback, Moment
     from purejaxppo.runs.checkpoint import restore
-    from purejaxppo.trained_agent import Agent
+    from purejaxppo.runs.evaluation import Evaluation, evaluate
+    from purejaxppo.runs.library import Run, load, train
+    from purejaxppo.runs.pure_training import Curves, TrainResult, hyperparams, make_train
 
 __version__ = "0.2.0"
 
 _MODULES = {
-    "Agent": "trained_agent",
+    "Agent": "runs.agent",
     "Callback": "runs.callbacks",
     "Config": "config.schema",
-    "Curves": "pure_training",
-    "Evaluation": "evaluation",
+    "Curves": "runs.pure_training",
+    "Evaluation": "runs.evaluation",
     "Moment": "runs.callbacks",
-    "Run": "library",
-    "Term": "agents.terms",
-    "Torso": "agents.torsos",
-    "TrainResult": "pure_training",
-    "evaluate": "evaluation",
-    "hyperparams": "pure_training",
-    "load": "library",
+    "Run": "runs.library",
+    "Term": "agents.extras.auxiliary_losses",
+    "Torso": "agents.networks.torsos",
+    "TrainResult": "runs.pure_training",
+    "evaluate": "runs.evaluation",
+    "hyperparams": "runs.pure_training",
+    "load": "runs.library",
     "load_config": "config.files",
-    "make_train": "pure_training",
+    "make_train": "runs.pure_training",
     "restore": "runs.checkpoint",
-    "train": "library",
+    "train": "runs.library",
 }
 
 __all__ = [
@@ -95,3 +97,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+sys.meta_path.append(OldPaths())

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from purejaxppo import __version__
-from purejaxppo.commands import COMMANDS, begin_process, start
+from purejaxppo.cli import COMMANDS, begin_process, start
 from purejaxppo.config.hints import nearest
 
 USAGE = "\n".join(

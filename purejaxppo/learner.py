@@ -15,15 +15,15 @@ from purejaxppo.agents import diagnostics, normalize, optimizers, ppo
 from purejaxppo.agents.advantages import Advantages
 from purejaxppo.agents.critics import Critic
 from purejaxppo.agents.decisions import followed, following
-from purejaxppo.agents.intrinsic import BonusRows, Intrinsic
+from purejaxppo.agents.extras.auxiliary_losses import Terms
+from purejaxppo.agents.extras.intrinsic import BonusRows, Intrinsic
+from purejaxppo.agents.extras.symmetry import Symmetry
 from purejaxppo.agents.normalize import Rewards
 from purejaxppo.agents.objectives import Objective
 from purejaxppo.agents.obs_storage import ObsStorage, before_and_after
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import scheduled
 from purejaxppo.agents.sequences import Layout
-from purejaxppo.agents.symmetry import Symmetry
-from purejaxppo.agents.terms import Terms
 from purejaxppo.aliases import Array, Figures, InitialCarry, Key, Obs, Params, Scalar, Stored, Tree
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.base import Env

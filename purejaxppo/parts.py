@@ -12,16 +12,15 @@ from purejaxppo import learner, rollout
 from purejaxppo.agents import (
     advantages,
     critics,
-    intrinsic,
     objectives,
     obs_storage,
     ppo,
     schedules,
     sequences,
-    symmetry,
 )
 from purejaxppo.agents.advantages import Advantages
-from purejaxppo.agents.distributions import Distribution
+from purejaxppo.agents.extras import intrinsic, symmetry
+from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.agents.schedules import hyperparams_of
 from purejaxppo.aliases import Array, InitialCarry, Key, Scalar, T

@@ -2,7 +2,7 @@
 
 import sys
 
-from purejaxppo.commands import begin_process, start
+from purejaxppo.cli import begin_process, start
 
 if __name__ == "__main__":
     begin_process()

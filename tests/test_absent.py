@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.sparse import GARBAGE, script_env, write
 
-from purejaxppo import evaluation, learner, restore, rollout
+from purejaxppo import learner, restore, rollout
 from purejaxppo.agents import advantages, decisions, normalize, obs_storage
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import LoggingConfig
@@ -17,7 +17,7 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.runs import session
+from purejaxppo.runs import evaluation, session
 from purejaxppo.runs.rows import eval_row, read_csv
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import OpenDecision, PolicyStep, Rollout, RolloutState, Transition

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 from support.runs import refusal
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 
 toy = pytest.mark.toy
 

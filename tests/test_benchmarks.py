@@ -9,7 +9,7 @@ import pytest
 from support.children import environment
 from support.paths import ROOT
 
-from purejaxppo.commands import train
+from purejaxppo.cli import train
 
 FOLDER = ROOT / "benchmarks"
 RESULTS = FOLDER / "results"

@@ -28,7 +28,7 @@ def python(*words):
 ORDERS = [
     "import purejaxppo.evaluate; from purejaxppo import evaluate",
     "from purejaxppo import evaluate; import purejaxppo.evaluate",
-    "import purejaxppo.commands.evaluate, purejaxppo.train, importlib; "
+    "import purejaxppo.cli.evaluate, purejaxppo.train, importlib; "
     "importlib.import_module('purejaxppo.evaluate'); from purejaxppo import evaluate; "
     "import purejaxppo.evaluate",
 ]
@@ -41,7 +41,7 @@ ORDERS = [
 def test_a_public_name_is_the_function_whatever_was_imported_before(order):
     check = (
         "import inspect, purejaxppo; assert inspect.isfunction(evaluate), evaluate; "
-        "assert evaluate.__module__ == 'purejaxppo.evaluation'; "
+        "assert evaluate.__module__ == 'purejaxppo.runs.evaluation'; "
         "assert purejaxppo.evaluate is evaluate"
     )
     assert python("-c", f"{order}; {check}") == (0, "", "")

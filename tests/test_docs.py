@@ -9,7 +9,7 @@ from support.paths import ROOT
 
 import purejaxppo
 from purejaxppo.agents.critics import CLIPPED
-from purejaxppo.agents.intrinsic.base import FIGURES
+from purejaxppo.agents.extras.intrinsic.base import FIGURES
 from purejaxppo.agents.optimizers import RATE_FACTOR
 from purejaxppo.config.schema import TUNABLE, Config
 from purejaxppo.runs.rows import COLUMNS, MEMBER_COLUMNS, SUCCESS

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from support.runs import setup_of
 
-from purejaxppo import evaluation
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.vectorize import VectorEnv, VmapEnv
-from purejaxppo.episodes import Outcome
-from purejaxppo.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids
+from purejaxppo.runs import evaluation
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.episodes import Outcome
+from purejaxppo.runs.evaluation import Evaluation, Evaluator, evaluate, run_episodes
 from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import eval_row
 from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import PolicyStep
 
 

@@ -18,7 +18,7 @@ from support.paths import ROOT
 
 from purejaxppo import Agent, Config, Moment, Run, restore
 from purejaxppo.__main__ import main
-from purejaxppo.agents.intrinsic import BonusRows
+from purejaxppo.agents.extras.intrinsic import BonusRows
 from purejaxppo.export import player
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.types import Outputs, Predictions, Transition

@@ -12,8 +12,8 @@ from support.trees import assert_same, plain
 
 from purejaxppo import learner, streams
 from purejaxppo.agents import critics, diagnostics, obs_storage, optimizers, ppo
+from purejaxppo.agents.extras.auxiliary_losses import Term
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.agents.terms import Term
 from purejaxppo.config.schema import IntrinsicConfig
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program

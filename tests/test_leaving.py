@@ -14,8 +14,8 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.native import Array
 from purejaxppo.export import files as export
 from purejaxppo.export import player
+from purejaxppo.runs.agent import Agent
 from purejaxppo.spaces import Discrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, RunningStats
 
 FILE = os.path.abspath(nested_envs.__file__)

@@ -11,17 +11,10 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import (
-    critics,
-    distributions,
-    normalize,
-    objectives,
-    optimizers,
-    ppo,
-    schedules,
-)
+from purejaxppo.agents import critics, normalize, objectives, optimizers, ppo, schedules
 from purejaxppo.agents.advantages import gae
-from purejaxppo.agents.networks import make_network
+from purejaxppo.agents.networks import distributions
+from purejaxppo.agents.networks.build import make_network
 from purejaxppo.config import foreign
 from purejaxppo.config.schema import Config, NetworkConfig
 

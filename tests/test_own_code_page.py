@@ -9,7 +9,7 @@ from support.paths import ROOT
 from support.runs import train
 
 from purejaxppo import load_config
-from purejaxppo.agents import distributions
+from purejaxppo.agents.networks import distributions
 from purejaxppo.envs import registry
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box

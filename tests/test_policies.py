@@ -11,18 +11,18 @@ from support.runs import setup_of
 from support.trees import assert_same
 
 from purejaxppo import learner, load_config, spaces
-from purejaxppo.agents import action_masks, distributions
+from purejaxppo.agents.networks import action_masks, distributions
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import IntrinsicConfig, PretrainConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import VmapEnv
-from purejaxppo.episodes import run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
 from purejaxppo.rollout import collect
 from purejaxppo.runs import pretraining
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.episodes import run_episodes
 from purejaxppo.runs.programs import Programs
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import TrainState
 
 CELLS = ("none", "gru", "lstm", "mingru")

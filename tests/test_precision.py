@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import networks
+from purejaxppo.agents.networks import build
 from purejaxppo.agents.policy import Policy
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.files import compare
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.evaluation import Evaluator
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.pure_training import make_train
+from purejaxppo.runs.evaluation import Evaluator
+from purejaxppo.runs.pure_training import make_train
 from purejaxppo.setup import resolve
 
 IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
@@ -114,7 +114,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters_and_heads(observa
     outputs, action = {}, spaces.Box((2,), -1, 1)
     for dtype in ("float32", "bfloat16"):
         config = NetworkConfig(hidden=(32, 32), compute_dtype=dtype, **options)
-        network = networks.make_network(observation, action, config)
+        network = build.make_network(observation, action, config)
         params = jax.jit(network.init)(key)
         assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
         obs = jax.random.randint(key, (7, *observation.shape), 0, 256)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo import make_train, pure_training
+from purejaxppo import make_train
 from purejaxppo.agents.diagnostics import zero_metrics
-from purejaxppo.pure_training import curves, merged, split
+from purejaxppo.runs import pure_training
+from purejaxppo.runs.pure_training import curves, merged, split
 from purejaxppo.types import Episodes
 
 

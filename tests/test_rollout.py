@@ -7,8 +7,8 @@ import pytest
 
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
 from purejaxppo.envs.host.bridge import HostState
-from purejaxppo.episodes import follow, none_yet
 from purejaxppo.rollout import begin_episodes, collect, ended, init_rollout, step
+from purejaxppo.runs.episodes import follow, none_yet
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.streams import ENVIRONMENTS, stream
 from purejaxppo.types import PolicyStep, named_leaves

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from support.runs import CARTPOLE, error_of, start, train, wait_for
 
-import purejaxppo.commands.evaluate as evaluate_command
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.evaluate as evaluate_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
-from purejaxppo.evaluation import evaluate
 from purejaxppo.runs.checkpoint import Checkpoints
+from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import run_folder
 from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.resume import changes, eval_settings, moved_schedules

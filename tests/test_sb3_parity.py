@@ -25,18 +25,10 @@ import pytest
 from support.paths import ROOT
 
 from purejaxppo import learner, spaces
-from purejaxppo.agents import (
-    critics,
-    distributions,
-    normalize,
-    objectives,
-    optimizers,
-    ppo,
-    schedules,
-    sequences,
-)
+from purejaxppo.agents import critics, normalize, objectives, optimizers, ppo, schedules, sequences
 from purejaxppo.agents.advantages import gae
-from purejaxppo.agents.networks import make_network
+from purejaxppo.agents.networks import distributions
+from purejaxppo.agents.networks.build import make_network
 from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec

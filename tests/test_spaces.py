@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo import learner
-from purejaxppo.agents.encoders import Encoder
+from purejaxppo.agents.networks.encoders import Encoder
 from purejaxppo.agents.normalize import update_stats
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.schema import Config, NetworkConfig, PPOConfig

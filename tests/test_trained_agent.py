@@ -7,8 +7,8 @@ import pytest
 
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import Array, Parts, decoder, form_of, read, within
+from purejaxppo.runs.agent import Agent
 from purejaxppo.spaces import Box, Discrete, MultiDiscrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState
 
 pytestmark = pytest.mark.toy

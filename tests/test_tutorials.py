@@ -12,7 +12,7 @@ from support.children import environment
 from support.paths import ROOT
 
 from purejaxppo.__main__ import main
-from purejaxppo.commands import train
+from purejaxppo.cli import train
 
 ENVIRONMENT = "docs/tutorial_own_environment.md"
 NETWORK = "docs/tutorial_own_network_and_loss.md"

@@ -6,7 +6,7 @@ import chex
 import jax.numpy as jnp
 
 from purejaxppo.agents import recurrences
-from purejaxppo.agents.distributions import Distribution
+from purejaxppo.agents.networks.distributions import Distribution
 from purejaxppo.aliases import Array, Scalar
 from purejaxppo.types import Estimates, Hyperparams, Predictions, Transition
 

@@ -7,8 +7,10 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from purejaxppo.agents import critics, distributions, normalize, terms
-from purejaxppo.agents.networks import make_networks
+from purejaxppo.agents import critics, normalize
+from purejaxppo.agents.extras import auxiliary_losses
+from purejaxppo.agents.networks import distributions
+from purejaxppo.agents.networks.build import make_networks
 from purejaxppo.aliases import Action, Array, Carry, EnvAction, F, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.spaces import MASK, example, network_input
@@ -56,8 +58,8 @@ class Policy:
         network = make_networks(
             spec, self.network_input, config.network, critic.num_outputs, critic.gain
         )
-        self.terms = terms.make(config.ppo, network, self)
-        self.network = terms.attach(self.terms, network)
+        self.terms = auxiliary_losses.make(config.ppo, network, self)
+        self.network = auxiliary_losses.attach(self.terms, network)
         self.recurrent = config.network.rnn != "none"
 
     def init(self, key: Key) -> AgentState:

@@ -93,7 +93,7 @@ class Adapted:
 
     def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
         """Yield frames of the innermost task's states, uint8 [height, width, 3]."""
-        from purejaxppo.pictures import charts
+        from purejaxppo.video import charts
 
         return charts.film(states, height=height, width=width)
 

@@ -29,23 +29,23 @@ from purejaxppo.envs.options import Options, checked, of_task, split
 GROUP = "purejaxppo.envs"
 """The group of entry points that declare families."""
 ADAPTERS = {
-    "brax": "purejaxppo.envs.brax",
-    "craftax": "purejaxppo.envs.craftax",
-    "dummy": "purejaxppo.envs.dummy",
+    "brax": "purejaxppo.envs.adapters.brax",
+    "craftax": "purejaxppo.envs.adapters.craftax",
+    "dummy": "purejaxppo.envs.adapters.dummy",
     "envpool": "purejaxppo.envs.host.envpool",
     "godot": "purejaxppo.envs.engines.godot.adapter",
     "gymnasium": "purejaxppo.envs.host.gymnasium",
-    "gymnax": "purejaxppo.envs.gymnax",
-    "jax": "purejaxppo.envs.own",
-    "jaxmarl": "purejaxppo.envs.jaxmarl",
-    "jumanji": "purejaxppo.envs.jumanji",
-    "oscillator": "purejaxppo.envs.oscillator.adapter",
-    "particles": "purejaxppo.envs.particles",
+    "gymnax": "purejaxppo.envs.adapters.gymnax",
+    "jax": "purejaxppo.envs.custom",
+    "jaxmarl": "purejaxppo.envs.adapters.jaxmarl",
+    "jumanji": "purejaxppo.envs.adapters.jumanji",
+    "oscillator": "purejaxppo.envs.adapters.oscillator.adapter",
+    "particles": "purejaxppo.envs.adapters.particles",
     "pettingzoo": "purejaxppo.envs.host.pettingzoo",
-    "pgx": "purejaxppo.envs.pgx",
-    "playground": "purejaxppo.envs.playground",
+    "pgx": "purejaxppo.envs.adapters.pgx",
+    "playground": "purejaxppo.envs.adapters.playground",
     "unity": "purejaxppo.envs.engines.unity.adapter",
-    "xminigrid": "purejaxppo.envs.xminigrid",
+    "xminigrid": "purejaxppo.envs.adapters.xminigrid",
 }
 """The library's families and the modules of their declarations."""
 

@@ -14,7 +14,7 @@ from purejaxppo.config.references import (
     without_family,
 )
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import curriculum, domain_randomization, families, own
+from purejaxppo.envs import curriculum, custom, domain_randomization, families
 from purejaxppo.envs.adapted import Adapted, adapted
 from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.engines.process import EDITOR
@@ -167,12 +167,12 @@ def check_code(config: EnvConfig) -> None:
     Raises:
         ValueError: as `own.check`.
     """
-    is_custom = family_of(config) is own.FAMILY
+    is_custom = family_of(config) is custom.FAMILY
     if not (is_custom or config.wrappers) or on_host(config):
         return
     task = _adapted(config)
     if is_custom:
-        own.check(task, f"env.name = {config.name}")
+        custom.check(task, f"env.name = {config.name}")
     _wrap(task, config, curriculum.schedule(config.curriculum)(1.0), checked=True)
 
 
@@ -183,7 +183,7 @@ def _wrap(
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not task.agents:
         task = Declared(task)
-    task = own.wrapped(task, config, checked=checked)
+    task = custom.wrapped(task, config, checked=checked)
     if config.obs_indices:
         task = PartialObservation(task, config.obs_indices, config.privileged_obs)
     limit = config.max_episode_steps or limit_of(task)

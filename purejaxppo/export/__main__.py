@@ -2,7 +2,7 @@
 
 import sys
 
-from purejaxppo.commands import begin_process, start
+from purejaxppo.cli import begin_process, start
 
 if __name__ == "__main__":  # before JAX is imported
     begin_process()
@@ -11,20 +11,20 @@ if __name__ == "__main__":  # before JAX is imported
 from collections.abc import Sequence
 from pathlib import Path
 
-from purejaxppo.commands.flags import Export
+from purejaxppo.cli import parser
+from purejaxppo.cli.flags import Export
 from purejaxppo.config.hints import short_path
 from purejaxppo.export.files import CHECKED, Written, check_target, export
 from purejaxppo.export.player import Port
 from purejaxppo.parallel.settings import check_settings
 from purejaxppo.parallel.shards import use_compilation_cache
-from purejaxppo.runs import cli
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.folder import imports
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return cli.run(lambda words: run(cli.parse(Export, words)), args)
+    return parser.run(lambda words: run(parser.parse(Export, words)), args)
 
 
 def run(command: Export) -> int:

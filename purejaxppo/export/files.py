@@ -17,7 +17,8 @@ import numpy as np
 
 import purejaxppo
 from purejaxppo import spaces
-from purejaxppo.agents import convolutions, normalize
+from purejaxppo.agents import normalize
+from purejaxppo.agents.networks import convolutions
 from purejaxppo.agents.policy import Policy
 from purejaxppo.envs import registry
 from purejaxppo.envs.native import Array, Form, arrays_in, decoder, example, form_of, whole_range
@@ -26,7 +27,7 @@ from purejaxppo.export import onnx_file, player
 from purejaxppo.export.player import Port, Program
 from purejaxppo.export.trace import trace
 from purejaxppo.interrupts import named_when_done
-from purejaxppo.trained_agent import Agent
+from purejaxppo.runs.agent import Agent
 
 POLICY_SUFFIXES = (".onnx", ".npz")
 CHECKED = 100

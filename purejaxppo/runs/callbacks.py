@@ -8,8 +8,8 @@ from typing import Any
 
 from purejaxppo.config import extensions, references
 from purejaxppo.config.schema import Config
+from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.rows import Row
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import TrainState
 
 

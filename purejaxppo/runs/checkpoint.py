@@ -32,11 +32,11 @@ from purejaxppo.config.run_files import load_members
 from purejaxppo.envs import registry
 from purejaxppo.parallel import processes
 from purejaxppo.runs import checksums
+from purejaxppo.runs.agent import Agent, abstract_agents
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.devices import check_platforms
 from purejaxppo.runs.folder import CONFIG, MEMBERS, check_is_run, writing_to
 from purejaxppo.runs.progress import Progress
-from purejaxppo.trained_agent import Agent, abstract_agents
 from purejaxppo.types import AgentState, TrainState, named_leaves
 
 log = logging.getLogger("purejaxppo")

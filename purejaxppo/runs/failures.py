@@ -13,7 +13,7 @@ import jax
 from purejaxppo.config.hints import short_path
 from purejaxppo.config.schema import Config
 from purejaxppo.envs.host.bridge import named_failures
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parallel import processes
 from purejaxppo.runs.console import Stopped, fail, message_of

@@ -3,9 +3,9 @@
 import numpy as np
 
 from purejaxppo.config.schema import Config
-from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.parallel import processes
 from purejaxppo.runs.divergence import REMEDY, find_value
+from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.rows import Row
 from purejaxppo.runs.training import Training
 from purejaxppo.spaces import LARGEST, plain

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from purejaxppo.config.hints import number
-from purejaxppo.evaluation import warning_of_cut
 from purejaxppo.parallel import processes
+from purejaxppo.runs.evaluation import warning_of_cut
 from purejaxppo.runs.health import CheckAgents, StopIfLost, WarnOfDivergence
 from purejaxppo.runs.programs import evaluation_keys, keep_better
 from purejaxppo.runs.resume import changes, eval_settings

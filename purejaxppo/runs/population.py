@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from purejaxppo import streams
 from purejaxppo.agents import diagnostics
 from purejaxppo.aliases import Array, Key
-from purejaxppo.episodes import MOST_DIVERGED
 from purejaxppo.learner import Parts
 from purejaxppo.parts import init_program, train_program
+from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.programs import (
     Functions,
     MakeFunctions,

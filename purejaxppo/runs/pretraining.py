@@ -29,10 +29,10 @@ from purejaxppo.parts import (
     start_rollout,
     train_program,
 )
+from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore
 from purejaxppo.runs.console import say
 from purejaxppo.runs.folder import imports
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep, Rollout, TrainState
 
 Change = Callable[[Parts], Parts] | None

@@ -14,12 +14,12 @@ from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
 from purejaxppo.envs.base import EnvSpec
-from purejaxppo.evaluation import Evaluator, evaluation_shards
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.parts import STATE_AXES, TrainProgram, init_program, make_parts, train_program
 from purejaxppo.runs.asynchronous import AsynchronousTraining
+from purejaxppo.runs.evaluation import Evaluator, evaluation_shards
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, TrainState
 

@@ -14,12 +14,12 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import HostEnv, named_failures
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import WorldsEnv
-from purejaxppo.episodes import FirstEpisodes, follow, longest, none_yet
-from purejaxppo.evaluation import evaluated
-from purejaxppo.pictures import video
 from purejaxppo.rollout import begin_episodes, step
-from purejaxppo.trained_agent import Agent, how_to_act
+from purejaxppo.runs.agent import Agent, how_to_act
+from purejaxppo.runs.episodes import FirstEpisodes, follow, longest, none_yet
+from purejaxppo.runs.evaluation import evaluated
 from purejaxppo.types import AgentState, RolloutState
+from purejaxppo.video import video
 
 
 class Recorded(NamedTuple):

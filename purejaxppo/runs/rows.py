@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from purejaxppo.episodes import num_cut, of_whole, played, success_rate
+from purejaxppo.runs.episodes import num_cut, of_whole, played, success_rate
 from purejaxppo.types import Metrics
 
 log = logging.getLogger("purejaxppo")

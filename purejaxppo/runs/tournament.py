@@ -15,14 +15,14 @@ from purejaxppo.agents.policy import Policy, at_matmul_precision
 from purejaxppo.aliases import Array, Carry, Key, Obs
 from purejaxppo.config.schema import Config
 from purejaxppo.envs import registry
-from purejaxppo.envs.pgx import OPPONENT
+from purejaxppo.envs.adapters.pgx import OPPONENT
 from purejaxppo.envs.vectorize import VmapEnv
-from purejaxppo.episodes import run_episodes
 from purejaxppo.runs import elo
+from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.checkpoint import restore_all
+from purejaxppo.runs.episodes import run_episodes
 from purejaxppo.runs.folder import RATINGS
 from purejaxppo.spaces import MASK
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
 
 RANDOM = "random"

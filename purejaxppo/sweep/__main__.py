@@ -6,7 +6,7 @@ was stopped resumes.
 
 import sys
 
-from purejaxppo.commands import begin_process, start
+from purejaxppo.cli import begin_process, start
 
 if __name__ == "__main__":  # before JAX is imported
     begin_process()
@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from purejaxppo.commands.flags import Sweep
+from purejaxppo.cli import parser
+from purejaxppo.cli.flags import Sweep
 from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
@@ -26,7 +27,6 @@ from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
 from purejaxppo.parts import make_parts
-from purejaxppo.runs import cli
 from purejaxppo.runs.devices import start_jax
 from purejaxppo.runs.folder import code_of, keep_code, placed, run_folder
 from purejaxppo.runs.population import Rules
@@ -48,14 +48,14 @@ OURS = ("rounds", "jobs", "population", copies.CODE, *(f".{name}" for name in FI
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     interrupted = f"interrupted; {NOTHING_LOST}"
-    return cli.run(
-        lambda words: sweep(*cli.parse_over_config(Sweep, words)), args, interrupted=interrupted
+    return parser.run(
+        lambda words: sweep(*parser.parse_over_config(Sweep, words)), args, interrupted=interrupted
     )
 
 
 def sweep(command: Sweep, config: Config) -> int:
     """Trains the settings of `command` over a config and reports them; returns the exit code."""
-    cli.check_task(config)
+    parser.check_task(config)
     config = placed(config)
     if Path(command.search_space).is_file():
         place = str(Path(command.search_space).absolute())

@@ -1,6 +1,6 @@
 """Checks of a sweep's flags against each other."""
 
-from purejaxppo.commands.flags import Sweep
+from purejaxppo.cli.flags import Sweep
 from purejaxppo.config.schema import Config
 from purejaxppo.sweep.launchers import launcher
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purejaxppo.config.schema import Config
-from purejaxppo.episodes import MOST_DIVERGED
+from purejaxppo.runs.episodes import MOST_DIVERGED
 from purejaxppo.runs.rows import Row, read_csv
 from purejaxppo.sweep.packing import PLAN, Group
 from purejaxppo.sweep.search_space import Setting, structure

@@ -9,21 +9,14 @@ import pytest
 from support import flax_cells
 
 from purejaxppo import spaces
-from purejaxppo.agents import (
-    cells,
-    encoders,
-    gated_scan,
-    networks,
-    normalize,
-    obs_storage,
-    recurrences,
-)
+from purejaxppo.agents import normalize, obs_storage, recurrences
+from purejaxppo.agents.networks import build, cells, encoders, gated_scan
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import Config, EnvConfig, NetworkConfig, PPOConfig
-from purejaxppo.evaluation import Evaluator
 from purejaxppo.parallel import platforms
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
+from purejaxppo.runs.evaluation import Evaluator
 from purejaxppo.setup import resolve
 
 OBS, ACTION = spaces.Box((3,)), spaces.Discrete(2)
@@ -163,7 +156,7 @@ CONFIGS = {
     ],
 )
 def test_policy_and_critic_as_one_are_the_same_network(name):
-    network = networks.make_network(OBS, ACTION, NetworkConfig(hidden=(8, 8), **CONFIGS[name]))
+    network = build.make_network(OBS, ACTION, NetworkConfig(hidden=(8, 8), **CONFIGS[name]))
     keys = jax.random.split(jax.random.key(2), 4)
     params = jax.tree.map(lambda x: x + 0.1, network.init(keys[0]))
     obs = jax.random.normal(keys[1], (10, 3, 3))
@@ -182,7 +175,7 @@ def test_policy_and_critic_as_one_are_the_same_network(name):
 
 def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
     config = NetworkConfig(hidden=(8,), rnn="gru", rnn_size=6)
-    network = networks.make_network(OBS, ACTION, config)
+    network = build.make_network(OBS, ACTION, config)
     params, carry = network.init(jax.random.key(0)), network.initial_carry((3,))
     rows = jnp.zeros((10, 3, 3)), jnp.zeros((10, 3), bool)
     texts = [lowered(x, network.unroll, params, carry, *rows) for x in ("cpu", "gpu")]
@@ -195,7 +188,7 @@ def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
 
 def test_images_are_convolved_apart():
     image = spaces.Box((10, 10, 4))
-    network = networks.make_network(image, ACTION, NetworkConfig(hidden=(8,)))
+    network = build.make_network(image, ACTION, NetworkConfig(hidden=(8,)))
     params = jax.eval_shape(network.init, jax.random.key(0))
     params = jax.tree.map(lambda x: jnp.zeros(x.shape), params)
     obs, start = jnp.zeros((5, 2, 10, 10, 4)), jnp.zeros((5, 2), bool)

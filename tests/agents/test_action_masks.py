@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import action_masks
+from purejaxppo.agents.networks import action_masks
 
 pytestmark = pytest.mark.toy
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import flax_cells
 
-from purejaxppo.agents import cells
+from purejaxppo.agents.networks import cells
 
 T, N, F, H = 7, 3, 4, 5
 KINDS = sorted(cells.CELLS)

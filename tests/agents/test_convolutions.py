@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purejaxppo.agents import convolutions
+from purejaxppo.agents.networks import convolutions
 
 FORMS = {"batch_last": convolutions.BATCH_LAST, "lax": convolutions.LAX}
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from purejaxppo import spaces
-from purejaxppo.agents import distributions
+from purejaxppo.agents.networks import distributions
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(6, 4)).astype(np.float32)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import intrinsic
-from purejaxppo.agents.intrinsic.base import from_error
+from purejaxppo.agents.extras import intrinsic
+from purejaxppo.agents.extras.intrinsic.base import from_error
 from purejaxppo.config.schema import Config, IntrinsicConfig
 from purejaxppo.envs.base import EnvSpec
 

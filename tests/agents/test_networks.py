@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from purejaxppo import spaces
-from purejaxppo.agents import actor_critic, convolutions, encoders, networks
+from purejaxppo.agents.networks import actor_critic, build, convolutions, encoders
 from purejaxppo.config.schema import NetworkConfig
 
 CHOICE = spaces.Discrete(3)
@@ -16,7 +16,7 @@ IMAGE = spaces.Box((10, 10, 3), 0, 255, "uint8")
 
 def make(observation=VECTOR, action=CHOICE, **config):
     config = NetworkConfig(**{"hidden": (16,), **config})
-    network = networks.make_network(observation, action, config)
+    network = build.make_network(observation, action, config)
     return network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
 
 
@@ -241,7 +241,7 @@ def test_a_deviation_at_its_limit_has_its_whole_gradient(key):
 def test_a_critic_may_begin_at_zero_with_any_initializer(key):
     for initializer in ("orthogonal", "lecun_normal"):
         config = NetworkConfig(hidden=(16,), initializer=initializer)
-        network = networks.make_network(VECTOR, CHOICE, config, 7, 0.0)
+        network = build.make_network(VECTOR, CHOICE, config, 7, 0.0)
         params = network.init(key)
         assert params["critic"]["kernel"].shape == (16, 7)
         np.testing.assert_array_equal(params["critic"]["kernel"], 0.0)

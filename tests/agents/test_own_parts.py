@@ -9,7 +9,8 @@ from support.paths import OWN_CODE as FILE
 from support.runs import SMALL_WALK as SMALL
 
 from purejaxppo import load_config, make_train
-from purejaxppo.agents import distributions, optimizers, schedules
+from purejaxppo.agents import optimizers, schedules
+from purejaxppo.agents.networks import distributions
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.config.schema import PPOConfig
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program

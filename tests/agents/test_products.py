@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from purejaxppo.agents import products
+from purejaxppo.agents.networks import products
 from purejaxppo.parallel import platforms
 
 pytestmark = pytest.mark.toy

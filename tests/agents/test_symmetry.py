@@ -9,10 +9,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from purejaxppo import learner, load_config
-from purejaxppo.agents import distributions, normalize, optimizers, ppo, symmetry
+from purejaxppo.agents import normalize, optimizers, ppo
+from purejaxppo.agents.extras import symmetry
+from purejaxppo.agents.networks import distributions
 from purejaxppo.agents.obs_storage import FullObs, WindowedObs
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.commands import train
+from purejaxppo.cli import train
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box, Discrete
 from purejaxppo.types import RunningStats

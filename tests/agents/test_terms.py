@@ -9,11 +9,11 @@ from support.paths import OWN_CODE as FILE
 from support.runs import SMALL_WALK as SMALL
 
 from purejaxppo import learner, load_config, make_train
-from purejaxppo.agents import terms
+from purejaxppo.agents.extras import auxiliary_losses
+from purejaxppo.agents.extras.auxiliary_losses import Term
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.agents.terms import Term
 from purejaxppo.parts import init_program, make_parts, shard_ids, train_program
-from purejaxppo.pure_training import hyperparams
+from purejaxppo.runs.pure_training import hyperparams
 from purejaxppo.types import Batch, Outputs, RunningStats
 
 
@@ -50,9 +50,9 @@ def test_terms_by_hand():
     np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
     np.testing.assert_allclose(found["next_position"], [(2 - 2) ** 2, (1 - 3) ** 2], atol=1e-5)
     # The next row of the second one is of another episode: only the third term reads it.
-    ends = batch._replace(extra=batch.extra | {terms.FOLLOWED: jnp.array([True, False])})
+    ends = batch._replace(extra=batch.extra | {auxiliary_losses.FOLLOWED: jnp.array([True, False])})
     assert made.losses(params, outputs, ends, stats)["next_position"].tolist() == [0, 0]
-    ends = batch._replace(extra=batch.extra | {terms.FOLLOWED: jnp.array([False, True])})
+    ends = batch._replace(extra=batch.extra | {auxiliary_losses.FOLLOWED: jnp.array([False, True])})
     found = made.losses(params, outputs, ends, stats)
     np.testing.assert_allclose(found["next_position"], [0, (1 - 3) ** 2], atol=1e-5)
     np.testing.assert_allclose(found["small_features"], [5.0, 2.0])
@@ -193,5 +193,5 @@ def test_what_is_no_term_gets_one_sentence(own, message):
 @pytest.mark.toy
 def test_no_term_is_nothing():
     parts = make_parts(config_of())
-    assert parts.terms is terms.NONE
+    assert parts.terms is auxiliary_losses.NONE
     assert make_hyperparams(parts.config).term_coefs == ()

@@ -7,8 +7,8 @@ import pytest
 from support import own_code as examples
 from support.paths import ROOT
 
-from purejaxppo.agents.networks import make_network
-from purejaxppo.agents.torsos import Torso
+from purejaxppo.agents.networks.build import make_network
+from purejaxppo.agents.networks.torsos import Torso
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.spaces import MASK, Box, Dict, Discrete
 

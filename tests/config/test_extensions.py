@@ -7,10 +7,10 @@ from support import own_code as examples
 from support.paths import OWN_CODE as FILE
 from support.paths import ROOT
 
-from purejaxppo.agents.distributions import Distribution
-from purejaxppo.agents.intrinsic import Intrinsic
-from purejaxppo.agents.terms import Term
-from purejaxppo.agents.torsos import Torso
+from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.intrinsic import Intrinsic
+from purejaxppo.agents.networks.distributions import Distribution
+from purejaxppo.agents.networks.torsos import Torso
 from purejaxppo.config import extensions
 from purejaxppo.config.checks import settings
 from purejaxppo.config.extensions import POINTS

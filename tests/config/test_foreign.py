@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from purejaxppo.commands import evaluate, train
-from purejaxppo.commands.flags import Evaluate, Export, Train
+from purejaxppo.cli import evaluate, train
+from purejaxppo.cli.flags import Evaluate, Export, Train
 from purejaxppo.config.files import flatten, from_dict
 from purejaxppo.config.foreign import FORMULAS, answer, libraries, meanings, sizes_of
 from purejaxppo.config.schema import HINTS, Config, flat_hints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from purejaxppo.commands import train
+from purejaxppo.cli import train
 from purejaxppo.config.files import for_platform, library_configs, load_config, to_yaml
 from purejaxppo.setup import MIN_ROWS_ACCELERATED, resolve_shards
 

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from purejaxppo.commands.evaluate import main as evaluate
-from purejaxppo.commands.train import main as train
-from purejaxppo.commands.train import parse
+from purejaxppo.cli.evaluate import main as evaluate
+from purejaxppo.cli.train import main as train
+from purejaxppo.cli.train import parse
 from purejaxppo.config.files import load_config, to_yaml
 from purejaxppo.config.renamed import upgrade
 from purejaxppo.config.schema import Config, EnvConfig

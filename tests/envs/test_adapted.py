@@ -7,8 +7,8 @@ import pytest
 from support.own_code import Walk
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import brax
 from purejaxppo.envs.adapted import INTERFACE, Adapted, adapted
+from purejaxppo.envs.adapters import brax
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.wrappers import ActionRepeat, SameReturns, TimeLimit, Wrapper
 from purejaxppo.spaces import Box, Discrete

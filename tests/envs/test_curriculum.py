@@ -10,7 +10,7 @@ from support.stepping import begin
 
 from purejaxppo import learner
 from purejaxppo.agents.schedules import make_hyperparams
-from purejaxppo.commands import train as train_module
+from purejaxppo.cli import train as train_module
 from purejaxppo.config.files import from_dict, to_yaml
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum, registry

@@ -12,7 +12,8 @@ from support.stepping import play
 
 from purejaxppo import learner
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import jaxmarl, registry
+from purejaxppo.envs import registry
+from purejaxppo.envs.adapters import jaxmarl
 from purejaxppo.parts import make_parts
 from purejaxppo.spaces import Box
 
@@ -287,7 +288,7 @@ def test_options_are_checked():
     ],
 )
 def test_worlds_are_drawn(name):
-    from purejaxppo.pictures.video import frames
+    from purejaxppo.video.video import frames
 
     task = registry.make_task(EnvConfig(name=f"jaxmarl/{name}"))
     state, _ = jax.jit(task.reset)(jax.random.key(0))

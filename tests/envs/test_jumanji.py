@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import jumanji as adapter
 from purejaxppo.envs import registry
+from purejaxppo.envs.adapters import jumanji as adapter
 from purejaxppo.parts import make_parts
 from purejaxppo.rollout import collect, init_rollout
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from purejaxppo.envs.late_imports import Late, imported_late
+from purejaxppo.envs.adapters.late_imports import Late, imported_late
 
 pytestmark = pytest.mark.toy
 

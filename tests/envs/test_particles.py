@@ -8,7 +8,7 @@ from support.stepping import play
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.particles import Spread, State, Tag, edge_cost, start
+from purejaxppo.envs.adapters.particles import Spread, State, Tag, edge_cost, start
 from purejaxppo.spaces import Box, Discrete
 
 
@@ -192,7 +192,7 @@ def test_starts_lie_where_they_should():
 
 
 def test_worlds_are_drawn():
-    from purejaxppo.pictures.video import frames
+    from purejaxppo.video.video import frames
 
     task = registry.make_task(EnvConfig(name="particles/tag"))
     state, _ = jax.jit(task.reset)(jax.random.key(0))

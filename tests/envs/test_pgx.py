@@ -9,13 +9,13 @@ import pytest
 from support.stepping import KEY
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import pgx as adapter
 from purejaxppo.envs import registry
-from purejaxppo.evaluation import Evaluator, evaluated
+from purejaxppo.envs.adapters import pgx as adapter
 from purejaxppo.parts import make_parts
-from purejaxppo.pictures import canvas
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.evaluation import Evaluator, evaluated
 from purejaxppo.setup import resolve
+from purejaxppo.video import canvas
 
 pgx = pytest.importorskip("pgx")
 

@@ -12,8 +12,8 @@ from support.rail import Model, Rail
 
 from purejaxppo import load_config
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import playground as adapter
 from purejaxppo.envs import registry
+from purejaxppo.envs.adapters import playground as adapter
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.spaces import Dict
 

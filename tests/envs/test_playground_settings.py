@@ -8,8 +8,8 @@ from support.runs import train as train_command
 
 from purejaxppo import load, load_config
 from purejaxppo import train as train_from_python
-from purejaxppo.commands import list as listing
-from purejaxppo.commands import train
+from purejaxppo.cli import list as listing
+from purejaxppo.cli import train
 from purejaxppo.config.files import Loader, from_dict, to_yaml
 from purejaxppo.envs import playground_settings
 

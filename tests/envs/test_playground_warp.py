@@ -8,7 +8,8 @@ from support.packages import needs
 from support.stepping import begin, play
 
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs import playground, registry
+from purejaxppo.envs import registry
+from purejaxppo.envs.adapters import playground
 
 needs("mujoco_playground")
 needs("warp")

@@ -14,16 +14,16 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import families, registry
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.host.bridge import named_failures
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.teams import Team, common
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import TimeLimit, UnitActions
-from purejaxppo.evaluation import Evaluator, evaluate
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.evaluation import Evaluator, evaluate
 from purejaxppo.runs.recording import record_states
 from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
 
 HAND = f"pettingzoo/{EXAMPLE_WORLDS}:Hand"
@@ -336,7 +336,7 @@ def test_worlds_that_end_by_themselves_need_no_time_limit():
 
 @pytest.mark.parametrize("limit", [np.int64(3), 3.0, np.array(3)], ids=repr)
 def test_a_limit_in_max_cycles_may_be_of_any_type_of_number(limit):
-    world = pytest.importorskip("purejaxppo.envs.host.pettingzoo_world")
+    world = pytest.importorskip("purejaxppo.envs.host.workers.pettingzoo_world")
     spec = world.WorldSpec(f"{EXAMPLE_WORLDS}:Cycles", (("cycles", limit),))
     assert spec().max_episode_steps == 3
 

@@ -9,8 +9,8 @@ from support import rulesets
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.vectorize import strong_types
-from purejaxppo.pictures import video
 from purejaxppo.spaces import Dict, Discrete, MultiDiscrete
+from purejaxppo.video import video
 
 pytest.importorskip("xminigrid")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import __version__, restore, spaces
-from purejaxppo.agents import convolutions
-from purejaxppo.agents.encoders import ACTIVATIONS
+from purejaxppo.agents.networks import convolutions
+from purejaxppo.agents.networks.encoders import ACTIVATIONS
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.schema import NetworkConfig
 from purejaxppo.envs.base import EnvSpec
@@ -22,8 +22,8 @@ from purejaxppo.export import __main__ as export_command
 from purejaxppo.export import files as export
 from purejaxppo.export import player, trace
 from purejaxppo.export.rewrite import RULES
+from purejaxppo.runs.agent import Agent
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, RunningStats
 
 onnxruntime = pytest.importorskip("onnxruntime")

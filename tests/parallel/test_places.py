@@ -11,7 +11,7 @@ from support.children import environment
 from support.ports import free_port
 from support.runs import error_of
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo.parallel import places
 from purejaxppo.parallel.places import ALONE, Place
 

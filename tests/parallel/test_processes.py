@@ -15,11 +15,11 @@ import pytest
 from support.paths import OWN_CODE
 from support.ports import free_port
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import restore
-from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel import places, processes
 from purejaxppo.runs.devices import start_jax
+from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.setup import divide, resolve, resolve_shards
 

@@ -9,7 +9,7 @@ import pytest
 from support.children import environment
 from support.runs import error_of
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import Agent, evaluate, load, make_train
 
 pytestmark = pytest.mark.toy

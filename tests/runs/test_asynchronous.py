@@ -13,7 +13,7 @@ import pytest
 from support.paths import EXAMPLE_ENVS
 from support.runs import setup_of
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import learner, load_config, make_train, restore
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.interrupts import Interrupt

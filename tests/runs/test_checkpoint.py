@@ -21,7 +21,7 @@ from support import own_code
 from support.disk import file_size_limit, small_disk
 from support.runs import error_of, final_state, setup_of, start, train, wait_for
 
-import purejaxppo.commands.evaluate as evaluate_command
+import purejaxppo.cli.evaluate as evaluate_command
 from purejaxppo import restore
 from purejaxppo.config.files import to_yaml
 from purejaxppo.envs import vectorize

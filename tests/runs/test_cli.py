@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from support.runs import error_of, refusal
 
-import purejaxppo.commands.train as train_command
-from purejaxppo.commands.flags import Train
+import purejaxppo.cli.train as train_command
+from purejaxppo.cli import parser
+from purejaxppo.cli.flags import Train
+from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
 from purejaxppo.config.schema import Config, EnvConfig
-from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.runs import cli
-from purejaxppo.runs.cli import parse_over_config
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.runs.console import Stopped
 from purejaxppo.runs.session import run_name
 from purejaxppo.sweep.__main__ import main as sweep
@@ -167,7 +167,7 @@ def test_a_command_that_fails_says_one_sentence(error, code, said, capsys):
         assert words == ["--seed", "1"]
         raise error
 
-    assert cli.run(command, ["--seed", "1"]) == code
+    assert parser.run(command, ["--seed", "1"]) == code
     assert capsys.readouterr().err == said
 
 

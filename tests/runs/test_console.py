@@ -69,7 +69,7 @@ def test_a_run_continues_without_a_reader_of_its_output(monkeypatch):
 def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path):
     """Otherwise the output of libraries could end in metrics.csv."""
     script = (
-        "from purejaxppo.commands import begin_process\n"
+        "from purejaxppo.cli import begin_process\n"
         "begin_process()\n"
         "file = open('out', 'w')\n"
         "print('lost', flush=True)\n"
@@ -90,7 +90,7 @@ def test_a_command_prints_warnings_once_without_the_name_of_the_logger(log_file,
     script = (
         "import logging, sys\n"
         "from pathlib import Path\n"
-        "from purejaxppo.commands import begin_process\n"
+        "from purejaxppo.cli import begin_process\n"
         "from purejaxppo.config.schema import Config, LoggingConfig\n"
         "from purejaxppo.runs.logs import logs\n"
         "begin_process()\n"

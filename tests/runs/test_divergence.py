@@ -17,10 +17,10 @@ from purejaxppo.envs.curriculum import CurriculumEnv
 from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.envs.worlds import World, WorldsEnv
 from purejaxppo.envs.wrappers import UnitActions
-from purejaxppo.evaluation import Evaluation
 from purejaxppo.parts import init_program, make_parts, shard_ids
 from purejaxppo.runs import divergence
 from purejaxppo.runs.console import Console
+from purejaxppo.runs.evaluation import Evaluation
 from purejaxppo.runs.health import NotFiniteError
 from purejaxppo.runs.hooks import hooks_of
 from purejaxppo.runs.programs import Programs

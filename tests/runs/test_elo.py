@@ -11,8 +11,8 @@ import pytest
 from scipy.optimize import minimize
 from support.runs import error_of
 
-from purejaxppo.commands.evaluate import main
-from purejaxppo.commands.train import main as train
+from purejaxppo.cli.evaluate import main
+from purejaxppo.cli.train import main as train
 from purejaxppo.config.files import load_config
 from purejaxppo.envs import registry
 from purejaxppo.runs import elo

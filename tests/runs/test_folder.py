@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import purejaxppo.commands.evaluate as evaluate_command
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.evaluate as evaluate_command
+import purejaxppo.cli.train as train_command
 import purejaxppo.sweep.__main__ as sweep_command
 from purejaxppo.config.checks import settings
 from purejaxppo.config.files import from_dict, load_config, to_yaml

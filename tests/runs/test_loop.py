@@ -22,11 +22,11 @@ from support.runs import (
     wait_for,
 )
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo.agents import diagnostics, optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import LoggingConfig
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.runs import curves, intervals, session

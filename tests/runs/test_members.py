@@ -14,15 +14,15 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from support.runs import forget_last_save, refusal, setup_of, train
 
-import purejaxppo.commands.evaluate as evaluate_command
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.evaluate as evaluate_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import EvalConfig
-from purejaxppo.evaluation import evaluate
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.parts import init_program, shard_ids
 from purejaxppo.runs.curves import confidence, member_curves
+from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.programs import Programs, evaluation_keys, keep_better
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.setup import seeds_of

@@ -12,7 +12,7 @@ from support.runs import assert_same_bits, final_state, forget_last_save, train
 
 from purejaxppo import restore
 from purejaxppo.config import copies
-from purejaxppo.evaluation import evaluate
+from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.folder import imports
 
 MINE = """

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from purejaxppo.__main__ import main
-from purejaxppo.commands.flags import FLAGS, Sweep
+from purejaxppo.cli import usage
+from purejaxppo.cli.flags import FLAGS, Sweep
 from purejaxppo.config.schema import HINTS, flat_hints
-from purejaxppo.runs import usage
 
 pytestmark = pytest.mark.toy
 

@@ -10,7 +10,7 @@ import pytest
 def draws() -> bool:
     """Whether this machine has OpenGL that works."""
     mujoco = pytest.importorskip("mujoco")
-    from purejaxppo.pictures import mujoco_scene
+    from purejaxppo.video import mujoco_scene
 
     empty = mujoco.MjModel.from_xml_string(
         "<mujoco><worldbody><geom size='1'/></worldbody></mujoco>"

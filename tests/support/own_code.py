@@ -9,10 +9,10 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-from purejaxppo.agents.distributions import Distribution
-from purejaxppo.agents.intrinsic import Intrinsic
-from purejaxppo.agents.terms import Term
-from purejaxppo.agents.torsos import Torso
+from purejaxppo.agents.extras.auxiliary_losses import Term
+from purejaxppo.agents.extras.intrinsic import Intrinsic
+from purejaxppo.agents.networks.distributions import Distribution
+from purejaxppo.agents.networks.torsos import Torso
 from purejaxppo.envs.base import MultiStep, TaskStep
 from purejaxppo.envs.wrappers import Wrapper
 from purejaxppo.spaces import Box, Discrete

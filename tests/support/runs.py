@@ -11,7 +11,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo.config import hints
 from purejaxppo.runs.checkpoint import Checkpoints
 from purejaxppo.setup import divide, resolve

@@ -27,10 +27,10 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
-from purejaxppo.commands.flags import Sweep
+from purejaxppo.cli.flags import Sweep
+from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
-from purejaxppo.evaluation import evaluate
-from purejaxppo.runs.cli import parse_over_config
+from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.sweep import __main__ as sweep_command

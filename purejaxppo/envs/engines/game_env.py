@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from purejaxppo.envs.engines.images import first_image
 from purejaxppo.envs.engines.process import EngineError, Game
 from purejaxppo.envs.host.bridge import HostEnv, Pool
-from purejaxppo.envs.host.errors import MakeError, SimulatorError
+from purejaxppo.envs.host.workers.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option
 from purejaxppo.spaces import Space
 

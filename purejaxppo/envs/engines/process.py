@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from purejaxppo.envs.host import keeper
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers import keeper
+from purejaxppo.envs.host.workers.errors import MakeError
 
 logger = logging.getLogger("purejaxppo")
 

@@ -18,11 +18,11 @@ from flax import struct
 from purejaxppo.aliases import Array, EnvAction, Key, Obs, Tree
 from purejaxppo.envs.adapted import Adapted
 from purejaxppo.envs.base import Env, EnvSpec, EnvStep
-from purejaxppo.envs.host.errors import SimulatorError, printable
+from purejaxppo.envs.host.workers.errors import SimulatorError, printable
 from purejaxppo.envs.vectorize import bounded, select
 from purejaxppo.envs.wrappers import flat_space, from_unit, shaped, unit_space
-from purejaxppo.pictures.compressed import Picture
 from purejaxppo.spaces import Space
+from purejaxppo.video.compressed import Picture
 
 Token = Tree
 """Data that every call takes and returns, so that the calls keep their order."""
@@ -72,10 +72,10 @@ class FrameSource(Adapted):
     def draw(self, states: Sequence[Any], *, height: int, width: int) -> Iterator[np.ndarray]:
         """The pictures in the requested size."""
         if isinstance(states[0], Picture):
-            from purejaxppo.pictures.canvas import fit
+            from purejaxppo.video.canvas import fit
 
             return (fit(state.pixels(), height, width) for state in states)
-        from purejaxppo.pictures import charts
+        from purejaxppo.video import charts
 
         return charts.film(states, height=height, width=width)
 

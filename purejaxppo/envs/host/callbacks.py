@@ -11,7 +11,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from purejaxppo import spaces
 from purejaxppo.aliases import Array, EnvAction, Key
 from purejaxppo.envs.host.bridge import Token
-from purejaxppo.envs.host.errors import printable
+from purejaxppo.envs.host.workers.errors import printable
 from purejaxppo.envs.step import EnvStep
 
 MOST = 2**31 - 1

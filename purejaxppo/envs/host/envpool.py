@@ -19,8 +19,8 @@ from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Token, seed_at
-from purejaxppo.envs.host.factory import Options
-from purejaxppo.envs.host.gym_spaces import convert
+from purejaxppo.envs.host.workers.factory import Options
+from purejaxppo.envs.host.workers.gym_spaces import convert
 from purejaxppo.envs.native import Array, Native, Parts, encode, space_of
 from purejaxppo.envs.step import EnvStep
 

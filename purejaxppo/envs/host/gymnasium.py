@@ -19,10 +19,10 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, Pool, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.errors import SimulatorError
-from purejaxppo.envs.host.factory import Description, Maker, Options, make_spec
-from purejaxppo.envs.host.worker import EnvGroup, EnvInfo, buffers, size_of
-from purejaxppo.envs.host.workers import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers.errors import SimulatorError
+from purejaxppo.envs.host.workers.factory import Description, Maker, Options, make_spec
+from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers.worker import EnvGroup, EnvInfo, buffers, size_of
 from purejaxppo.envs.options import Option, split, with_defaults
 from purejaxppo.envs.step import EnvStep, copied
 from purejaxppo.spaces import arrays_of, tree_of
@@ -208,7 +208,7 @@ class Solo:
 
     def __init__(self, maker: Maker) -> None:
         """Makes the environment; without a display, on an off-screen surface."""
-        from purejaxppo.envs.host.pixels import without_display
+        from purejaxppo.envs.host.workers.pixels import without_display
 
         without_display()
         try:

@@ -63,7 +63,7 @@ def make(
             whole number of worlds.
         SimulatorError: it fails when it is made.
     """
-    from purejaxppo.envs.host.pettingzoo_world import WorldSpec
+    from purejaxppo.envs.host.workers.pettingzoo_world import WorldSpec
 
     given, theirs = split(config.options, OPTIONS)
     ours = with_defaults(given, OPTIONS)

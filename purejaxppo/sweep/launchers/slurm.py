@@ -7,7 +7,7 @@ from typing import Any
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.runs.console import Stopped, message_of
 from purejaxppo.sweep.launchers import RETRIES
 from purejaxppo.sweep.packing import Group, train_group

@@ -17,8 +17,8 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.engines.godot import adapter as godot
 from purejaxppo.envs.engines.godot.games import Games
 from purejaxppo.envs.engines.images import first_image
-from purejaxppo.pictures import video
 from purejaxppo.runs.recording import record_states
+from purejaxppo.video import video
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 from support.godot import GAME
 
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import restore
 from purejaxppo.agents.decisions import followed
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.engines.process import free_port
 from purejaxppo.envs.host.bridge import HostEnv
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.envs.step import EnvStep
-from purejaxppo.evaluation import evaluate, run_episodes
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.evaluation import evaluate, run_episodes
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.spaces import Box, Dict, Discrete
 from purejaxppo.types import PolicyStep

@@ -9,7 +9,7 @@ import pytest
 from support.godot import received, right, start
 
 from purejaxppo.envs.engines.process import EngineError
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.spaces import Box
 
 pytestmark = [pytest.mark.toy, pytest.mark.xdist_group("processes")]

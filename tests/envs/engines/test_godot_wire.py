@@ -15,7 +15,7 @@ from purejaxppo.envs.engines.godot.games import Games, parse
 from purejaxppo.envs.engines.godot.spaces import layout_of
 from purejaxppo.envs.engines.godot.wire import LARGEST_FRAME, Wire, WireError
 from purejaxppo.envs.engines.process import EngineError, Unowned
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import Box, Dict, Discrete
 

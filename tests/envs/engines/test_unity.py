@@ -29,7 +29,7 @@ from purejaxppo.envs.engines.process import EngineError
 from purejaxppo.envs.engines.unity import channels
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
 from purejaxppo.envs.engines.unity.players import Players, probe
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
 
 pytestmark = [
     pytest.mark.xdist_group("processes"),

@@ -230,7 +230,8 @@ def test_what_is_no_image_is_refused(data, channels, mapping, said):
 
 def test_statistics_are_also_found_by_their_path_in_version_0_2():
     pytest.importorskip("grpc")
-    from purejaxppo.envs.engines.unity.stats import Stats
     from purejaxppo.envs.host.unity.stats import Stats as Earlier
+
+    from purejaxppo.envs.engines.unity.stats import Stats
 
     assert Earlier is Stats

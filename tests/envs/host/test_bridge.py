@@ -23,8 +23,8 @@ from support import stepping
 from support.godot import GAME
 from support.paths import EXAMPLE_ENVS, EXAMPLE_WORLDS
 
-import purejaxppo.commands.evaluate as evaluate_command
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.evaluate as evaluate_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import load_config, make_train, restore
 from purejaxppo.agents.policy import Policy
 from purejaxppo.config.files import compare
@@ -33,14 +33,14 @@ from purejaxppo.envs import registry
 from purejaxppo.envs.base import Env
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.step import EnvStep
-from purejaxppo.evaluation import Evaluator, evaluate, run_episodes
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.rollout import collect, init_rollout
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.evaluation import Evaluator, evaluate, run_episodes
 from purejaxppo.runs.recording import record_states
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.setup import resolve
 from purejaxppo.spaces import Box, Discrete
-from purejaxppo.trained_agent import Agent
 from purejaxppo.types import AgentState, PolicyStep
 
 # EnvPool's bounds are of another type than its numbers.

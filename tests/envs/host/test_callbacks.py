@@ -10,7 +10,7 @@ import pytest
 from support.children import environment
 
 from purejaxppo.envs.host.callbacks import call
-from purejaxppo.envs.host.errors import printable
+from purejaxppo.envs.host.workers.errors import printable
 
 pytestmark = pytest.mark.toy
 SHAPES = {

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from purejaxppo.envs.host.errors import MakeError
-from purejaxppo.envs.host.gym_spaces import encoder, sources
-from purejaxppo.envs.host.masks import mask_in
+from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.gym_spaces import encoder, sources
+from purejaxppo.envs.host.workers.masks import mask_in
 
 BYTES = spaces.Box(0, 255, (2,), np.uint8)
 WHOLE = spaces.Box(0, 1, (2,), int)

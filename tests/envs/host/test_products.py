@@ -11,10 +11,10 @@ from purejaxppo import load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
 from purejaxppo.envs.host.bridge import named_failures
-from purejaxppo.envs.host.errors import SimulatorError
+from purejaxppo.envs.host.workers.errors import SimulatorError
+from purejaxppo.runs.agent import Agent
 from purejaxppo.runs.recording import record_states
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
-from purejaxppo.trained_agent import Agent
 
 BYTES = {size: Box((size,), 0.0, 1.0, "uint8") for size in (2, 3, 5)}
 

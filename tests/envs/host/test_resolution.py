@@ -11,9 +11,9 @@ from support.stepping import KEY
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.host.factory import make_spec
-from purejaxppo.envs.host.resolution import FIRST, Range, lost_digits
-from purejaxppo.envs.host.workers import WorkerPool
+from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.pool import WorkerPool
+from purejaxppo.envs.host.workers.resolution import FIRST, Range, lost_digits
 
 SECONDS = np.int64(1_700_000_000)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from purejaxppo.envs.host.factory import make_spec
-from purejaxppo.envs.host.returned import flag, number
-from purejaxppo.envs.host.workers import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers.returned import flag, number
 
 pytestmark = pytest.mark.xdist_group("processes")
 STEP = "Return (obs, reward, terminated, truncated, info), as Gymnasium does."

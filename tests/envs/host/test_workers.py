@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from support.paths import EXAMPLE_ENVS
 
-from purejaxppo.envs.host.factory import make_spec, time_limit
-from purejaxppo.envs.host.workers import WorkerError, WorkerPool
-from purejaxppo.envs.host.workers import copy as copy_output
+from purejaxppo.envs.host.workers.factory import make_spec, time_limit
+from purejaxppo.envs.host.workers.pool import WorkerError, WorkerPool
+from purejaxppo.envs.host.workers.pool import copy as copy_output
 from purejaxppo.spaces import Box, Dict, Discrete, MultiDiscrete
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -563,7 +563,8 @@ def test_a_worker_that_prints_without_end_is_cut_and_never_waits(capfd):
 
 def test_the_package_imports_no_jax_until_something_is_taken_from_it():
     code = (
-        "import sys, purejaxppo, purejaxppo.envs.host.worker, purejaxppo.envs.host.workers\n"
+        "import sys, purejaxppo\n"
+        "import purejaxppo.envs.host.workers.pool, purejaxppo.envs.host.workers.worker\n"
         "assert not {'jax', 'gymnasium'} & set(sys.modules)\n"
         "from purejaxppo import *\n"
         "assert 'jax' in sys.modules and callable(make_train)\n"
@@ -611,8 +612,8 @@ def test_a_pool_made_in_a_thread_outlives_the_thread():
 PARENT = """
 import sys, threading
 import numpy as np
-from purejaxppo.envs.host.factory import make_spec
-from purejaxppo.envs.host.workers import WorkerPool
+from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.pool import WorkerPool
 
 def run():
     pool = WorkerPool(make_spec({name!r}, (), {{"hang": {hang!r}}}, 9), 2, num_workers=2)
@@ -725,8 +726,8 @@ ENDING = """
 import os, signal, sys, threading
 from pathlib import Path
 from purejaxppo import commands, interrupts
-from purejaxppo.envs.host.factory import make_spec
-from purejaxppo.envs.host.workers import WorkerPool
+from purejaxppo.envs.host.workers.factory import make_spec
+from purejaxppo.envs.host.workers.pool import WorkerPool
 
 commands.begin_process()
 interrupts.listen()

@@ -12,16 +12,16 @@ from scipy.integrate import DOP853, quad
 from scipy.optimize import brentq
 from support.stepping import begin
 
-import purejaxppo.commands.evaluate as evaluate_command
-import purejaxppo.commands.train as train_command
+import purejaxppo.cli.evaluate as evaluate_command
+import purejaxppo.cli.train as train_command
 from purejaxppo import Agent, load_config, make_train
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.adapters.oscillator import report as osc_report
+from purejaxppo.envs.adapters.oscillator.adapter import FAMILY
+from purejaxppo.envs.adapters.oscillator.models import MODELS, runge_kutta
+from purejaxppo.envs.adapters.oscillator.task import make
 from purejaxppo.envs.families import with_checked_options
-from purejaxppo.envs.oscillator import report as osc_report
-from purejaxppo.envs.oscillator.adapter import FAMILY
-from purejaxppo.envs.oscillator.models import MODELS, runge_kutta
-from purejaxppo.envs.oscillator.task import make
 
 FULL = pytest.mark.full
 

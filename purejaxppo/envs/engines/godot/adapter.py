@@ -27,7 +27,7 @@ from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, ru
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
-from purejaxppo.envs.host.errors import MakeError, SimulatorError
+from purejaxppo.envs.host.workers.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option, with_defaults
 from purejaxppo.envs.worlds import count_worlds
 

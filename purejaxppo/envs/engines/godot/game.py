@@ -20,7 +20,7 @@ from purejaxppo.envs.engines.process import (
     listen,
     new_folder,
 )
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError
 
 notice = logging.getLogger("purejaxppo")
 

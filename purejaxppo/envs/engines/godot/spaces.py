@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from purejaxppo.envs.engines.godot.wire import Message, WireError
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.teams import Team, split_mask, split_mask_off
 from purejaxppo.spaces import MASK, Box, Dict, Discrete, Leaf, Space, arrays_of, example, leaves
 

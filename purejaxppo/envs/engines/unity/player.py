@@ -28,7 +28,7 @@ from purejaxppo.envs.engines.unity.channels import SideChannel, Statistic
 from purejaxppo.envs.engines.unity.messages import Message, ProtocolError
 from purejaxppo.envs.engines.unity.parameters import Parameter
 from purejaxppo.envs.engines.unity.server import Gone, Server
-from purejaxppo.envs.host.errors import MakeError
+from purejaxppo.envs.host.workers.errors import MakeError
 
 notice = logging.getLogger("purejaxppo")
 

@@ -1,0 +1,61 @@
+"""An intrinsic reward of a user's own, checked by tracing."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purejaxppo.agents.extras.intrinsic.base import BonusRows, Intrinsic
+from purejaxppo.agents.networks import distributions
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.schema import Config
+from purejaxppo.spaces import example
+
+
+def make(config: Config, spec: Any) -> Intrinsic:
+    """The `Intrinsic` that a config refers to, or that a function of (config, spec) makes.
+
+    Raises:
+        ValueError: it cannot be loaded or made, or its functions do not fit a rollout.
+    """
+    kind = config.intrinsic.kind
+    made: Intrinsic = extensions.make(extensions.INTRINSIC, kind, config, spec)
+    check(made, f"intrinsic.kind = {kind}", rows_of(config, spec))
+    return made
+
+
+def check(made: Intrinsic, where: str, rows: BonusRows) -> None:
+    """Raises ValueError unless a bonus gives a number per row and the figures that it names."""
+    key = jax.random.key(0)
+    state = tracing.check(made.init, f"{where}: init", "(key)", key)
+    number = jax.ShapeDtypeStruct(rows.valid.shape, jnp.float32)
+    tracing.check(made.reward, f"{where}: reward", "(state, rows)", state, rows, gives=number)
+    tracing.check_arguments(made.update, f"{where}: update", "(state, rows, key, psum)", 4)
+    if made.track is not None:
+        track, returns = made.track, jnp.zeros(rows.valid.shape[1])
+        tracing.check_arguments(track, f"{where}: track", "(state, returns, rows, psum)", 4)
+        tracing.check(
+            lambda state, returns, rows: track(state, returns, rows, lambda x: x),
+            f"{where}: track",
+            "(state, returns, rows)",
+            *(state, returns, rows),
+            gives=(state, returns),
+        )
+    figures = dict.fromkeys(made.figures, jax.ShapeDtypeStruct((), jnp.float32))
+    tracing.check(
+        lambda state, rows, key: made.update(state, rows, key, lambda x: x),
+        f"{where}: update",
+        "(state, rows, key)",
+        *(state, rows, key),
+        gives=(state, figures),
+    )
+
+
+def rows_of(config: Config, spec: Any) -> BonusRows:
+    """Shapes of a small rollout's rows."""
+    shape = (config.intrinsic.num_minibatches, 2)
+    obs = example(spec.observation, shape)
+    dist = distributions.for_space(spec.action, config.network.distribution)
+    params = jax.ShapeDtypeStruct((*shape, dist.num_params), jnp.float32)
+    action = jax.eval_shape(dist.sample, params, jax.random.key(0))
+    return BonusRows(obs, obs, action, jnp.zeros(shape, bool))

@@ -1,0 +1,57 @@
+"""Random network distillation: a network's error in imitating a random one is large where new.
+
+Burda et al. 2018, https://arxiv.org/abs/1810.12894. The bonus is added to the reward, under one
+value function and one discount; theirs has a second value head.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from purejaxppo import spaces
+from purejaxppo.agents.extras.intrinsic.base import BonusRows, Intrinsic, from_error
+from purejaxppo.agents.networks.encoders import Encoder, dense
+from purejaxppo.aliases import Array, Key, Obs, Params
+from purejaxppo.config.schema import IntrinsicConfig, NetworkConfig
+
+
+class Features(nn.Module):
+    """An observation's encoder, hidden layers, and a linear layer of features."""
+
+    space: spaces.Space
+    network: NetworkConfig
+    hidden: tuple[int, ...]
+    features: int
+
+    @nn.compact
+    def __call__(self, obs: Obs) -> Array:
+        """Observation pytree [..., *shape] -> [..., features]."""
+        x = Encoder(self.space, self.network, name="encoder")(obs)
+        for i, width in enumerate(self.hidden):
+            x = nn.relu(dense(width, np.sqrt(2), f"dense_{i}", "orthogonal")(x))
+        return dense(self.features, np.sqrt(2), "features", "orthogonal")(x)
+
+
+def make(observation: spaces.Space, network: NetworkConfig, config: IntrinsicConfig) -> Intrinsic:
+    """The error of a trained network against a random one, on the observation after the step."""
+    target = Features(observation, network, config.hidden[:-1], config.features)
+    predictor = Features(observation, network, config.hidden, config.features)
+
+    def init(key: Key) -> Params:
+        obs = spaces.example(observation)
+        keys = jax.random.split(key)
+        return {
+            "target": target.init(keys[0], obs)["params"],
+            "predictor": predictor.init(keys[1], obs)["params"],
+        }
+
+    def errors(params: Params, rows: BonusRows) -> tuple[Array, Array]:
+        goal: Any = target.apply({"params": jax.lax.stop_gradient(params["target"])}, rows.next_obs)
+        guess = predictor.apply({"params": params["predictor"]}, rows.next_obs)
+        error = jnp.mean(jnp.square(guess - goal), axis=-1)
+        return error, error
+
+    return from_error(init, errors, config)

@@ -1,0 +1,185 @@
+"""Tasks with a mirror symmetry: augmented minibatches, or a penalty on asymmetric policies.
+
+A mirror is a permutation with signs, of observations and of actions. Rows are mirrored as they were
+observed, and normalised afterwards, so that the statistics need not be symmetric.
+
+Mittal et al. 2024, https://arxiv.org/abs/2403.04359; Abdolhosseini et al. 2019,
+https://doi.org/10.1145/3359566.3360070; the loss is that of Yu et al. 2018,
+https://arxiv.org/abs/1801.08093.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.agents.networks.distributions import CONTINUOUS, Distribution
+from purejaxppo.agents.ppo import unchanged
+from purejaxppo.aliases import Array, Scalar
+from purejaxppo.config.schema import Config
+from purejaxppo.spaces import Box, Discrete, Space
+from purejaxppo.types import Batch, EnvSpaces, Hyperparams, Unroll
+
+Penalty = Callable[[Unroll, Batch, Array, Hyperparams], Scalar]
+"""(forward, rows, distribution parameters of rows, hp) -> term of the loss, [B, (L)]; forward is
+the network over units (carry, obs [B, (L), ...], start [B, (L)])."""
+
+
+class Symmetry(NamedTuple):
+    """An update's use of a mirror."""
+
+    augment: Callable[[Batch], Batch]
+    """The rows of a minibatch -> the rows of its gradient step."""
+    penalty: Penalty
+    """Further term of the loss."""
+    copies: int = 1
+    """Rows of a gradient step for each row of its minibatch, all original rows first."""
+
+
+class Mirror(NamedTuple):
+    """Reflection of a task's observations and actions; applied twice, it is the identity."""
+
+    obs: Callable[[Array], Array]
+    """Observations [..., n], not normalised."""
+    action: Callable[[Array], Array]
+    """Actions as the policy stores them."""
+    choice: Callable[[Array], Array]
+    """Distribution parameters [..., P] -> the policy's choice [..., k]: the environment's action
+    for the mode, or the probabilities of discrete actions."""
+    mirrored_choice: Callable[[Array], Array]
+    """A choice [..., k] -> its mirror image [..., k]."""
+
+
+def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], Array]:
+    """The mirror of [..., n]: value i is that of place |entries[i]|, from 1 on, with its sign.
+
+    Args:
+        entries: such as [-1, -2, 4, 3].
+        size: n.
+        where: the config field, for errors.
+
+    Raises:
+        ValueError: not n entries, not a permutation, or not its own inverse.
+    """
+    if len(entries) != size:
+        raise ValueError(f"{where} = {list(entries)} has {len(entries)} entries, and needs {size}")
+    places = np.abs(entries) - 1
+    if sorted(places.tolist()) != list(range(size)):
+        raise ValueError(
+            f"{where} = {list(entries)} is no permutation of 1 to {size}, each once, with or "
+            f"without a minus"
+        )
+    signs = np.sign(entries)
+    for i, j in enumerate(places):
+        if places[j] != i or signs[i] != signs[j]:
+            raise ValueError(
+                f"{where} = {list(entries)}: mirrored twice, value {i + 1} is not what it was; if "
+                f"it becomes -{j + 1}, then {j + 1} is to become -{i + 1}"
+            )
+    factors = signs.astype(np.float32)
+
+    def mirror(x: Array) -> Array:
+        return jnp.multiply(factors, x[..., places])
+
+    return mirror
+
+
+def make_mirror(config: Config, observation: Space, action: Space, dist: Distribution) -> Mirror:
+    """The mirror that a config describes.
+
+    Raises:
+        ValueError: spaces that are not single vectors, or lists that do not fit them.
+    """
+    env = config.env
+    if not isinstance(observation, Box) or len(observation.shape) != 1:
+        raise ValueError(f"ppo.symmetry needs observations of one vector, and {env.name} has none")
+    obs = signed(env.mirror_obs, observation.shape[0], "env.mirror_obs")
+    if isinstance(action, Discrete):
+        swap = signed(env.mirror_action, action.n, "env.mirror_action")
+        if min(env.mirror_action) < 0:
+            raise ValueError(
+                f"env.mirror_action = {list(env.mirror_action)}: {env.name} has {action.n} "
+                f"discrete actions, whose mirror only swaps them, without a minus"
+            )
+        places = jnp.asarray(env.mirror_action, jnp.int32) - 1
+        return Mirror(obs, lambda a: places[a], jax.nn.softmax, swap)
+    if isinstance(action, Box):
+        flip = signed(env.mirror_action, action.shape[0], "env.mirror_action")
+        if config.network.distribution not in CONTINUOUS:
+            raise ValueError(
+                f"ppo.symmetry needs to know the middle of a distribution: use one of "
+                f"{', '.join(CONTINUOUS)}, and not {config.network.distribution}"
+            )
+        # A Beta's samples lie in (0, 1), around a half; all others around 0.
+        middle = 0.5 if config.network.distribution == "beta" else 0.0
+        return Mirror(
+            obs,
+            lambda a: middle + flip(a - middle),
+            lambda params: dist.to_env(dist.mode(params)),
+            flip,
+        )
+    raise ValueError(f"ppo.symmetry needs actions of one kind, and {env.name} has several")
+
+
+def mirrored(mirror: Mirror, rows: Batch) -> Batch:
+    """Rows with mirrored observations and actions; their other stored numbers are unchanged.
+
+    A recurrent network's carry for a mirrored past is not known: its memory is empty,
+    as at an episode's start.
+    """
+    return rows._replace(
+        obs=mirror.obs(rows.obs),
+        action=mirror.action(rows.action),
+        carry=jax.tree.map(jnp.zeros_like, rows.carry),
+        extra={k: mirror.obs(x) if k == "next_obs" else x for k, x in dict(rows.extra).items()},
+    )
+
+
+def doubled(mirror: Mirror) -> Callable[[Batch], Batch]:
+    """A function from rows to these and their mirror images, [2B, (L)]."""
+
+    def augment(rows: Batch) -> Batch:
+        image = mirrored(mirror, rows)
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), rows, image)
+
+    return augment
+
+
+def asymmetry(mirror: Mirror) -> Penalty:
+    """|π(Mo) - M π(o)|², as `Symmetry.penalty`: the choice for mirrored rows minus its mirror."""
+
+    def penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> Array:
+        image = mirrored(mirror, rows)
+        out = forward(image.carry, image.obs, image.start, image.absent)
+        other = mirror.choice(out.dist_params)
+        own = mirror.mirrored_choice(mirror.choice(dist_params))
+        return hp.symmetry_coef * jnp.sum(jnp.square(other - own), axis=-1)
+
+    return penalty
+
+
+def no_penalty(forward: Unroll, rows: Batch, dist_params: Array, hp: Hyperparams) -> float:
+    """Zero, for a policy that need not be symmetric."""
+    del forward, rows, dist_params, hp
+    return 0.0
+
+
+def make(config: Config, spec: EnvSpaces, dist: Distribution) -> Symmetry:
+    """The use of a mirror that a config names.
+
+    Args:
+        config: of the run.
+        spec: of the environments.
+        dist: over their actions.
+
+    Raises:
+        ValueError: see `make_mirror`.
+    """
+    if config.ppo.symmetry == "none":
+        return Symmetry(unchanged, no_penalty)
+    mirror = make_mirror(config, spec.observation, spec.action, dist)
+    if config.ppo.symmetry == "augment":
+        return Symmetry(doubled(mirror), no_penalty, copies=2)
+    return Symmetry(unchanged, asymmetry(mirror))

@@ -1,0 +1,56 @@
+"""Masks of discrete actions: logits of what is not allowed become impossible."""
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import spaces
+from purejaxppo.agents.networks.distributions import parameter_kinds
+from purejaxppo.aliases import Array
+
+
+def flat_mask(mask: Array | dict[str, Array], space: spaces.Space) -> Array:
+    """A mask as one array [..., L]."""
+    if not isinstance(mask, dict):
+        return mask
+    assert isinstance(space, spaces.Dict)
+    named = [(name, part) for name, part in space.spaces if "logit" in parameter_kinds(part)]
+    parts = [flat_mask(mask[name], part) for name, part in named]
+    return jnp.concatenate(parts, axis=-1)
+
+
+def forbid(
+    params: Array,
+    mask: Array | dict[str, Array],
+    space: spaces.Space,
+    impossible: float,
+    *,
+    continuous: str = "gaussian",
+) -> Array:
+    """The parameters [..., P] with `impossible` for logits of actions that are not allowed.
+
+    Args:
+        params: of `for_space(space)`.
+        mask: [..., L], not 0 where allowed, in the order of the logits; for a `Dict` of actions
+            also a dict of masks, of those parts that have logits.
+        space: of the actions.
+        impossible: the logit of a forbidden action.
+        continuous: as of `for_space`.
+
+    Raises:
+        ValueError: the mask has another length than there are logits.
+
+    Huang & Ontañón 2022, https://arxiv.org/abs/2006.14171.
+    """
+    mask = flat_mask(mask, space)
+    is_logit = parameter_kinds(space, continuous) == "logit"
+    size = int(is_logit.sum())
+    if mask.shape[-1] != size:
+        raise ValueError(
+            f"the action mask has {mask.shape[-1]} entries, and there are {size} discrete actions "
+            f"to allow or forbid: it needs one for each, part after part"
+        )
+    chex.assert_shape(params, (*mask.shape[:-1], len(is_logit)))
+    allowed = jnp.concatenate([mask != 0, jnp.ones((*mask.shape[:-1], 1), bool)], -1)
+    where = np.where(is_logit, np.cumsum(is_logit) - 1, size)
+    return jnp.where(allowed[..., where], params, impossible)

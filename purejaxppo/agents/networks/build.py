@@ -1,0 +1,217 @@
+"""Policy and value networks.
+
+The rest of the library sees a `Network` of four functions over plain parameter dicts. flax.linen is
+imported in `actor_critic.py`, `encoders.py` and `cells.py` alone.
+"""
+
+import fnmatch
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo import spaces
+from purejaxppo.agents.decisions import expand
+from purejaxppo.agents.networks import cells, torsos
+from purejaxppo.agents.networks.actor_critic import ActorCritic, limits_of
+from purejaxppo.aliases import Array, Carry, InitialCarry, Key, Obs, Params, Tree
+from purejaxppo.config.schema import NetworkConfig
+from purejaxppo.parallel import platforms
+from purejaxppo.types import EnvSpaces, Outputs
+
+Apply = Callable[..., Outputs]
+"""(params, carry [N, ...], obs [(T,) N, ...], start bool [(T,) N]) -> outputs [(T,) N, ...]; to
+`unroll` also absent, bool [T, N] or None."""
+
+
+class Network(NamedTuple):
+    """A policy and its critic."""
+
+    init: Callable[[Key], Params]
+    """Initial parameters."""
+    apply: Apply
+    """(params, carry, obs [N, *shape], start bool [N]) -> `Outputs`, arrays [N, ...]."""
+    unroll: Apply
+    """The same for a sequence of steps, carry [N, ...], obs [T, N, *shape], start [T, N]: equals
+    `apply` step after step, the carry reset where `start` and, with a last argument `absent` bool
+    [T, N], held where that is true."""
+    initial_carry: InitialCarry
+    """Recurrent carry at an episode's start."""
+    limits: dict[str, tuple[float, float]]
+    """Names of parameters, and the range that each is clipped to after every gradient step."""
+
+
+def make_network(
+    observation: spaces.Space,
+    action: spaces.Space,
+    config: NetworkConfig,
+    critic_outputs: int = 1,
+    critic_gain: float = 1.0,
+) -> Network:
+    """The actor-critic that a config describes.
+
+    The critic has `critic_outputs` outputs, of a layer with the initial gain `critic_gain`.
+
+    Raises:
+        ValueError: the config's encoder cannot read the observations, its keys are not among their
+            parts, the action mask does not fit, or an own torso is none (see `torsos`).
+    """
+    torso = torsos.make(config)
+    module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)
+    if config.critic_keys and module.shared:
+        raise ValueError(
+            "network.critic_keys gives the critic an observation of its own, which a shared torso "
+            "rules out: give it a torso of its own"
+        )
+    if config.rnn == "none":
+        return feed_forward(module)
+    return recurrent(module)
+
+
+def make_networks(
+    spec: EnvSpaces,
+    observation: spaces.Space,
+    config: NetworkConfig,
+    critic_outputs: int = 1,
+    critic_gain: float = 1.0,
+) -> Network:
+    """The network of an environment's agents: one for all, or one per policy of the config.
+
+    Args:
+        spec: of the environment: `action`, and `agents` if it has several.
+        observation: of an agent, as `spaces.network_input` returns it.
+        config: of the network.
+        critic_outputs: number of a critic's outputs.
+        critic_gain: of its last layer's initial weights.
+
+    Raises:
+        ValueError: see `make_network`; or `policies` that do not name every agent once.
+    """
+    if not config.policies:
+        return make_network(observation, spec.action, config, critic_outputs, critic_gain)
+    names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
+    if not names:
+        raise ValueError("network.policies is for several agents, and this environment has one")
+    unused = set(config.policies.values()) - set(names)
+    if unused:
+        raise ValueError(
+            f"network.policies: no agent has policy {min(map(str, unused))!r}; the agents are "
+            f"{list(getattr(spec, 'agents', ()))}"
+        )
+    one = make_network(observation, spec.action, config, critic_outputs, critic_gain)
+    return side_by_side(one, tuple(names))
+
+
+def policy_of(agent: str, policies: Mapping[str, object]) -> str:
+    """The policy of the first pattern that matches an agent's name.
+
+    Raises:
+        ValueError: no pattern matches.
+    """
+    for pattern, name in policies.items():
+        if fnmatch.fnmatchcase(agent, pattern):
+            return str(name)
+    raise ValueError(f"network.policies: no pattern fits agent {agent!r}; there are {[*policies]}")
+
+
+def side_by_side(one: Network, names: tuple[str, ...]) -> Network:
+    """A network per policy; each row uses its agent's; all are computed for all rows.
+
+    Args:
+        one: the network of each policy.
+        names: of the agents' policies; an agent's number is the part `agent` of its observation.
+    """
+    policies = tuple(dict.fromkeys(names))
+    table = np.array([policies.index(name) for name in names])
+
+    def init(key: Key) -> Params:
+        keys = jax.random.split(key, len(policies))
+        return {name: one.init(k) for name, k in zip(policies, keys, strict=True)}
+
+    def choose(apply: Apply) -> Apply:
+        def chosen(params: Params, carry: Carry, obs: Obs, *rows: Array | None) -> Outputs:
+            outs = [apply(params[name], carry, obs, *rows) for name in policies]
+            which = jnp.asarray(table)[obs["agent"]]
+            last = which[-1] if which.ndim > 1 else which
+            picked = pick(which, [out._replace(carry=()) for out in outs])
+            return picked._replace(carry=pick(last, [out.carry for out in outs]))
+
+        return chosen
+
+    return one._replace(init=init, apply=choose(one.apply), unroll=choose(one.unroll))
+
+
+def pick(which: Array, trees: list[Tree]) -> Tree:
+    """Per row, the tree of its number: `which` [*B], leaves [*B, ...]."""
+
+    def leaf(*xs: Array) -> Array:
+        mask = expand(which, xs[0])
+        return functools.reduce(
+            lambda out, i: jnp.where(mask == i, xs[i], out), range(1, len(xs)), xs[0]
+        )
+
+    return jax.tree.map(leaf, *trees)
+
+
+def feed_forward(module: ActorCritic) -> Network:
+    """A network without a memory: time is one more axis of a batch."""
+    example = zeros(module.observation)
+
+    def init(key: Key) -> Params:
+        return module.init(key, (), example, None)["params"]
+
+    def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
+        del start
+        return Outputs(*module.apply({"params": params}, carry, obs, None))
+
+    def unroll(
+        params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
+    ) -> Outputs:
+        del start, absent
+        return Outputs(*for_many(module).apply({"params": params}, carry, obs, None))
+
+    jax.eval_shape(init, jax.random.key(0))
+    return Network(init, apply, unroll, lambda batch: (), limits_of(module))
+
+
+def for_many(module: ActorCritic) -> ActorCritic:
+    """The module as it learns: on accelerators policy and critic as one, for fewer launches.
+
+    To act takes the policy alone, and a compiler leaves out the critic.
+    """
+    return module.clone(paired=platforms.is_accelerated())
+
+
+def recurrent(module: ActorCritic) -> Network:
+    """A network with a memory behind each torso; the carry is a tuple of theirs."""
+    config = module.config
+    kind: Any = cells.CELLS[config.rnn]
+    count = 1 if module.shared else 2
+
+    def initial_carry(batch: tuple[int, ...]) -> Carry:
+        return tuple(kind.initial_carry(batch, config.rnn_size) for _ in range(count))
+
+    def init(key: Key) -> Params:
+        obs = zeros(module.observation, (1, 1))
+        return module.init(key, initial_carry((1,)), obs, jnp.ones((1, 1), bool))["params"]
+
+    def unroll(
+        params: Params, carry: Carry, obs: Obs, start: Array, absent: Array | None = None
+    ) -> Outputs:
+        return Outputs(*for_many(module).apply({"params": params}, carry, obs, start, absent))
+
+    def apply(params: Params, carry: Carry, obs: Obs, start: Array) -> Outputs:
+        row = jax.tree.map(lambda x: x[None], (obs, start))
+        out = Outputs(*module.apply({"params": params}, carry, *row))
+        return Outputs(out.carry, *(x[0] for x in out[1:]))
+
+    jax.eval_shape(init, jax.random.key(0))
+    return Network(init, apply, unroll, initial_carry, limits_of(module))
+
+
+def zeros(space: spaces.Space, batch: tuple[int, ...] = ()) -> Obs:
+    """Return an observation of zeros, jax arrays [*batch, ...]."""
+    return jax.tree.map(jnp.asarray, spaces.example(space, batch))

@@ -1,0 +1,79 @@
+"""The commands, a module each."""
+
+import atexit
+import gc
+import importlib
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from purejaxppo import interrupts
+from purejaxppo.cli.flags import FLAGS
+from purejaxppo.cli.usage import help_text
+from purejaxppo.runs.console import fail, keep_printing, print_warnings
+
+
+class Command(NamedTuple):
+    """A command's module, which has `main(args) -> exit code`, and its description."""
+
+    module: str
+    about: str
+    listens: bool = True
+    """True if a signal ends it at once (`interrupts.listen`)."""
+
+
+COMMANDS = {
+    "train": Command("purejaxppo.cli.train", "train an agent; the same command resumes"),
+    "evaluate": Command("purejaxppo.cli.evaluate", "score a trained agent, and film it"),
+    "sweep": Command("purejaxppo.sweep.__main__", "train many settings and compare them", False),
+    "export": Command("purejaxppo.export.__main__", "write a policy as one file, .onnx or .npz"),
+    "list": Command("purejaxppo.cli.list", "list environments and configs"),
+    "init": Command("purejaxppo.cli.init", "write an example of your own to start from"),
+}
+
+
+def begin_process() -> None:
+    """Sets up a process that runs one command and ends."""
+    keep_printing()
+    print_warnings()
+    atexit.register(interrupts.end_children)
+    gc.set_threshold(10_000, 10, 10)  # imports and traces make mostly what stays
+
+
+def start(name: str, words: Sequence[str], *, own_process: bool = True) -> int:
+    """Run a command on a command line; returns the exit code. Help is printed without JAX.
+
+    Args:
+        name: of the command.
+        words: the command line after it.
+        own_process: True if this process ends with the command.
+    """
+    command = COMMANDS[name]
+    try:
+        text = help_text(name, FLAGS[name], words) if name in FLAGS else None
+    except (ValueError, OSError) as error:
+        return fail(error)
+    if text is not None:
+        print(text)
+        return 0
+    if own_process and command.listens:  # before JAX is imported, which takes seconds
+        interrupts.listen()
+    module = imported(command.module) if own_process else importlib.import_module(command.module)
+    code: int = module.main(words)
+    return code
+
+
+def imported(module: str) -> ModuleType:
+    """A command's module, in a process of its own.
+
+    What it imports stays to the end, and the garbage collector visits it no more, also at the end:
+    visits cost a short command tenths of a second.
+    """
+    try:
+        command = importlib.import_module(module)
+    except ValueError as error:
+        if "jax" not in str(error).lower():
+            raise
+        raise SystemExit(fail(f"{error}. Correct or unset this variable.")) from error
+    gc.freeze()
+    return command

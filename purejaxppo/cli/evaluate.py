@@ -1,0 +1,92 @@
+"""`purejaxppo evaluate --run runs/hopper-s0`: restore a checkpoint and score it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from purejaxppo.cli import parser
+from purejaxppo.cli.flags import Evaluate
+from purejaxppo.config.hints import short_path
+from purejaxppo.envs import registry
+from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
+from purejaxppo.parallel.shards import use_compilation_cache, use_cpu_cores
+from purejaxppo.runs.agent import Agent
+from purejaxppo.runs.checkpoint import restore
+from purejaxppo.runs.evaluation import evaluate
+from purejaxppo.runs.folder import imports
+from purejaxppo.runs.recording import draw
+from purejaxppo.runs.tournament import rate
+from purejaxppo.video import video
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit code."""
+    return parser.run(lambda words: run(parser.parse(Evaluate, words)), args)
+
+
+def check(command: Evaluate) -> None:
+    """Checks the flags.
+
+    Raises:
+        ValueError: they are incomplete, or do not go together.
+    """
+    if not command.run:
+        raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")
+    if command.render:
+        video.check_target(command.render)
+    if command.stochastic and command.deterministic:
+        raise ValueError("--stochastic and --deterministic: only one of them can be")
+    one = command.deterministic or command.render or command.checkpoint != Evaluate.checkpoint
+    if command.elo and one:
+        raise ValueError(
+            "--elo rates all of a run's saves, by sampled actions: leave off --checkpoint, "
+            "--deterministic and --render"
+        )
+
+
+def run(command: Evaluate) -> int:
+    """Evaluates, prints one line, and draws if asked to."""
+    check(command)
+    # Custom code may change the current folder.
+    run_dir, picture = (Path(path).absolute() for path in (command.run, command.render))
+    check_settings(AHEAD_OF_TIME)
+    use_compilation_cache()
+    use_cpu_cores(0)
+    for line in imports(command.run):
+        print(line, flush=True)
+    if command.elo:
+        options = {"games": command.episodes, "member": command.member, "seed": command.seed}
+        print(rate(run_dir, say=print, **options))
+        return 0
+    agent = restore(run_dir, command.checkpoint)
+    if command.member != -1:
+        agent = agent.member(command.member)
+    if command.render:
+        agent.check_single("--render draws", command.run)
+    how = agent.config.eval
+    if command.stochastic or command.deterministic:
+        how = dataclasses.replace(how, stochastic=command.stochastic)
+    print(f"{agent.config.env.name} after {agent.env_steps:,} steps, {how.policy} policy")
+    result = evaluate(agent, command.episodes, seed=command.seed, deterministic=not how.stochastic)
+    for i, member in enumerate(agent.members):
+        print(f"{i}, seed {member.seed}: {result.member(i)}")
+    print(result)
+    report(agent, run_dir, command.seed, deterministic=not how.stochastic)
+    if command.render:
+        print(f"drawing an episode of its own into {command.render} ...", flush=True)
+        print(draw(agent, picture, seed=command.seed, stochastic=how.stochastic))
+    return 0
+
+
+def report(agent: Agent, run_dir: Path, seed: int, *, deterministic: bool) -> None:
+    """Prints and draws the report of the task's family on a controller, if it has one."""
+    family, _ = registry.resolve(agent.config.env)
+    if agent.members or family.report is None:
+        return
+    if agent.config.network.rnn != "none" or agent.config.env.obs_indices:
+        print("no report: it takes a policy without memory that sees the whole observation")
+        return
+    picture = run_dir / "report.png"
+    act = agent.controller(deterministic=deterministic)
+    print(family.report(registry.make_task(agent.config.env), act, seed, str(picture)))
+    print(f"drawn in {short_path(picture)}")

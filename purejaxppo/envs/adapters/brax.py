@@ -1,0 +1,116 @@
+"""`brax/`: Brax's tasks under any of its physics back ends.
+
+https://github.com/google/brax. The raw environment is used, since Brax's own wrappers
+overwrite the last observation and restart from one cached state.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from purejaxppo.aliases import EnvState
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs import domain_randomization
+from purejaxppo.envs.adapted import FRAME_RATE, Values
+from purejaxppo.envs.adapters import mjx
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.quiet import quiet
+from purejaxppo.spaces import Box
+
+BACKENDS = ("spring", "positional", "generalized", "mjx")
+BROKEN = frozenset({"swimmer"})
+"""Tasks whose fluid forces pass `jnp.clip` an argument that JAX has removed (Brax 0.14.2)."""
+EPISODE_STEPS = 1000
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "mass": ("link.inertia.mass", "link.inertia.i", *mjx.FIELDS["mass"]),
+    "gear": ("actuator.gear", *mjx.FIELDS["gear"]),
+    "damping": ("dof.damping", *mjx.FIELDS["damping"]),
+    "armature": ("dof.armature", *mjx.FIELDS["armature"]),
+    "stiffness": ("dof.stiffness", *mjx.FIELDS["stiffness"]),
+    "friction": mjx.FIELDS["friction"],
+    "gravity": ("gravity", *mjx.FIELDS["gravity"]),
+}
+"""Paths of the parameters that can be multiplied: MJX's and those of Brax's own back ends."""
+
+
+def _envs() -> Any:
+    # brax and mjx print "Failed to import warp" on stdout where warp is absent.
+    with quiet():
+        mjx.import_mujoco()
+        from brax import envs
+    return envs
+
+
+def task_names() -> list[str]:
+    """The tasks of this family that run."""
+    return sorted(set(_envs()._envs) - BROKEN)
+
+
+def make(name: str, config: EnvConfig) -> "BraxTask":
+    """The Brax task called `name`, on `config.backend` (spring if empty).
+
+    Raises:
+        ValueError: unknown option.
+    """
+    backend = config.backend or BACKENDS[0]
+    try:
+        with quiet(("Brax System, piplines and environments are not", Warning)):
+            envs = _envs()
+            mjx.use_own_devices()  # every back end reads models by way of MJX
+            env = envs.get_environment(name, backend=backend, **config.options)
+    except (TypeError, NotImplementedError) as error:
+        raise ValueError(f"env.options for brax/{name}: {error}") from error
+    return BraxTask(env)
+
+
+class BraxTask(mjx.Robot):
+    """One Brax environment."""
+
+    max_episode_steps = EPISODE_STEPS
+    parameters = dict.fromkeys(FIELDS, 1.0)
+
+    def __init__(self, env: Any) -> None:
+        """Adapts a raw Brax environment."""
+        super().__init__(env)
+        # Its own observation_size resets, operation by operation, each of which compiles.
+        start = jax.eval_shape(self._reset, jax.random.PRNGKey(0))
+        self.observation = Box((start.obs.shape[-1],))
+
+    def _system(self) -> Any:
+        """The robot's physical model; None for the task `fast`, which has no physics."""
+        return getattr(self.env, "sys", None)
+
+    @cached_property
+    def frame_rate(self) -> float:
+        """Control steps per second."""
+        has_physics = self._system() is not None
+        return 1.0 / float(self.env.dt) if has_physics else FRAME_RATE
+
+    def adjusted(self, values: Values) -> Self:
+        """The same robot with parts of its system multiplied; see `domain_randomization`."""
+        return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames of the robot, for its MuJoCo model and joint positions."""
+        from purejaxppo.video import charts, mujoco_scene
+
+        model = getattr(self._system(), "mj_model", None)
+        if model is None:
+            return charts.film([state.obs for state in states], height=height, width=width)
+        poses = [(state.pipeline_state.q, None, None) for state in states]
+        return mujoco_scene.draw(model, poses, height=height, width=width)
+
+
+FAMILY = Family(
+    about="robots; --env.backend spring, positional, generalized or mjx",
+    tasks=task_names,
+    make_task=make,
+    requires="brax",
+    backends=BACKENDS,
+    lapack=("generalized", "mjx"),
+    more_options="arguments of the task's class",
+)

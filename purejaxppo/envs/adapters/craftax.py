@@ -1,0 +1,139 @@
+"""`craftax/`: open worlds to survive in, https://github.com/MichaelTMatthews/Craftax.
+
+Classic is Crafter's game (Hafner 2021, https://arxiv.org/abs/2109.06780), the other one has nine
+floors (Matthews et al. 2024, https://arxiv.org/abs/2402.16801). A new world costs as much as tens
+of steps.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.options import checked, from_values
+from purejaxppo.envs.quiet import CHANGING_PROCESS
+from purejaxppo.spaces import Box, Discrete
+
+FILM_SIZE = 16
+"""Pixels of a block's side in films, as in the simulator's own pictures of blocks."""
+NEVER = 2**31 - 1
+
+
+def task_names() -> list[str]:
+    """The tasks of this family, by the simulator's own names."""
+    games = ("Craftax-Classic", "Craftax")
+    return [f"{game}-{kind}-v1" for game in games for kind in ("Symbolic", "Pixels")]
+
+
+def make(name: str, config: EnvConfig) -> "CraftaxTask":
+    """The task called `name`; `config.options` replace numbers among its parameters.
+
+    Raises:
+        ValueError: an option that is none of its numbers.
+    """
+    from craftax.craftax_env import make_craftax_env_from_name
+
+    env = make_craftax_env_from_name(name.replace("Pixels", "Symbolic"), auto_reset=False)
+    params = env.default_params
+    limit = config.max_episode_steps or int(params.max_timesteps)
+    known = {
+        option: value
+        for option, value in sorted(vars(params).items())
+        if type(value) in (bool, int, float) and option != "max_timesteps"
+    }
+    options = checked(f"craftax/{name}", config.options, from_values(known))
+    # The limit would be one of the causes of `done`.
+    params = params.replace(**options, max_timesteps=NEVER)
+    return CraftaxTask(env, params, limit, classic="Classic" in name, pixels="Pixels" in name)
+
+
+def _module(classic: bool, name: str) -> Any:
+    package = "craftax_classic" if classic else "craftax"
+    return importlib.import_module(f"craftax.{package}.{name}")
+
+
+@functools.cache
+def _renderer(classic: bool, size: int) -> Any:
+    """The simulator's function of a state -> pixels 0..255 [H, W, 3], blocks of `size` pixels.
+
+    It would draw the textures of all sizes at first use, for a minute, and keep them as a file in
+    its own package: here it gets those of one size.
+    """
+    renderer, constants = _module(classic, "renderer"), _module(classic, "constants")
+    with CHANGING_PROCESS:
+        own, textures = renderer.load_all_textures, constants.load_all_textures_given_size(size)
+        try:
+            renderer.load_all_textures = lambda: {size: textures}
+            return renderer.make_craftax_pixel_renderer(size)
+        finally:
+            renderer.load_all_textures = own
+
+
+def _bytes(image: jax.Array) -> jax.Array:
+    """Pixels 0..255 as uint8."""
+    return jnp.clip(jnp.round(image), 0, 255).astype(jnp.uint8)
+
+
+class CraftaxTask(Adapted):
+    """One world of Craftax: `done` is a death, lava, or the last boss, never the time limit."""
+
+    cheap_reset = False
+    fresh_fraction = 0.25
+
+    def __init__(
+        self, env: Any, params: Any, max_episode_steps: int, *, classic: bool, pixels: bool
+    ) -> None:
+        """Adapts the symbolic environment; `pixels` observes its picture as bytes instead."""
+        self.env, self.params, self.classic, self.pixels = env, params, classic, pixels
+        self.max_episode_steps = max_episode_steps
+        self.action = Discrete(int(env.num_actions))
+        self.observation = Box(tuple(env.observation_space(params).shape))
+        if pixels:
+            facts = _module(classic, "constants")
+            size = int(facts.BLOCK_PIXEL_SIZE_AGENT)
+            self.render = _renderer(classic, size)
+            rows, columns = facts.OBS_DIM[0] + facts.INVENTORY_OBS_HEIGHT, facts.OBS_DIM[1]
+            self.observation = Box((rows * size, columns * size, 3), 0.0, 255.0, "uint8")
+
+    def see(self, obs: jax.Array, state: EnvState) -> jax.Array:
+        """The observation of a state, of which `obs` is the symbolic one."""
+        return _bytes(self.render(state)) if self.pixels else obs.astype(jnp.float32)
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (Craftax's state, obs)."""
+        obs, state = self.env.reset_env(key, self.params)
+        return state, self.see(obs, state)
+
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
+        """One step."""
+        obs, state, reward, done, _ = self.env.step_env(key, state, action, self.params)
+        out = TaskStep(self.see(obs, state), reward, jnp.asarray(done), jnp.zeros((), bool))
+        return state, out
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames by the simulator's own renderer."""
+        from purejaxppo.video import charts
+
+        render = _renderer(self.classic, FILM_SIZE)
+        picture = jax.jit(lambda state: _bytes(render(state)))
+        for state in states:
+            image = np.asarray(picture(state))
+            yield from charts.grids(image[None], height=height, width=width)
+
+
+FAMILY = Family(
+    about="open worlds to survive in",
+    tasks=task_names,
+    make_task=make,
+    requires="craftax",
+    more_options="numbers and switches among the task's parameters",
+)

@@ -1,0 +1,276 @@
+"""`gymnax/`: classic control, MinAtar, bsuite and more, https://github.com/RobertTLange/gymnax."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config import extensions, tracing
+from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
+from purejaxppo.config.references import CodeRef, is_reference, without_family
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.adapters.late_imports import imported_late
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.host.workers.gym_spaces import convert
+from purejaxppo.envs.options import Option, checked
+from purejaxppo.envs.vectorize import check_dtypes
+from purejaxppo.envs.wrappers import FlatActions
+from purejaxppo.spaces import Box, example
+
+PACES = {"MountainCar-v0": 30.0, "MountainCarContinuous-v0": 30.0}
+NEEDS_DOWNLOAD = frozenset({"MNISTBandit-bsuite"})
+LATER = 10_000
+"""Steps by which a time limit is postponed to find the task's own ends. The number is small,
+because the size of arrays in some environments is the limit."""
+
+
+PICTURES = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
+"""Imports of gymnax for drawing alone; with them, its own import takes several times as long."""
+
+
+def _gymnax() -> Any:
+    with imported_late(*PICTURES):
+        import gymnax
+
+    return gymnax
+
+
+def task_names() -> list[str]:
+    """The tasks of this family that run without downloading anything."""
+    return [name for name in _gymnax().registered_envs if name not in NEEDS_DOWNLOAD]
+
+
+def load_own(value: str | CodeRef) -> tuple[Any, Any]:
+    """(environment, parameters) of a reference in env.name.
+
+    Raises:
+        ValueError: it cannot be loaded or made, or has another interface.
+    """
+    found, where = extensions.make(extensions.GYMNAX, without_family(value)), f"env.name = {value}"
+    env, params = (
+        found if isinstance(found, tuple) else (found, getattr(found, "default_params", None))
+    )
+    extensions.check(extensions.GYMNAX, env, f"{where} is")
+    if not hasattr(params, "max_steps_in_episode"):
+        raise ValueError(f"{where}: its parameters have no max_steps_in_episode. Add this limit.")
+    return env, params
+
+
+def make(name: str, config: EnvConfig) -> Adapted:
+    """The gymnax task called `name`; `config.options` replace fields of its parameters.
+
+    Raises:
+        ValueError: an option that the task's parameters do not have; or see `load_own`.
+    """
+    env, params = load_own(config.name) if is_reference(name) else _gymnax().make(name)
+    known = {key: plain(value) for key, value in vars(params).items()}
+    declared = {
+        key: Option(known[key], "", parse=partial(_parameter, type(known[key])))
+        for key in sorted(known)
+    }
+    options = checked(f"gymnax/{name}", config.options, declared)
+    own_limit = options.get("max_steps_in_episode", known["max_steps_in_episode"])
+    limit = time_limit(own_limit, "env.options.max_steps_in_episode", unlimited="")
+    limit = config.max_episode_steps or limit or MOST_STEPS
+    kind = type(known["max_steps_in_episode"])  # a float in some tasks, which compute with it
+    params = params.replace(**{**options, "max_steps_in_episode": kind(limit)})
+    task = GymnaxTask(env, params, limit, limit_ends=is_reference(name))
+    if is_reference(name):
+        check(task, f"env.name = {config.name}")
+    if isinstance(task.action, Box) and len(task.action.shape) != 1:
+        return FlatActions(task)
+    return task
+
+
+def _parameter(kind: type, name: str, value: Any) -> Any:
+    """Return a parameter's value: any number; a whole one as an int where `kind` is int.
+
+    Raises:
+        ValueError: it is a text.
+    """
+    if isinstance(value, str):
+        raise ValueError(f"{name} = {value!r} is not a number")
+    number = whole(value) if kind is int else None
+    return value if number is None else number
+
+
+def _one(value: Any, name: str) -> Any:
+    """Return a scalar as it is, and an array with one element as a scalar.
+
+    Raises:
+        ValueError: there is not exactly one value.
+    """
+    if jnp.size(value) != 1:
+        raise ValueError(
+            f"env.name: step_env returns {name} of shape {jnp.shape(value)}. Return one value."
+        )
+    return value if jnp.shape(value) == () else jnp.reshape(value, ())
+
+
+def _base() -> Any:
+    """Return the base class of gymnax's environments."""
+    return _gymnax().environments.environment.Environment
+
+
+def _has_new_form(env: Any) -> bool:
+    """Return True for gymnax 1.0's form, where `step_env` should ignore the time limit."""
+    kind, base = type(env), _base()
+    return (
+        isinstance(env, base)
+        and kind.is_terminated is not base.is_terminated
+        and kind.is_terminal is base.is_terminal
+    )
+
+
+def check(task: "GymnaxTask", where: str) -> None:
+    """Trace a reset and a step of a custom environment.
+
+    A step with a later time limit distinguishes the task's own ends from the limit. If it fails in
+    gymnax 1.0's form, all ends count as the task's own.
+
+    Raises:
+        ValueError: one fails, an observation has a dtype that its space cannot hold, or the step
+            of an older form fails with a later time limit.
+    """
+    key, action = jax.random.key(0), example(task.action)
+    state, _ = tracing.check(task.reset, f"{where}: reset_env", "(key, params)", key)
+    first, _ = jax.eval_shape(lambda key: task.env.reset_env(key, task.params), key)
+    later, *_ = tracing.check(
+        lambda *args: task.env.step_env(*args, task.params),
+        f"{where}: step_env",
+        "(key, state, action, params)",
+        *(key, state, action),
+    )
+    for obs in (first, later):  # before a Box is cast
+        check_dtypes(obs, task.observation, where)
+    plain_task = copy.copy(task)
+    plain_task.limit_ends = False
+    jax.eval_shape(plain_task.step, key, state, action)
+    try:
+        jax.eval_shape(task.step, key, state, action)
+    except Exception as error:
+        if _has_new_form(task.env):
+            task.limit_ends = False
+            return
+        raise ValueError(
+            f"{where}: step_env fails with a larger max_steps_in_episode "
+            f"({tracing.reason(error)}), which is needed to distinguish the task's own ends from "
+            f"the time limit. Use arrays of shapes that do not depend on the limit."
+        ) from error
+
+
+class GymnaxTask(Adapted):
+    """One gymnax environment, without its auto-reset.
+
+    Args:
+        env, params: the environment and its parameters.
+        max_episode_steps: the time limit in the parameters.
+        limit_ends: True if `step_env` may also end at the time limit, as before gymnax 1.0 and in
+            some environments that were ported to 1.0.
+    """
+
+    cheap_reset = True
+
+    def __init__(
+        self, env: Any, params: Any, max_episode_steps: int, *, limit_ends: bool = False
+    ) -> None:
+        """Adapts an environment with its parameters."""
+        self.env = env
+        self.params = params
+        self.limit_ends = limit_ends
+        self.max_episode_steps = max_episode_steps
+        self.observation = convert(env.observation_space(params))
+        self.action = convert(env.action_space(params))
+
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
+        """The numeric parameters, without the time limit, which is not the task's own."""
+        fixed = {k: x for k, x in vars(self.params).items() if not isinstance(x, jax.core.Tracer)}
+        return {
+            name: value
+            for name, value in plain(fixed).items()
+            if type(value) in (int, float) and name != "max_steps_in_episode"
+        }
+
+    def adjusted(self, values: Values) -> Self:
+        """The same task with other parameters, integers rounded; see `domain_randomization`."""
+        nominal = self.parameters
+        task = copy.copy(self)
+        task.params = self.params.replace(
+            **{
+                name: jnp.round(value).astype(jnp.int32) if type(nominal[name]) is int else value
+                for name, value in values.items()
+            }
+        )
+        return task
+
+    def _obs(self, obs: Any) -> Any:
+        if isinstance(self.observation, Box):
+            return jnp.asarray(obs).astype(self.observation.dtype)
+        return obs
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (gymnax state, obs)."""
+        obs, state = self.env.reset_env(key, self.params)
+        return state, self._obs(obs)
+
+    def _truncated(self, state: Any) -> Any:
+        """Return True at the time limit by the simulator's own clock, if it has one."""
+        base = _base().is_truncated
+        method = getattr(self.env, "is_truncated", base)
+        if getattr(method, "__func__", method) is not base:
+            return method(state, self.params)
+        return state.time >= self.params.max_steps_in_episode if hasattr(state, "time") else False
+
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
+        """Take one raw step; the time limit is `params.max_steps_in_episode`.
+
+        With `limit_ends`, the step is computed twice, the second time with a later limit: an end
+        that remains is the task's own. XLA computes the common part once.
+        """
+        before = state
+        obs, state, reward, terminated, _ = self.env.step_env(key, before, action, self.params)
+        reward, terminated = _one(reward, "a reward"), _one(terminated, "an end")
+        truncated = self._truncated(state)
+        if self.limit_ends:
+            later = self.params.replace(max_steps_in_episode=self.max_episode_steps + LATER)
+            ended, terminated = terminated, self.env.step_env(key, before, action, later)[3]
+            terminated = _one(terminated, "an end")
+            truncated |= jnp.logical_and(ended, jnp.logical_not(terminated))
+        reward = jnp.asarray(reward, jnp.float32)
+        return state, TaskStep(self._obs(obs), reward, jnp.asarray(terminated), truncated)
+
+    @cached_property
+    def frame_rate(self) -> float:
+        """Steps per second: the simulator's time step where it has one, else a default."""
+        dt = getattr(self.params, "tau", None) or getattr(self.params, "dt", None)
+        return 1.0 / float(dt) if dt else PACES.get(self.env.name, 10.0)
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames: the scene for classic control, a picture of the observations for all others."""
+        from purejaxppo.video import charts, classic
+
+        name = self.env.name
+        if name in classic.DRAWINGS:
+            return classic.film(name, states, self.params, height=height, width=width)
+        key = jax.random.key(0)  # only for noise that some observations carry
+        observe = jax.jit(lambda state: self.env.get_obs(state, params=self.params, key=key))
+        observations = [jax.device_get(observe(state)) for state in states]
+        return charts.film(observations, height=height, width=width)
+
+
+FAMILY = Family(
+    about="classic control, MinAtar, bsuite",
+    tasks=task_names,
+    make_task=make,
+    requires="gymnax",
+    names="reference",
+    more_options="numbers among the task's parameters",
+)

@@ -1,0 +1,363 @@
+"""`jaxmarl/`: tasks of several agents, https://github.com/FLAIROX/JaxMARL (Rutherford et al. 2024).
+
+The raw environments are used, without JaxMARL's auto-reset. Where an episode ends only because of
+its number of steps, JaxMARL says `done`; here that is a time limit, and agents are truncated.
+
+An episode ends for all agents of a world at once. The dead of SMAX are still paid for what their
+allies do, so that their rows stay valid, with one allowed action, to stop.
+"""
+
+import contextlib
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config.hints import did_you_mean
+from purejaxppo.config.schema import EnvConfig, Scalar
+from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.host.workers.gym_spaces import convert
+from purejaxppo.envs.options import Option, checked, from_values, of_task, split
+from purejaxppo.envs.quiet import quiet
+from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, Space
+
+CLASSES = {
+    "MPE_simple_v3": "SimpleMPE",
+    "MPE_simple_adversary_v3": "SimpleAdversaryMPE",
+    "MPE_simple_crypto_v3": "SimpleCryptoMPE",
+    "MPE_simple_facmac_v1": "SimpleFacmacMPE",
+    "MPE_simple_facmac_3a_v1": "SimpleFacmacMPE3a",
+    "MPE_simple_facmac_6a_v1": "SimpleFacmacMPE6a",
+    "MPE_simple_facmac_9a_v1": "SimpleFacmacMPE9a",
+    "MPE_simple_push_v3": "SimplePushMPE",
+    "MPE_simple_reference_v3": "SimpleReferenceMPE",
+    "MPE_simple_speaker_listener_v4": "SimpleSpeakerListenerMPE",
+    "MPE_simple_spread_v3": "SimpleSpreadMPE",
+    "MPE_simple_tag_v3": "SimpleTagMPE",
+    "MPE_simple_world_comm_v3": "SimpleWorldCommMPE",
+    "coin_game": "CoinGame",
+    "hanabi": "Hanabi",
+    "jaxnav": "JaxNav",
+    "overcooked": "Overcooked",
+    "overcooked_v2": "OvercookedV2",
+    "switch_riddle": "SwitchRiddle",
+}
+"""Classes of `jaxmarl.environments`."""
+SMAX_MAPS = (
+    *("3m", "8m", "25m", "2s3z", "3s5z", "3s_vs_5z", "5m_vs_6m", "6h_vs_8z", "10m_vs_11m"),
+    *("27m_vs_30m", "3s5z_vs_3s6z", "smacv2_5_units", "smacv2_10_units", "smacv2_20_units"),
+)
+"""Maps of `SMAX-MAP`, against units that attack whoever is nearest (`HeuristicEnemySMAX`)."""
+SMAX = "SMAX-"
+SHAPED = "shaped_reward"
+LAYOUT = "layout"
+KITCHENS = ("overcooked", "overcooked_v2")
+OPTIONS = {
+    GLOBAL_STATE: GLOBAL_STATE_OPTION,
+    LAYOUT: Option("cramped_room", "Kitchen of Overcooked.", tasks=KITCHENS),
+    SHAPED: Option(0.0, "Weight of Overcooked's reward for steps towards a soup.", tasks=KITCHENS),
+}
+ENDS = frozenset({"hanabi", "jaxnav", "switch_riddle"})
+"""Tasks, besides SMAX, that can end before their time limit."""
+CHEAP_RESETS = frozenset({"overcooked_v2", "switch_riddle"})
+"""Tasks whose start is always the same, or whose episodes last for a few steps."""
+FIXED = frozenset({"max_steps", "num_allies", "num_enemies", "do_sep_reward", "evaporating"})
+FIXED |= {"smacv2_position_generation", "smacv2_unit_type_generation", "dim_c", "dim_p", "rad"}
+"""Arguments that are no options: a limit is `env.max_episode_steps`, SMAX's units are its map's,
+others JaxMARL does not implement or ignores."""
+NEVER = 2**30
+"""A time limit that no episode reaches."""
+
+
+def _quiet() -> contextlib.AbstractContextManager[None]:
+    """Discards what JaxMARL prints and warns of while it is imported, made and traced."""
+    return quiet(
+        ("OvercookedV2 is now released", DeprecationWarning),
+        ("max_dist_to_goal", UserWarning),
+        ("scatter inputs have incompatible types", FutureWarning),
+    )
+
+
+def _environments() -> Any:
+    """The module `jaxmarl.environments`.
+
+    Its tasks of Brax, which are not offered here, are left out of the import: they would import
+    Brax and MuJoCo, and replace `sys.stdout` and `sys.stderr`.
+    """
+    name, brax = "jaxmarl.environments", "jaxmarl.environments.mabrax"
+    with _quiet():
+        if name in sys.modules:
+            return sys.modules[name]
+        sys.modules[brax] = None  # type: ignore[assignment]
+        try:
+            from jaxmarl import environments
+        finally:
+            del sys.modules[brax]
+    return environments
+
+
+def task_names() -> list[str]:
+    """The tasks of this family; nothing is imported."""
+    return [*CLASSES, *(SMAX + name for name in SMAX_MAPS)]
+
+
+def make(name: str, config: EnvConfig) -> "JaxMarlTask":
+    """The JaxMARL task called `name`; options besides `OPTIONS` are arguments of its class.
+
+    Raises:
+        ValueError: an unknown option or an invalid value.
+    """
+    options = _checked(name, config.options)
+    options.pop(GLOBAL_STATE, None)
+    weight = float(options.pop(SHAPED, 0.0))
+    try:
+        with _quiet():
+            env = _make_env(name, options)
+            limit = _unlimit(name, env, config.max_episode_steps)
+            return JaxMarlTask(env, name, limit, weight)
+    except (AssertionError, IndexError, NotImplementedError, TypeError) as error:
+        said = str(error) or "JaxMARL refuses them"
+        raise ValueError(f"env.options for jaxmarl/{name}: {said}") from error
+
+
+def _is_kitchen(name: str) -> bool:
+    return name in KITCHENS
+
+
+def _is_smax(name: str) -> bool:
+    return name.startswith(SMAX)
+
+
+def _layouts(name: str) -> dict[str, Any]:
+    """The kitchens of either Overcooked by name."""
+    environments = _environments()
+    if name == "overcooked":
+        return environments.overcooked_layouts
+    return environments.overcooked_v2_layouts
+
+
+def _defaults(name: str) -> dict[str, Scalar]:
+    """Plain arguments of a task's class, with their defaults."""
+    environments = _environments()
+    made = [environments.HeuristicEnemySMAX, environments.SMAX]
+    if not _is_smax(name):
+        made = [getattr(environments, CLASSES[name])]
+    return {
+        option: parameter.default
+        for one in made
+        for option, parameter in inspect.signature(one).parameters.items()
+        if type(parameter.default) in (bool, int, float, str) and option not in FIXED
+    }
+
+
+def _checked(name: str, options: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return the options with the types of their defaults; ValueError for unknown or wrong ones."""
+    ours, others = split(options, of_task(OPTIONS, name))
+    typed = checked(f"jaxmarl/{name}", others, from_values(_defaults(name)), of_task(OPTIONS, name))
+    if LAYOUT in options and options[LAYOUT] not in _layouts(name):
+        known = _layouts(name)
+        hint = did_you_mean(str(options[LAYOUT]), known, f"There are {', '.join(known)}.")
+        raise ValueError(f"env.options.{LAYOUT} = {options[LAYOUT]!r}: no such kitchen. {hint}")
+    return {**ours, **typed}
+
+
+def _make_env(name: str, options: dict[str, Any]) -> Any:
+    """The JaxMARL environment."""
+    environments = _environments()
+    if _is_smax(name):
+        from jaxmarl.environments.smax import map_name_to_scenario
+
+        scenario = map_name_to_scenario(name.removeprefix(SMAX))
+        return environments.HeuristicEnemySMAX(**options, scenario=scenario)
+    if _is_kitchen(name):
+        layout = _layouts(name)[options.get(LAYOUT, "cramped_room")]
+        options = {**options, LAYOUT: layout}
+    return getattr(environments, CLASSES[name])(**options)
+
+
+def _unlimit(name: str, env: Any, limit: int) -> int:
+    """Removes an environment's own time limit; returns `limit` or, if that is 0, the own one."""
+    inner = getattr(env, "_env", env)
+    if name == "coin_game":  # a number of games, each with so many steps
+        return limit or env.num_inner_steps * env.num_outer_steps
+    limit = limit or getattr(inner, "max_steps", 0)
+    if _is_kitchen(name):
+        inner.max_steps = limit  # agents see that 40 steps are left; its `done` is ignored
+    elif name == "jaxnav":
+        inner.max_steps = limit + 1  # its state shows the step as a part of this
+    elif hasattr(inner, "max_steps"):
+        inner.max_steps = NEVER
+    return limit
+
+
+class JaxMarlTask(Adapted):
+    """One world of JaxMARL, without its auto-reset: a `MultiTask`.
+
+    Observations are float32 arrays of their own shape, of a kitchen int8. They have a part
+    `action_mask` in SMAX and Hanabi, where who waits for its turn has one allowed action.
+    """
+
+    def __init__(self, env: Any, name: str, max_episode_steps: int, weight: float) -> None:
+        """Adapts an environment; traces its reset, since some observation spaces are wrong."""
+        self.env, self.name, self.weight = env, name, weight
+        self.is_smax, self.is_kitchen = _is_smax(name), _is_kitchen(name)
+        self.max_episode_steps = max_episode_steps
+        self.cheap_reset = name in CHEAP_RESETS
+        self.success_above = self._won() if self.is_smax else None
+        self.agents: tuple[str, ...] = tuple(env.agents)
+        self.action: tuple[Space, ...] = tuple(
+            convert(env.action_space(agent)) for agent in self.agents
+        )
+        self._masks: Callable[[Any], Any] | None = None
+        if self.name == "hanabi":
+            self._masks = env.get_legal_moves
+        elif self.is_smax and all(isinstance(space, Discrete) for space in self.action):
+            self._masks = env.get_avail_actions
+        state, obs = jax.eval_shape(self.reset, jax.random.key(0))
+        self.observation: tuple[Space, ...] = tuple(self._space(one) for one in obs)
+        if self.is_smax or self.is_kitchen:
+            self.state_space = Box(jax.eval_shape(self.global_state, state).shape)
+
+    def _space(self, obs: Any) -> Space:
+        if self._masks is None:
+            return Box(obs.shape, dtype=str(obs.dtype))
+        parts: dict[str, Space] = {"obs": Box(obs["obs"].shape)}
+        parts[MASK] = Box(obs[MASK].shape, 0.0, 1.0, "uint8")
+        return Dict.of(parts)
+
+    def _observe(self, obs: dict[str, Any], state: Any) -> tuple[Obs, ...]:
+        each = tuple(self._array(obs[agent]) for agent in self.agents)
+        if self._masks is None:
+            return each
+        masks = self._masks(state)
+        return tuple(
+            {"obs": one, MASK: jnp.asarray(masks[agent]).astype(jnp.uint8)}
+            for agent, one in zip(self.agents, each, strict=True)
+        )
+
+    def _array(self, obs: Any) -> jax.Array:
+        """One agent's observation; of a kitchen [longer side, shorter side, planes].
+
+        A kitchen's are small counts, of which float32 would be four times as many bytes.
+        """
+        array = jnp.asarray(obs).astype(jnp.int8 if self.is_kitchen else jnp.float32)
+        if self.is_kitchen and array.shape[0] < array.shape[1]:
+            return jnp.swapaxes(array, 0, 1)  # else `network.channels: auto` takes a side for them
+        return array
+
+    @cached_property
+    def parameters(self) -> Mapping[str, float]:
+        """The weight of Overcooked's shaped reward, which a curriculum may lower to 0."""
+        return {SHAPED: self.weight} if self.is_kitchen else {}
+
+    def adjusted(self, values: Values) -> Self:
+        """The same task with another weight of the shaped reward; see `domain_randomization`."""
+        task = copy.copy(self)
+        task.weight = values.get(SHAPED, self.weight)
+        return task
+
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
+        """A key -> (JaxMARL's state, A observations)."""
+        with _quiet():
+            obs, state = self.env.reset(key)
+        return state, self._observe(obs, state)
+
+    def step(
+        self, key: Key, state: EnvState, action: tuple[EnvAction, ...]
+    ) -> tuple[EnvState, MultiStep]:
+        """One raw step; the time limit is not the task's."""
+        actions = dict(zip(self.agents, action, strict=True))
+        with _quiet():
+            obs, state, rewards, dones, info = self.env.step_env(key, state, actions)
+        reward = self._each(rewards)
+        if self.is_kitchen:
+            reward = reward + self.weight * self._each(info[SHAPED])
+        over = jnp.zeros((), bool)
+        if self.is_smax or self.name in ENDS:
+            over = jnp.asarray(dones["__all__"], bool)
+        terminated = jnp.broadcast_to(over, (len(self.agents),))
+        obs = self._observe(obs, state)
+        return state, MultiStep(obs, reward, terminated, jnp.zeros((), bool))
+
+    def _won(self) -> float | None:
+        """A return of SMAX between those of battles that are won and all others.
+
+        Damage pays up to 1 in all, and nothing under `use_self_play_reward`; a battle that is won
+        has done all of it, and pays the bonus besides.
+        """
+        inner = getattr(self.env, "_env", self.env)
+        bonus = float(inner.won_battle_bonus)
+        damage = 0.0 if inner.use_self_play_reward else 1.0
+        return damage + bonus / 2 if bonus > 0 else None
+
+    def _each(self, values: dict[str, Any]) -> jax.Array:
+        """One number for each agent, float32 [A]."""
+        return jnp.stack([jnp.asarray(values[agent], jnp.float32) for agent in self.agents])
+
+    def global_state(self, state: Any) -> jax.Array:
+        """SMAX's features of all units, or what all agents of a kitchen see; float [n]."""
+        if self.is_smax:
+            return jnp.asarray(self.env.get_world_state(state), jnp.float32)
+        obs = self.env.get_obs(state)
+        seen = [self._array(obs[agent]).ravel() for agent in self.agents]
+        return jnp.concatenate(seen).astype(jnp.float32)
+
+    @cached_property
+    def frame_rate(self) -> float:
+        """Steps per second of a video."""
+        if self.is_smax:
+            return 1.0 / (self.env.time_per_step * self.env.world_steps_per_env_step)
+        return 1.0 / getattr(self.env, "dt", 0.2)
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames: discs from above, kitchens as JaxMARL draws them, numbers for all others."""
+        from purejaxppo.video import charts, discs
+        from purejaxppo.video.canvas import fit
+
+        if self.is_kitchen:
+            return (fit(tiles, height, width) for tiles in self._tiles(states))
+        name = self.name.partition("_")[0].partition("-")[0].lower()
+        if name in ("jaxnav", "mpe", "smax"):
+            return discs.film(name, self.env, states, height=height, width=width)
+        if name == "hanabi":
+            states = [state.fireworks for state in states]  # colours by ranks
+        return charts.film(states, height=height, width=width)
+
+    def _tiles(self, states: Sequence[EnvState]) -> Iterator[np.ndarray]:
+        """JaxMARL's pictures of a kitchen."""
+        with _quiet():
+            from jaxmarl.viz.overcooked_v2_visualizer import OvercookedV2Visualizer
+            from jaxmarl.viz.overcooked_visualizer import OvercookedVisualizer
+
+        if self.name == "overcooked_v2":
+            pictures = OvercookedV2Visualizer()
+            yield from (np.asarray(pictures._render_state(state)) for state in states)
+            return
+        edge = self.env.agent_view_size - 1
+        for state in states:
+            grid = np.asarray(state.maze_map)[edge:-edge, edge:-edge]
+            yield OvercookedVisualizer._render_grid(
+                grid, agent_dir_idx=state.agent_dir_idx, agent_inv=state.agent_inv
+            )
+
+
+FAMILY = Family(
+    about="several agents: MPE, SMAX, Overcooked, ...",
+    tasks=task_names,
+    make_task=make,
+    requires="jaxmarl",
+    options=OPTIONS,
+    more_options="plain arguments of the task's class",
+    not_options={"max_steps": "the time limit is env.max_episode_steps"},
+)

@@ -1,0 +1,13 @@
+"""The family `oscillator/`: its tasks, and the report that `evaluate` adds."""
+
+from purejaxppo.envs.adapters.oscillator.report import report
+from purejaxppo.envs.adapters.oscillator.task import OPTIONS, make, task_names
+from purejaxppo.envs.families import Family
+
+FAMILY = Family(
+    about="ensembles of neurons to desynchronise",
+    tasks=task_names,
+    make_task=make,
+    options=OPTIONS,
+    report=report,
+)

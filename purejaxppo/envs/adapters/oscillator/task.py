@@ -1,0 +1,272 @@
+"""`oscillator/`: ensembles of coupled neurons that synchronise, and pulses to desynchronise them.
+
+Deep brain stimulation as a task: an ensemble that synchronises by itself, as in Parkinson's tremor,
+is observed through its mean field and kicked by one action per step. The model and its rewards are
+those of Krylov et al. 2020, https://arxiv.org/abs/2002.10948.
+
+Every physical quantity is a number or a range `low..high` in `env.options`, drawn per episode, and
+part of the state, so that randomisation and sweeps are a vmap.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.adapters.oscillator.models import (
+    MODELS,
+    Model,
+    Neurons,
+    Params,
+    State,
+    runge_kutta,
+)
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.options import Option, with_defaults
+from purejaxppo.spaces import Box
+
+PULSES = ("delta", "current", "biphasic")
+PHYSICS = {
+    "coupling": "Strength of the mean field's pull.",
+    "coupling_drift": "Change of the coupling per integration step.",
+    "current_mean": "Mean of the neurons' own currents; Kuramoto: of their frequencies in Hz.",
+    "current_std": "Standard deviation of these.",
+    "action_scale": "Kick of an action of 1.",
+    "action_noise": "Standard deviation of noise on every kick.",
+    "observation_noise": "Standard deviation of noise on every observed mean field.",
+    "penalty": "Reward lost per unit of kick.",
+    "controlled": "Fraction of the neurons that a kick reaches.",
+}
+"""Fields of `Params` in words."""
+
+
+def _range(name: str, value: Any) -> tuple[float, float]:
+    """Return (low, high) of a number, or of a range `low..high`.
+
+    Raises:
+        ValueError: it is neither, or low is above high.
+    """
+    parts = value.split("..") if isinstance(value, str) else [value, value]
+    try:
+        low, high = (float(part) for part in parts)
+    except ValueError:
+        raise ValueError(
+            f"{name} = {value!r} must be a number, or a range such as 0.03..0.5"
+        ) from None
+    if not low <= high:
+        raise ValueError(f"{name} = {value!r}: low is above high")
+    return low, high
+
+
+OPTIONS = {
+    **{
+        name: Option(None, f"{text} A number, or a range low..high.", parse=_range)
+        for name, text in PHYSICS.items()
+    },
+    "num_neurons": Option(1000, "Neurons of an ensemble.", low=1),
+    "history": Option(0, "Observed steps; 0: the model's own number.", low=0),
+    "warmup": Option(0, "Steps before an episode; 0: the model's own number.", low=0),
+    "skip": Option(1, "Integration steps per action.", low=1),
+    "pulse": Option("delta", "Form of a kick.", choices=PULSES),
+    "width": Option(0, "Steps of a pulse's first phase; 0: as many as fit.", low=0),
+    "gap": Option(0, "Steps between the phases of a biphasic pulse.", low=0),
+    "ratio": Option(1, "Length of the second phase, in lengths of the first.", low=1),
+    "same_ensemble": Option(False, "Use the same neurons' currents in all episodes."),
+}
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return list(MODELS)
+
+
+def make(name: str, config: EnvConfig) -> "Oscillator":
+    """The ensemble called `name`, with `OPTIONS`; every episode draws from the ranges of physics.
+
+    Raises:
+        ValueError: options that do not fit each other.
+    """
+    model = MODELS[name]
+    options = with_defaults(config.options, OPTIONS)
+    own = {p: float(getattr(model.params, p)) for p in PHYSICS}
+    ranges = {p: options[p] or (own[p], own[p]) for p in PHYSICS}
+    history = options["history"] or model.history
+    warmup = options["warmup"] or max(model.warmup, history)
+    if warmup < history:
+        raise ValueError(
+            f"env.options.warmup = {warmup} is shorter than the history of {history} steps it fills"
+        )
+    return Oscillator(
+        model=model,
+        low=Params(**{p: low for p, (low, _) in ranges.items()}),
+        high=Params(**{p: high for p, (_, high) in ranges.items()}),
+        max_episode_steps=model.max_episode_steps,
+        num_neurons=options["num_neurons"],
+        history=history,
+        warmup=warmup,
+        pulse=_waveform(options),
+        same_ensemble=options["same_ensemble"],
+    )
+
+
+def _waveform(options: dict[str, Any]) -> tuple[float, ...]:
+    """Current per unit of kick in each of the `skip` steps of an action; a delta kick has none."""
+    pulse, skip = options["pulse"], options["skip"]
+    gap, ratio = options["gap"], options["ratio"]
+    if pulse == "delta":
+        return (0.0,) * skip
+    width = options["width"] or max(1, skip if pulse == "current" else (skip - gap) // (1 + ratio))
+    wave = [1.0 / width] * width
+    if pulse == "biphasic":  # the second phase takes back the charge of the first
+        wave += [0.0] * gap + [-1.0 / (ratio * width)] * (ratio * width)
+    if len(wave) > skip:
+        raise ValueError(
+            f"env.options.pulse = {pulse} takes {len(wave)} steps and env.options.skip leaves "
+            f"{skip} per action; set skip to {len(wave)} or more"
+        )
+    return (*wave, *[0.0] * (skip - len(wave)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Oscillator(Adapted):
+    """One ensemble. It observes the last H values of its mean field and is never terminated.
+
+    Warming an ensemble up costs hundreds of steps, so that only `fresh_fraction` of the starts are
+    drawn anew before each rollout.
+    """
+
+    model: Model
+    low: Params
+    high: Params
+    num_neurons: int
+    history: int
+    warmup: int
+    pulse: tuple[float, ...]
+    same_ensemble: bool = False
+    max_episode_steps: int = 0
+
+    cheap_reset = False
+    fresh_fraction = 1.0 / 64.0
+    frame_rate = 60.0  # slowed down, so that the rhythm is visible
+    action = Box((1,), -1.0, 1.0)
+
+    @cached_property
+    def observation(self) -> Box:
+        """The last H values of the mean field, oldest first."""
+        steps = len(self.pulse)
+        return Box((self.history,), slide=steps if steps < self.history else 0)
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (state, obs): a new ensemble after its un-actuated warm-up."""
+        params_key, start_key, current_key, warmup_key = jax.random.split(key, 4)
+        params = self.draw_params(params_key)
+        if self.same_ensemble:
+            current_key = jax.random.key(0)
+        state = self.begin(start_key, current_key, params)
+        state, _ = jax.lax.scan(
+            lambda state, key: (self.advance(key, state, jnp.zeros(()))[0], None),
+            state,
+            jax.random.split(warmup_key, -(-self.warmup // len(self.pulse))),
+        )
+        return state, state.y_history
+
+    def draw_params(self, key: Key) -> Params:
+        """Draws physics between `low` and `high`."""
+        keys = Params(*jax.random.split(key, len(PHYSICS)))
+        return jax.tree.map(
+            lambda k, low, high: low + (high - low) * jax.random.uniform(k),
+            keys,
+            self.low,
+            self.high,
+        )
+
+    def begin(self, start_key: Key, current_key: Key, params: Params) -> State:
+        """An ensemble of given physics, before any step."""
+        spread = jax.random.normal(current_key, (self.num_neurons,))
+        neurons = self.model.start(start_key, self.num_neurons)
+        x, y = self.model.fields(neurons)
+        return State(
+            params=params,
+            neurons=neurons,
+            current=params.current_mean + params.current_std * spread,
+            x_history=jnp.full(self.history, x),
+            y_history=jnp.full(self.history, y),
+            kick=jnp.zeros(()),
+        )
+
+    def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
+        """One action in [-1, 1]: a kick of all neurons, then `skip` integration steps."""
+        state, cost = self.advance(key, state, state.params.action_scale * action[0])
+        reward = -cost - state.params.penalty * jnp.abs(state.kick)
+        false = jnp.array(False)
+        return state, TaskStep(state.y_history, reward, false, false)
+
+    def advance(self, key: Key, state: State, kick: jax.Array) -> tuple[State, jax.Array]:
+        """(key, state, kick) -> (state, synchrony summed over the integration steps)."""
+        action_key, field_key = jax.random.split(key)
+        params = state.params
+        kick = kick + params.action_noise * jax.random.normal(action_key)
+        reached = jnp.arange(self.num_neurons) < params.controlled * self.num_neurons
+        pulse = jnp.where(reached, kick, 0.0)
+        noise = params.observation_noise * jax.random.normal(field_key, (len(self.pulse),))
+        delta = not any(self.pulse)
+        if delta:
+            state = state.replace(neurons=self.model.kick(state.neurons, pulse))
+
+        def integrate(state: State, now: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+            noise, wave = now
+            flow = None if delta else wave * pulse / self.model.step_size
+            return self.integrate(state, flow, noise)
+
+        now = (noise, jnp.asarray(self.pulse))
+        if len(self.pulse) == 1:
+            state, cost = integrate(state, jax.tree.map(lambda x: x[0], now))
+        else:
+            state, costs = jax.lax.scan(integrate, state, now)
+            cost = jnp.sum(costs)
+        return state.replace(kick=kick), cost
+
+    def integrate(
+        self, state: State, flow: jax.Array | None, noise: jax.Array
+    ) -> tuple[State, jax.Array]:
+        """One Runge-Kutta step under a current `flow` [N] or None -> (state, synchrony)."""
+        params, model = state.params, self.model
+
+        def derivative(neurons: Neurons) -> Neurons:
+            return model.derivative(neurons, state.current, params.coupling, flow)
+
+        neurons = runge_kutta(derivative, state.neurons, model.step_size)
+        x, y = model.fields(neurons)
+        state = state.replace(
+            params=params.replace(coupling=params.coupling + params.coupling_drift),
+            neurons=neurons,
+            x_history=_append(state.x_history, x),
+            y_history=_append(state.y_history, y + noise),
+        )
+        return state, model.cost(x, state.x_history, state.y_history)
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames: the mean fields, the kick and a few neurons over time."""
+        from purejaxppo.video import charts
+
+        seen = [
+            {
+                "X": np.asarray(state.x_history[-1]),
+                "Y": np.asarray(state.y_history[-1]),
+                "kick": np.asarray(state.kick),
+                "neurons": np.asarray(self.model.signal(state.neurons))[:5],
+            }
+            for state in states
+        ]
+        return charts.film(seen, height=height, width=width)
+
+
+def _append(history: jax.Array, value: jax.Array) -> jax.Array:
+    return jnp.concatenate([history[1:], value[None]])

@@ -1,0 +1,334 @@
+"""`particles/`: discs in the plane, several agents each: `spread` together, or `tag` each other.
+
+The physics are those of the multi-agent particle environments of Lowe et al. 2017,
+https://arxiv.org/abs/1706.02275, without communication: damped motion, forces where discs touch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.base import MultiStep
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.options import Option
+from purejaxppo.envs.teams import GLOBAL_STATE
+from purejaxppo.envs.worlds import GLOBAL_STATE_OPTION
+from purejaxppo.spaces import Box, Discrete, Space
+
+DT, DAMPING = 0.1, 0.25
+CONTACT_FORCE, CONTACT_MARGIN = 100.0, 1e-3
+DIRECTIONS = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.float32)
+"""Push directions of the five discrete actions."""
+FRAME_RATE = 1 / DT
+SPREAD, TAG = ("spread",), ("tag",)
+OPTIONS = {
+    "num_agents": Option(3, "spread: agents, and as many landmarks.", low=1, tasks=SPREAD),
+    "collision_penalty": Option(
+        1.0, "spread: reward lost for each pair that touches.", low=0, high=1e9, tasks=SPREAD
+    ),
+    "num_hunters": Option(3, "tag: agents that hunt.", low=1, tasks=TAG),
+    "num_prey": Option(2, "tag: agents that are hunted.", low=1, tasks=TAG),
+    "num_obstacles": Option(2, "tag: fixed discs.", low=0, tasks=TAG),
+    "continuous": Option(False, "Pushes in [-1, 1]^2 in place of five discrete actions."),
+    GLOBAL_STATE: GLOBAL_STATE_OPTION,
+}
+
+
+class State(NamedTuple):
+    """One world of A agents and L fixed discs."""
+
+    position: jax.Array  # [A, 2]
+    velocity: jax.Array  # [A, 2]
+    fixed: jax.Array  # [L, 2] positions of landmarks or obstacles
+    alive: jax.Array  # [A] bool
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """The physical constants of A agents and of fixed discs."""
+
+    size: tuple[float, ...]  # radii
+    accel: tuple[float, ...]  # force of a full push
+    max_speed: tuple[float, ...]  # infinity: any
+    fixed_size: float = 0.0
+    """Radius of fixed discs, if agents collide with them; 0: agents pass through."""
+
+    def move(self, state: State, push: jax.Array) -> State:
+        """One step of DT under pushes [A, 2] of length up to 1 per axis.
+
+        Positions move with the old velocities, then v' = (1 - damping) v + F dt, at most as fast
+        as is allowed.
+        """
+        size = jnp.asarray(self.size)
+        force = push * jnp.asarray(self.accel)[:, None]
+        pairs = state.alive[:, None] & state.alive & ~jnp.eye(len(size), dtype=bool)
+        force += contact(state.position, state.position, size[:, None] + size, pairs)
+        if self.fixed_size:
+            everywhere = jnp.ones((len(size), len(state.fixed)), bool)
+            reach = size[:, None] + self.fixed_size
+            force += contact(state.position, state.fixed, reach, everywhere)
+        velocity = (1 - DAMPING) * state.velocity + DT * force
+        speed = jnp.sqrt(jnp.sum(velocity**2, axis=-1, keepdims=True) + 1e-12)
+        velocity = velocity * jnp.minimum(1.0, jnp.asarray(self.max_speed)[:, None] / speed)
+        return state._replace(position=state.position + DT * state.velocity, velocity=velocity)
+
+    def touching(self, position: jax.Array) -> jax.Array:
+        """True for pairs of agents that overlap, bool [A, A]; each overlaps with itself."""
+        size = jnp.asarray(self.size)
+        return distances(position, position) < size[:, None] + size
+
+
+def distances(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Euclidean distances, [A, 2] and [B, 2] -> [A, B]."""
+    return jnp.sqrt(jnp.sum((a[:, None] - b) ** 2, axis=-1) + 1e-12)
+
+
+def contact(a: jax.Array, b: jax.Array, reach: jax.Array, there: jax.Array) -> jax.Array:
+    """Forces [A, 2] on discs at `a` from discs at `b` [B, 2]: a spring that sets in softly.
+
+    Args:
+        a: [A, 2].
+        b: [B, 2].
+        reach: sums of radii [A, B].
+        there: True for pairs that push each other, bool [A, B].
+    """
+    away = a[:, None] - b
+    distance = distances(a, b)
+    depth = CONTACT_MARGIN * jnp.logaddexp(0.0, (reach - distance) / CONTACT_MARGIN)
+    force = CONTACT_FORCE * away * (depth / distance)[..., None]
+    return jnp.sum(jnp.where(there[..., None], force, 0.0), axis=1)
+
+
+def pushes(action: tuple[EnvAction, ...], *, continuous: bool) -> jax.Array:
+    """A actions as pushes [A, 2]."""
+    stacked = jnp.stack(action)
+    return stacked if continuous else jnp.asarray(DIRECTIONS)[stacked]
+
+
+def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> State:
+    """Agents in [-1, 1]^2 at rest, fixed discs in [-spread, spread]^2."""
+    agent_key, fixed_key = jax.random.split(key)
+    return State(
+        position=jax.random.uniform(agent_key, (num_agents, 2), minval=-1.0, maxval=1.0),
+        velocity=jnp.zeros((num_agents, 2)),
+        fixed=jax.random.uniform(fixed_key, (num_fixed, 2), minval=-spread, maxval=spread),
+        alive=jnp.ones(num_agents, bool),
+    )
+
+
+class Particles(Adapted):
+    """Base class of both tasks."""
+
+    cheap_reset = True
+    frame_rate = FRAME_RATE
+    agents: tuple[str, ...]
+    observation: tuple[Space, ...]
+    bodies: Bodies
+    continuous: bool
+    num_fixed: int
+
+    @property
+    def action(self) -> tuple[Space, ...]:
+        """Five directions each, or a push in [-1, 1]^2."""
+        one: Space = Box((2,), -1.0, 1.0) if self.continuous else Discrete(len(DIRECTIONS))
+        return (one,) * len(self.agents)
+
+    @cached_property
+    def state_space(self) -> Box:
+        """Space of `global_state`."""
+        return Box((5 * len(self.agents) + 2 * self.num_fixed,))
+
+    def global_state(self, state: State) -> jax.Array:
+        """Positions, velocities, fixed discs, and the flags `alive`; float [5 A + 2 L]."""
+        parts = (*state[:3], state.alive.astype(jnp.float32))
+        return jnp.concatenate([part.ravel() for part in parts])
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames: agents in the colour of their role, landmarks or obstacles."""
+        from purejaxppo.video import discs
+
+        return discs.film("particles", self, states, height=height, width=width)
+
+
+@dataclass(frozen=True)
+class Spread(Particles):
+    """A agents have to cover A landmarks without touching each other; all share the reward
+
+        r = - sum over landmarks of the distance to the nearest agent
+            - collision_penalty * (pairs of agents that touch)
+
+    An agent observes its velocity and position, and the landmarks and the others relative to it.
+    """  # noqa: D415 - the formula ends the sentence
+
+    num_agents: int = 3
+    collision_penalty: float = 1.0
+    continuous: bool = False
+    max_episode_steps: int = 25
+
+    @property
+    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The agents' names."""
+        return tuple(f"agent_{i}" for i in range(self.num_agents))
+
+    @property
+    def num_fixed(self) -> int:  # type: ignore[override]
+        """The number of landmarks."""
+        return self.num_agents
+
+    @property
+    def bodies(self) -> Bodies:  # type: ignore[override]
+        """Discs of radius 0.15."""
+        count = self.num_agents
+        return Bodies((0.15,) * count, (5.0,) * count, (np.inf,) * count)
+
+    @property
+    def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
+        """The same space for all agents."""
+        return (Box((2 + 4 * self.num_agents,)),) * self.num_agents
+
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
+        """Places agents and landmarks uniformly in [-1, 1]^2."""
+        state = start(key, self.num_agents, self.num_agents, 1.0)
+        return state, self._observe(state)
+
+    def step(
+        self, key: Key, state: State, action: tuple[EnvAction, ...]
+    ) -> tuple[State, MultiStep]:
+        """Takes one step; no agent is done before the time limit."""
+        del key
+        state = self.bodies.move(state, pushes(action, continuous=self.continuous))
+        nearest = jnp.min(distances(state.position, state.fixed), axis=0)
+        touching = jnp.sum(self.bodies.touching(state.position)) - self.num_agents
+        reward = -jnp.sum(nearest) - self.collision_penalty * touching / 2
+        alive = jnp.ones(self.num_agents)
+        return state, MultiStep(
+            self._observe(state), reward * alive, alive < 0, jnp.zeros((), bool)
+        )
+
+    def _observe(self, state: State) -> tuple[jax.Array, ...]:
+        def one(i: int) -> jax.Array:
+            here = state.position[i]
+            others = np.delete(np.arange(self.num_agents), i)
+            parts = (state.velocity[i], here, state.fixed - here, state.position[others] - here)
+            return jnp.concatenate([part.ravel() for part in parts])
+
+        return tuple(one(i) for i in range(self.num_agents))
+
+
+@dataclass(frozen=True)
+class Tag(Particles):
+    """Hunters have to catch faster prey among obstacles; a prey that a hunter touches is done.
+
+    Each catch is a reward of 10 for every hunter and of -10 for the prey. Prey also have a cost
+    outside [-0.9, 0.9]^2, as in Lowe et al. 2017. When the last prey is caught, the episode is over
+    for the hunters, too. Hunters observe themselves, obstacles, other hunters, and of each prey its
+    position relative to them, its velocity, and 1 if it is still free (all 0 if it is not). Prey
+    observe themselves, obstacles and hunters.
+    """
+
+    num_hunters: int = 3
+    num_prey: int = 2
+    num_obstacles: int = 2
+    continuous: bool = False
+    max_episode_steps: int = 50
+
+    @property
+    def agents(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The agents' names, hunters first."""
+        hunters = (f"hunter_{i}" for i in range(self.num_hunters))
+        return (*hunters, *(f"prey_{i}" for i in range(self.num_prey)))
+
+    @property
+    def num_fixed(self) -> int:  # type: ignore[override]
+        """The number of obstacles."""
+        return self.num_obstacles
+
+    @property
+    def bodies(self) -> Bodies:  # type: ignore[override]
+        """Discs of hunters and of prey, which are smaller and faster."""
+
+        def each(hunter: float, prey: float) -> tuple[float, ...]:
+            return (hunter,) * self.num_hunters + (prey,) * self.num_prey
+
+        return Bodies(each(0.075, 0.05), each(3.0, 4.0), each(1.0, 1.3), fixed_size=0.2)
+
+    @property
+    def observation(self) -> tuple[Space, ...]:  # type: ignore[override]
+        """One space for hunters and one for prey, of different sizes."""
+        both = 4 + 2 * self.num_obstacles
+        hunter = Box((both + 2 * (self.num_hunters - 1) + 5 * self.num_prey,))
+        prey = Box((both + 2 * self.num_hunters,))
+        return (hunter,) * self.num_hunters + (prey,) * self.num_prey
+
+    def reset(self, key: Key) -> tuple[EnvState, tuple[Obs, ...]]:
+        """Places agents uniformly in [-1, 1]^2, and obstacles away from the edge."""
+        state = start(key, len(self.agents), self.num_obstacles, 0.9)
+        return state, self._observe(state)
+
+    def step(
+        self, key: Key, state: State, action: tuple[EnvAction, ...]
+    ) -> tuple[State, MultiStep]:
+        """Takes one step; prey that are caught in it are terminated."""
+        del key
+        before = state.alive
+        state = self.bodies.move(state, pushes(action, continuous=self.continuous))
+        hunters = jnp.arange(len(self.agents)) < self.num_hunters
+        touched = jnp.any(self.bodies.touching(state.position) & hunters, axis=1)
+        caught = before & touched & ~hunters
+        state = state._replace(alive=before & ~caught)
+        outside = jnp.sum(edge_cost(jnp.abs(state.position)), axis=-1)
+        reward = jnp.where(hunters, 10.0 * jnp.sum(caught), -10.0 * caught - outside)
+        over = ~jnp.any(state.alive & ~hunters)
+        terminated = ~state.alive | over
+        return state, MultiStep(self._observe(state), reward, terminated, jnp.zeros((), bool))
+
+    def _observe(self, state: State) -> tuple[jax.Array, ...]:
+        count = self.num_hunters
+        free = state.alive[count:, None].astype(jnp.float32)
+
+        def one(i: int) -> jax.Array:
+            here = state.position[i]
+            hunters = state.position[np.delete(np.arange(count), i) if i < count else slice(count)]
+            parts = [state.velocity[i], here, state.fixed - here, hunters - here]
+            if i < count:
+                prey = (state.position[count:] - here, state.velocity[count:], jnp.ones_like(free))
+                parts.append(free * jnp.concatenate(prey, axis=1))
+            return jnp.concatenate([part.ravel() for part in parts])
+
+        return tuple(one(i) for i in range(len(self.agents)))
+
+
+def edge_cost(x: jax.Array) -> jax.Array:
+    """Cost of a distance from the middle along one axis: 0 up to 0.9, then increasing."""
+    beyond = jnp.minimum(jnp.exp(2 * x - 2), 10.0)
+    return jnp.where(x < 0.9, 0.0, jnp.where(x < 1, 10 * (x - 0.9), beyond))
+
+
+TASKS: dict[str, Any] = {"spread": Spread, "tag": Tag}
+
+
+def task_names() -> list[str]:
+    """The tasks of this family."""
+    return list(TASKS)
+
+
+def make(name: str, config: EnvConfig) -> Spread | Tag:
+    """The task called `name`; `config.options` are arguments of its class, and `global_state`."""
+    options = {key: value for key, value in config.options.items() if key != GLOBAL_STATE}
+    return TASKS[name](**options)
+
+
+FAMILY = Family(
+    about="multi-agent particle environments",
+    tasks=task_names,
+    make_task=make,
+    options=OPTIONS,
+)

@@ -1,0 +1,229 @@
+"""`xminigrid/`: MiniGrid's tasks and XLand's worlds, https://github.com/dunnolab/xland-minigrid.
+
+The agent sees the square before it as pairs of ids, of a tile and of its colour. They are names,
+not magnitudes: a `MultiDiscrete`, which networks read as one-hot vectors. The goal's reward depends
+on the time limit, and a memory lasts for one episode, as everywhere.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
+from purejaxppo.config.plain import whole
+from purejaxppo.config.schema import EnvConfig
+from purejaxppo.envs.adapted import Adapted
+from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.families import Family
+from purejaxppo.envs.options import Option
+from purejaxppo.spaces import Dict, Discrete, MultiDiscrete, Space
+
+PARTS = ("direction", "pocket", "rules")
+"""Parts of an observation besides the tiles."""
+XLAND = ("XLand*",)
+
+
+def _odd(name: str, value: Any) -> int:
+    """Return a side of the square around the agent, an odd number.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    side = whole(value)
+    if side is None or side < 3 or side % 2 == 0:
+        raise ValueError(f"{name} = {value!r} must be 3, 5, 7, ...")
+    return side
+
+
+OPTIONS = {
+    "direction": Option(False, "Also observe the direction of the agent."),
+    "pocket": Option(False, "Also observe what the agent carries, which is not among the tiles."),
+    "view_size": Option(None, "Side of the square that the agent sees, odd.", parse=_odd),
+    "rules": Option(False, "XLand: also observe the goal and the rules.", tasks=XLAND),
+    "benchmark": Option(
+        None,
+        "XLand: file of rulesets, a pickle as the package writes it: open what you trust.",
+        kind=str,
+        tasks=XLAND,
+        refers="path",
+    ),
+    "ruleset": Option(
+        None,
+        "XLand: number of the ruleset, from 0. Without it, each episode draws one, and all of them "
+        "become part of the compiled program.",
+        kind=int,
+        tasks=XLAND,
+    ),
+}
+BENCHMARKS = "https://huggingface.co/datasets/Howuhh/xland_minigrid"
+
+
+def task_names() -> list[str]:
+    """The tasks of this family; XLand's need a file of rulesets."""
+    import xminigrid
+
+    return sorted(xminigrid.registered_environments())
+
+
+def make(name: str, config: EnvConfig) -> "GridTask":
+    """The task called `name`, with `OPTIONS`.
+
+    Raises:
+        ValueError: rulesets that cannot be read.
+    """
+    import xminigrid
+
+    options = config.options
+    settings: dict[str, Any] = (
+        {"max_steps": config.max_episode_steps} if config.max_episode_steps else {}
+    )
+    if "view_size" in options:
+        settings["view_size"] = options["view_size"]
+    env, params = xminigrid.make(name, **settings)
+    parts = tuple(part for part in PARTS if options.get(part))
+    if not name.startswith("XLand"):
+        return GridTask(env, params, parts)
+    return RuledTask(env, params, parts, _rulesets(name, options))
+
+
+def _rulesets(name: str, options: dict[str, Any]) -> Any:
+    """The rulesets that the options name, a pytree of arrays [R, ...].
+
+    Raises:
+        ValueError: no file is named, it cannot be read, or has no such ruleset.
+    """
+    from xminigrid.benchmarks import load_benchmark_from_path
+    from xminigrid.types import RuleSet
+
+    path = options.get("benchmark")
+    if path is None:
+        raise ValueError(
+            f"xminigrid/{name} pays nothing without rulesets: name a file of them as "
+            f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
+        )
+    if not Path(path).is_file():
+        raise ValueError(f"env.options.benchmark = {path!r}: there is no such file")
+    try:
+        found = load_benchmark_from_path(path)
+        count = found.num_rulesets()
+    except (OSError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError) as error:
+        raise ValueError(
+            f"env.options.benchmark = {path!r} is no file of XLand-MiniGrid's rulesets"
+        ) from error
+    chosen = slice(None)
+    if "ruleset" in options:
+        number = options["ruleset"]
+        if not 0 <= number < count:
+            raise ValueError(
+                f"env.options.ruleset = {number}: the rulesets of {path} are 0 to {count - 1}"
+            )
+        chosen = slice(number, number + 1)
+    arrays = (found.goals, found.rules, found.init_tiles)
+    return RuleSet(*(jnp.asarray(np.asarray(x)[chosen]) for x in arrays))
+
+
+class GridTask(Adapted):
+    """One grid world; its state is the simulator's `TimeStep`."""
+
+    cheap_reset = False  # it lays a whole grid
+    success_above = 0.0  # the goal alone pays
+
+    def __init__(self, env: Any, params: Any, parts: tuple[str, ...]) -> None:
+        """Adapts an environment, whose observations also hold `parts`."""
+        from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+        self.env, self.params, self.parts = env, params, parts
+        self.max_episode_steps = int(params.max_steps)
+        self.action = Discrete(int(env.num_actions(params)))
+        ids = max(NUM_TILES, NUM_COLORS)  # one number for all: one comparison in the encoder
+        spaces: dict[str, Space] = {"tiles": MultiDiscrete((ids,) * (2 * params.view_size**2))}
+        if "direction" in parts:
+            spaces["direction"] = Discrete(4)
+        if "pocket" in parts:
+            spaces["pocket"] = MultiDiscrete((ids, ids))
+        if "rules" in parts:
+            spaces["rules"] = self.rules_space()
+        self.observation: Space = Dict.of(spaces) if parts else spaces["tiles"]
+
+    def rules_space(self) -> MultiDiscrete:
+        """The space of the goal and rules of a world that has them."""
+        raise NotImplementedError
+
+    def see(self, timestep: Any) -> Obs:
+        """The observation of a `TimeStep`."""
+        state = timestep.state
+        whole = {
+            "tiles": timestep.observation,
+            "direction": state.agent.direction,
+            "pocket": state.agent.pocket,
+            "rules": jnp.concatenate([state.goal_encoding, state.rule_encoding.ravel()]),
+        }
+        seen = {name: whole[name].astype(jnp.int32) for name in ("tiles", *self.parts)}
+        seen["tiles"] = seen["tiles"].ravel()
+        return seen if self.parts else seen["tiles"]
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (TimeStep, obs)."""
+        timestep = self.env.reset(self.params, key)
+        return timestep, self.see(timestep)
+
+    def step(self, key: Key, state: EnvState, action: EnvAction) -> tuple[EnvState, TaskStep]:
+        """One step. The reward at the goal is 1 - 0.9 t / limit, so the limit is a parameter."""
+        del key
+        timestep = self.env.step(self.params, state, action)
+        terminated = timestep.discount == 0
+        truncated = timestep.last() & ~terminated
+        return timestep, TaskStep(self.see(timestep), timestep.reward, terminated, truncated)
+
+    def draw(self, states: Sequence[EnvState], *, height: int, width: int) -> Iterator[np.ndarray]:
+        """Frames by the simulator's own renderer."""
+        from xminigrid.rendering.rgb_render import render
+
+        from purejaxppo.video import charts
+
+        sides = states[0].state.grid.shape[:2]
+        tile = max(4, min((height - 40) // sides[0], (width - 24) // sides[1]))
+        view = self.params.view_size
+        for timestep in states:
+            state = timestep.state
+            image = render(np.asarray(state.grid), state.agent, view, tile)
+            yield from charts.grids(image[None], height=height, width=width)
+
+
+class RuledTask(GridTask):
+    """A world of XLand, each episode by one of the rulesets."""
+
+    def __init__(self, env: Any, params: Any, parts: tuple[str, ...], rulesets: Any) -> None:
+        """Adapts a world; `rulesets` is a pytree of arrays [R, ...]."""
+        self.rulesets, self.count = rulesets, len(rulesets.goal)
+        super().__init__(env, params, parts)
+
+    def rules_space(self) -> MultiDiscrete:
+        """Ids of kinds of goals and rules, of tiles and colours, and coordinates, all together."""
+        from xminigrid.core.goals import NUM_GOALS
+
+        sizes = (NUM_GOALS, self.params.height, self.params.width)
+        numbers = self.rulesets.goal[0].size + self.rulesets.rules[0].size
+        return MultiDiscrete((max(sizes),) * numbers)
+
+    def reset(self, key: Key) -> tuple[EnvState, Obs]:
+        """A key -> (TimeStep, obs): draws a ruleset, then a world."""
+        key, rule_key = jax.random.split(key)
+        number = jax.random.randint(rule_key, (), 0, self.count)
+        ruleset = jax.tree.map(lambda x: x[number], self.rulesets)
+        timestep = self.env.reset(self.params.replace(ruleset=ruleset), key)
+        return timestep, self.see(timestep)
+
+
+FAMILY = Family(
+    about="grid worlds: MiniGrid, XLand",
+    tasks=task_names,
+    make_task=make,
+    requires="xminigrid",
+    options=OPTIONS,
+)

@@ -1,1 +1,0 @@
-"""The earlier place of `envs.engines.unity`; configs name `stats` by it."""

@@ -1,0 +1,340 @@
+"""Spaces of Gymnasium and of what is like it: their `Space`, and elements of either as the other's.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.resolution import Range
+from purejaxppo.envs.native import (
+    Array,
+    Form,
+    Native,
+    Parts,
+    arrays_in,
+    first_outside,
+    space_of,
+)
+from purejaxppo.envs.native import decoder as decoder_of
+from purejaxppo.spaces import (
+    MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    indexed,
+    leaves,
+    tree_of,
+)
+
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple"
+WIDE = ("float64", "int64", "int16", "uint32", "uint64")
+"""Dtypes that JAX, or the code that reads observations, would narrow."""
+
+
+def observation_space(space: Any) -> Space:
+    """A Gymnasium observation space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
+
+    Raises:
+        MakeError: a space whose elements are not arrays of one shape.
+    """
+    return space_of(native_form(space))
+
+
+def action_space(space: Any) -> Space:
+    """A Gymnasium action space as a `Space`; a Tuple is a Dict with keys "0", "1", ...
+
+    Raises:
+        MakeError: a part is neither a Box of floats nor discrete.
+    """
+    form = native_form(space, role="action")
+    for _, array in arrays_in(form):
+        if isinstance(array.space, Box) and np.dtype(array.dtype).kind != "f":
+            raise MakeError(f"actions in a Box of {array.dtype} are not supported, only floats are")
+    return space_of(form)
+
+
+def _plain_space(space: Any, role: str) -> Space:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        if 0 in space.shape:
+            raise MakeError(f"the {role} space has a part of shape {space.shape}: nothing")
+        low, high = space.low.astype(float), space.high.astype(float)
+        return Box.between(low, high, narrow(space.dtype, low, high))
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
+    if isinstance(space, spaces.MultiBinary):
+        return MultiDiscrete((2,) * math.prod(space.shape))
+    raise MakeError(f"the {role} space {type(space).__name__} is not supported; {SUPPORTED} are")
+
+
+def convert(space: Any) -> Space:
+    """Converts a space of gymnax or EnvPool, whose kinds have the names of Gymnasium's.
+
+    Raises:
+        ValueError: a kind that policies cannot read or write.
+    """
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return Discrete(int(space.n))
+    if kind == "MultiDiscrete" and np.ndim(space.nvec) == 1:
+        return MultiDiscrete(tuple(int(n) for n in space.nvec))
+    if kind == "MultiBinary":
+        return Box(tuple(np.atleast_1d(space.shape).tolist()), 0.0, 1.0)
+    if kind == "Dict":
+        return Dict.of({name: convert(part) for name, part in space.spaces.items()})
+    if kind == "Box":
+        low, high = (
+            np.broadcast_to(np.asarray(bound, np.float64), space.shape)
+            for bound in (space.low, space.high)
+        )
+        if 0 in space.shape:
+            raise ValueError(f"a Box of shape {space.shape} holds nothing")
+        dtype = str(np.dtype(space.dtype))
+        return Box.between(low, high, narrow(dtype, low, high) if dtype in WIDE else dtype)
+    raise ValueError(
+        f"a space of kind {kind} is not supported; Box, Discrete, MultiDiscrete, MultiBinary and "
+        f"Dict are"
+    )
+
+
+def narrow(dtype: Any, low: np.ndarray, high: np.ndarray) -> str:
+    """The dtype for numbers between bounds: uint8, int32 or float32.
+
+    Integers beyond the range of int32 become floats, which rounds them instead of wrapping around.
+    """
+    if np.dtype(dtype) == np.uint8:
+        return "uint8"
+    limits = np.iinfo(np.int32)
+    fits = np.all(low >= limits.min) and np.all(high <= limits.max)
+    whole = not np.issubdtype(dtype, np.floating)
+    return "int32" if whole and fits else "float32"
+
+
+def native_form(space: Any, *, role: str = "observation", is_mask: bool = False) -> Form:
+    """Return the form of a Gymnasium space's elements.
+
+    Args:
+        space: of Gymnasium.
+        role: "observation" or "action", for messages.
+        is_mask: True for a part called `action_mask`, which has zeros and ones on one axis.
+
+    Raises:
+        MakeError: a space whose elements are not arrays of one shape.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Tuple):
+        tuple_parts = ((i, native_form(part, role=role)) for i, part in enumerate(space))
+        return Parts(tuple(tuple_parts), is_tuple=True)
+    if isinstance(space, spaces.Dict):
+        return Parts(
+            tuple(
+                (key, native_form(part, role=role, is_mask=is_mask or key == MASK))
+                for key, part in space.items()
+            )
+        )
+    if is_mask and isinstance(space, spaces.Box | spaces.MultiBinary):
+        ours: Any = Box((math.prod(space.shape),), 0.0, 1.0, "uint8")
+    else:
+        ours = _plain_space(space, role)
+    start = np.asarray(getattr(space, "start", 0))
+    return Array(ours, tuple(space.shape), str(space.dtype), _nested(start.tolist()))
+
+
+def _nested(numbers: Any) -> Any:
+    """Convert nested lists of numbers to nested tuples."""
+    return tuple(map(_nested, numbers)) if isinstance(numbers, list) else numbers
+
+
+def native(observation: Any, action: Any) -> Native:
+    """Return the forms of a Gymnasium environment's observations and actions."""
+    return Native(native_form(observation), native_form(action))
+
+
+def decoder(space: Any) -> Callable[[Any], Any]:
+    """Return a function from a policy's action (an array or a dict) to a Gymnasium action."""
+    return decoder_of(native_form(space))
+
+
+class Source(NamedTuple):
+    """The part of a Gymnasium observation that one array is read from."""
+
+    name: str  # for messages
+    keys: tuple[Any, ...]  # into Gymnasium's observation
+    shape: tuple[int, ...]  # there
+    start: Any  # the smallest of its integers; None for a Box
+    kind: str  # the space, for messages
+    limits: tuple[Any, Any] | None  # smallest and largest stored integer; None for floats
+    exact: frozenset[np.dtype]  # dtypes with values that can all be stored
+    range: Range | None  # of the first values of a Box
+
+
+BOOL = np.dtype(bool)
+INTEGERS = frozenset(np.dtype(code) for code in np.typecodes["AllInteger"])
+FLOATS = frozenset(np.dtype(code) for code in np.typecodes["Float"])
+
+
+def sources(space: Any, name: str = "observation", keys: tuple[Any, ...] = ()) -> Iterator[Source]:
+    """Yield the parts of a Gymnasium observation, in the order of `leaves`.
+
+    Args:
+        space: of the part at `keys` of an observation.
+        name: of this part, for messages.
+        keys: into the observation.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        for key, part in sorted(parts, key=lambda pair: str(pair[0])):
+            yield from sources(part, f"{name}.{key}", (*keys, key))
+        return
+    start: Any = None
+    limits: tuple[Any, Any] | None = None
+    if isinstance(space, spaces.Discrete):
+        start, kind = int(space.start), str(space)
+        limits = start, start + int(space.n) - 1
+    elif isinstance(space, spaces.MultiDiscrete):
+        start, kind = space.start, "MultiDiscrete"
+        limits = start, start + (space.nvec - 1)
+    else:
+        kind = MASK if MASK in keys else f"{type(space).__name__}, {space.dtype}"
+        if MASK in keys or isinstance(space, spaces.MultiBinary) or space.dtype == BOOL:
+            limits = 0, 1
+        elif not np.issubdtype(space.dtype, np.floating):
+            limits = _integers(space)
+    seen = Range(name) if isinstance(space, spaces.Box) else None
+    yield Source(name, keys, space.shape, start, kind, limits, _exact(limits), seen)
+
+
+def _integers(space: Any) -> tuple[int, int]:
+    """Return the smallest and the largest integer that the dtypes of a Box and its `Space` hold."""
+    ours = narrow(space.dtype, space.low.astype(float), space.high.astype(float))
+    ranges = [np.iinfo(dtype) for dtype in (space.dtype, ours) if dtype != "float32"]
+    return max(int(dtype.min) for dtype in ranges), min(int(dtype.max) for dtype in ranges)
+
+
+def _exact(limits: tuple[Any, Any] | None) -> frozenset[np.dtype]:
+    """Return the dtypes with all values within `limits`; None: all dtypes of numbers."""
+    if limits is None:
+        return INTEGERS | FLOATS | {BOOL}
+    least, most = np.max(limits[0]), np.min(limits[1])
+    ranges = {dtype: np.iinfo(dtype) for dtype in INTEGERS}
+    exact = {dtype for dtype, info in ranges.items() if least <= info.min and info.max <= most}
+    return frozenset(exact | ({BOOL} if least <= 0 and most >= 1 else set()))
+
+
+def read(source: Source, obs: Any) -> np.ndarray:
+    """One array of a Gymnasium observation, in Gymnasium's shape.
+
+    Raises:
+        MakeError: it is missing, its shape differs from its space's, or the space cannot hold a
+            value.
+    """
+    part = _array(source, obs)
+    if part.shape != source.shape:
+        raise MakeError(
+            f"{source.name} has shape {part.shape}, but its space has shape {source.shape}. Return "
+            f"that shape, or declare another space."
+        )
+    if part.dtype not in source.exact:
+        _check_values(source, part)
+    if source.range is not None and source.range.is_open:
+        source.range.add(part)
+    return part if source.start is None else part - source.start
+
+
+def _array(source: Source, obs: Any) -> np.ndarray:
+    """Return the part of an observation that `source` names, before other checks.
+
+    Raises:
+        MakeError: it is missing, or cannot be converted to an array.
+    """
+    for key in source.keys:
+        try:
+            obs = obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise MakeError(
+                f"{source.name} is missing from {_container(obs)}. Return all parts of the "
+                f"observation space, or declare another space."
+            ) from None
+    if obs is not None:
+        with contextlib.suppress(TypeError, ValueError):
+            return np.asarray(obs)
+    value = "None" if obs is None else f"a {type(obs).__name__} with parts of different shapes"
+    raise MakeError(
+        f"{source.name} is {value}, but its space has shape {source.shape}. Return an array of "
+        f"that shape, or declare another space."
+    )
+
+
+def _container(obs: Any) -> str:
+    """Describe a value that lacks a part of an observation."""
+    if isinstance(obs, Mapping):
+        return f"a dict with the keys {', '.join(map(repr, obs)) or '(none)'}"
+    if isinstance(obs, tuple | list):
+        return f"a {type(obs).__name__} of length {len(obs)}"
+    return "None" if obs is None else f"a value of type {type(obs).__name__}"
+
+
+def _check_values(source: Source, part: np.ndarray) -> None:
+    """Raise MakeError if a cast to the dtype of the space would change a value."""
+    if part.dtype.kind not in "biufO":
+        raise MakeError(_wrong_dtype(source, part))
+    try:
+        # Not float32, which would round limits such as 2**31 - 1.
+        numbers = part if part.dtype.kind in "iu" else part.astype(np.float64)
+    except (TypeError, ValueError):
+        raise MakeError(_wrong_dtype(source, part)) from None
+    if source.limits is None:
+        return
+    least, most = source.limits
+    if numbers is part and not part.ndim and least <= part.item() <= most:
+        return  # as below, and much faster
+    wrong = first_outside(numbers, least, most)
+    if wrong is None:
+        return
+    raise MakeError(
+        f"{indexed(source.name, wrong.at)} = {part[wrong.at]!s}, but its space "
+        f"({source.kind}) holds whole numbers from {wrong.least} to {wrong.most}. Return such "
+        f"numbers, or declare another space."
+    )
+
+
+def _wrong_dtype(source: Source, part: np.ndarray) -> str:
+    """Return the error for values that are not numbers."""
+    return (
+        f"{source.name} has dtype {part.dtype}, but its space ({source.kind}) holds real numbers. "
+        f"Return such numbers, or declare another space."
+    )
+
+
+def encoder(space: Any, places: Sequence[Source] = ()) -> Callable[[Any], Any]:
+    """Return a function from a Gymnasium observation to an array or a dict of arrays.
+
+    Args:
+        space: of the observation.
+        places: its `sources`; made here if empty.
+    """
+    ours, places = observation_space(space), places or tuple(sources(space))
+    kinds = tuple(leaves(ours))
+
+    def encode(obs: Any) -> Any:
+        arrays = (
+            read(source, obs).reshape(leaf.shape).astype(leaf.dtype)
+            for source, leaf in zip(places, kinds, strict=True)
+        )
+        return tree_of(ours, arrays)
+
+    return encode

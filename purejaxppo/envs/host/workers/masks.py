@@ -1,0 +1,120 @@
+"""Masks of allowed actions, from an environment's infos; imported where Gymnasium is in use.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.gym_spaces import action_space
+from purejaxppo.envs.host.workers.returned import pair
+from purejaxppo.envs.teams import mask_space
+from purejaxppo.spaces import MASK, Box, Dict, Discrete, MultiDiscrete, Space
+
+
+class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds `info["action_mask"]` to the observation: to its Dict, or as {"obs", "action_mask"}.
+
+    Args:
+        env: an environment whose `reset` and `step` both give a mask.
+        name: for messages.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], name: str) -> None:
+        """Reads the spaces.
+
+        Raises:
+            MakeError: there is nothing discrete to choose from.
+        """
+        super().__init__(env)
+        self.name = name
+        mask = mask_space(action_space(env.action_space))
+        if mask is None:
+            raise MakeError(f"{name}: env.options.mask needs discrete actions, and there are none")
+        own = env.observation_space
+        self._parts = isinstance(own, gymnasium.spaces.Dict)
+        parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {"obs": own}
+        self.observation_space = gymnasium.spaces.Dict(parts | {MASK: gymnasium_space(mask)})
+
+    def reset(self, **options: Any) -> Any:
+        """Resets the environment; the observation has the mask of the first step."""
+        obs, info = pair(self.env.reset(**options))
+        return self._with_mask(obs, info, "reset"), info
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment; the observation has the mask of the next step."""
+        obs, *rest, info = self.env.step(action)
+        return self._with_mask(obs, info, "step"), *rest, info
+
+    def _with_mask(self, obs: Any, info: Mapping[str, Any], when: str) -> dict[str, Any]:
+        mask = mask_in(info, self.env.action_space, f"{self.name}: env.options.mask", when)
+        return {**(obs if self._parts else {"obs": obs}), MASK: mask}
+
+
+def mask_in(info: Mapping[str, Any], space: gymnasium.Space[Any], where: str, when: str) -> Any:
+    """The mask in an info, uint8 [n] or [sum nvec], 1 = allowed; or a dict of the parts' masks.
+
+    Args:
+        info: with an `action_mask`, as the space's own `sample` takes it: an array for a Discrete
+            space, arrays (or one long one) for a MultiDiscrete one, and a dict or a tuple of the
+            parts' masks for a Dict or a Tuple. A mask that allows nothing is taken to allow
+            everything: environments return such masks at an episode's end.
+        space: the action space.
+        where: the environment, for messages.
+        when: the call that returned the info, for messages.
+
+    Raises:
+        MakeError: there is no mask, or it does not fit the space.
+    """
+    if MASK not in info:
+        there = ", ".join(map(repr, info)) or "nothing"
+        raise MakeError(
+            f"{where} needs an 'action_mask' in every info; the info of {when} has {there}"
+        )
+    return _mask(info[MASK], action_space(space), f"{where}: the action_mask of {when}")
+
+
+def _mask(value: Any, space: Space, where: str) -> Any:
+    if isinstance(space, Dict):
+        parts = [(name, part) for name, part in space.spaces if mask_space(part) is not None]
+        return {name: _mask(_part(value, name, where), part, where) for name, part in parts}
+    sizes = [space.n] if isinstance(space, Discrete) else [*_nvec(space)]
+    if isinstance(value, tuple | list) and isinstance(space, MultiDiscrete):
+        value = np.concatenate([np.ravel(part) for part in value])
+    mask = np.asarray(value).ravel()
+    if mask.size != sum(sizes):
+        raise MakeError(f"{where} has {mask.size} numbers in place of {sum(sizes)}")
+    wrong = mask[(mask != 0) & (mask != 1)]
+    if wrong.size:
+        raise MakeError(f"{where} has the value {wrong[0]}. Use 1 for allowed, and 0 otherwise.")
+    choices = np.split((mask != 0).astype(np.uint8), np.cumsum(sizes)[:-1])
+    return np.concatenate([part if part.any() else np.ones_like(part) for part in choices])
+
+
+def _nvec(space: Space) -> tuple[int, ...]:
+    assert isinstance(space, MultiDiscrete)
+    return space.nvec
+
+
+def _part(value: Any, name: str, where: str) -> Any:
+    """The mask of one part of a Dict or a Tuple."""
+    try:
+        return value[name] if isinstance(value, Mapping) else value[int(name)]
+    except (LookupError, TypeError, ValueError):
+        raise MakeError(f"{where} has nothing for the action's part {name!r}") from None
+
+
+def gymnasium_space(space: Space) -> gymnasium.Space[Any]:
+    """A space of `purejaxppo.spaces` as one of Gymnasium; not for a bare `Discrete`."""
+    if isinstance(space, Dict):
+        return gymnasium.spaces.Dict({name: gymnasium_space(part) for name, part in space.spaces})
+    if isinstance(space, MultiDiscrete):
+        return gymnasium.spaces.MultiDiscrete(list(space.nvec))
+    assert isinstance(space, Box)
+    bounds = (space.low, space.high)
+    low, high = (np.broadcast_to(bound, space.shape).astype(space.dtype) for bound in bounds)
+    return gymnasium.spaces.Box(low, high, space.shape, np.dtype(space.dtype).type)

@@ -1,0 +1,358 @@
+"""A PettingZoo parallel environment as one Gymnasium environment; imported where both are in use.
+
+Its observation holds all agents' observations, rewards and ends (`teams.Team.world`), and its
+action is all their actions joined. Nothing here imports JAX, since worker processes import it.
+"""
+
+import pkgutil
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pettingzoo
+from pettingzoo import ParallelEnv
+
+from purejaxppo.config.hints import nearest
+from purejaxppo.config.references import LoadError, import_named, in_file
+from purejaxppo.envs.host.workers.errors import MakeError
+from purejaxppo.envs.host.workers.factory import checked_limit, one_line
+from purejaxppo.envs.host.workers.gym_spaces import (
+    action_space,
+    decoder,
+    encoder,
+    native,
+    observation_space,
+    sources,
+)
+from purejaxppo.envs.host.workers.masks import gymnasium_space, mask_in
+from purejaxppo.envs.host.workers.returned import flag, number, pair
+from purejaxppo.envs.host.workers.worker import World, own_errors
+from purejaxppo.envs.native import Native, Parts, form_of
+from purejaxppo.envs.teams import (
+    ALIVE,
+    TERMINATED,
+    TRUNCATED,
+    Team,
+    joined_state_space,
+    mask_space,
+    split_mask,
+    split_mask_off,
+)
+from purejaxppo.spaces import MASK, Box, Dict, Space, leaves
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """A PettingZoo environment by name: the description from which a worker makes its worlds.
+
+    Args:
+        name: a module with a `parallel_env`, `module:function`, `file.py:function`, or an id of
+            PettingZoo's registry, which has a slash.
+        options: keyword arguments of the function, as sorted pairs.
+        max_episode_steps: the time limit; 0 keeps the environment's own.
+        mask: take `action_mask` from the agents' infos.
+        global_state: show the state of the world.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...] = ()
+    max_episode_steps: int = 0
+    mask: bool = False
+    global_state: bool = False
+
+    def __call__(self, render_mode: str | None = None) -> "ParallelWorld":
+        """Makes one world."""
+        options = dict(self.options) | ({"render_mode": render_mode} if render_mode else {})
+        try:
+            env = _builder(self.name)(**options)
+        except ImportError as error:
+            raise MakeError(
+                f"pettingzoo/{self.name} needs another package: {one_line(error)}"
+            ) from error
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise MakeError(f"env.options: pettingzoo/{self.name}: {one_line(error)}") from error
+        if not isinstance(env, ParallelEnv):
+            raise MakeError(
+                f"env.name: pettingzoo/{self.name} makes a {type(env).__name__}, and not a "
+                f"pettingzoo.ParallelEnv"
+            )
+        return ParallelWorld(env, self)
+
+
+def _builder(name: str) -> Any:
+    """The class or function that makes an environment."""
+    where, _, attribute = name.rpartition(":")
+    if where.endswith(".py"):
+        return in_file(where, attribute, "env.name", callable, "function or class")
+    label = f"env.name: pettingzoo/{name}"
+    if "/" in name:
+        return _registered(name, label)
+    module = _module(where or name, label)
+    attribute = attribute if where else "parallel_env"
+    builder = getattr(module, attribute, None)
+    if callable(builder):
+        return builder
+    if not where and hasattr(module, "env"):
+        raise MakeError(f"{label}: its agents take turns; only parallel environments are supported")
+    close = nearest(attribute, [key for key in vars(module) if not key.startswith("_")])
+    hint = f". Did you mean {close!r}?" if where and close else ""
+    raise MakeError(f"{label}: {module.__name__} has no {attribute!r}{hint}")
+
+
+def _registered(name: str, label: str) -> Any:
+    """A function that makes an environment of PettingZoo's registry, which exists since 1.27."""
+    known = getattr(pettingzoo, "parallel_registry", {})
+    if name not in known:
+        close = nearest(name, known)
+        raise MakeError(f"{label}: no such id{f'. Did you mean {close!r}?' if close else ''}")
+
+    def build(**options: Any) -> Any:
+        try:
+            return pettingzoo.make("parallel", name, **options)
+        except Exception as error:
+            if isinstance(error.__cause__, ImportError):
+                raise ImportError(str(error)) from error
+            raise
+
+    return build
+
+
+def _module(name: str, label: str) -> Any:
+    """A module by name; the error for one that is not in its package names the nearest."""
+    try:
+        return import_named(name, label)
+    except LoadError as error:
+        package, _, last = name.rpartition(".")
+        missing = isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == name
+        if not (package and missing):
+            raise
+        known = [
+            module.name for module in pkgutil.iter_modules(import_named(package, label).__path__)
+        ]
+        close = nearest(last, known)
+        hint = f". Did you mean '{package}.{close}'?" if close else ""
+        raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
+
+
+class ParallelWorld(World, gymnasium.Env[Any, Any]):
+    """One world of A agents.
+
+    For an agent that is done the last observation is repeated and the reward is 0; the episode is
+    over when all agents are done.
+
+    Args:
+        env: the world.
+        spec: its description.
+    """
+
+    def __init__(self, env: ParallelEnv, spec: WorldSpec) -> None:
+        """Pads the agents' spaces to common ones.
+
+        Raises:
+            MakeError: the spaces cannot be padded to common ones.
+        """
+        self.env = env
+        self.metadata = env.metadata
+        self.name, self._mask = spec.name, spec.mask
+        self.agents = list(env.possible_agents)
+        self.max_episode_steps = self._limit(spec.max_episode_steps) or None
+        spaces = [env.observation_space(agent) for agent in self.agents]
+        self._own = [observation_space(space) for space in spaces]
+        places = [
+            tuple(sources(space, f"{agent}: observation"))
+            for agent, space in zip(self.agents, spaces, strict=True)
+        ]
+        self._encode = [encoder(*pair) for pair in zip(spaces, places, strict=True)]
+        self.observation_ranges = [part.range for own in places for part in own if part.range]
+        """Of the agents' first observations; see `resolution.lost_digits`."""
+        self._acts = [env.action_space(agent) for agent in self.agents]
+        self._decode = [decoder(space) for space in self._acts]
+        split = [split_mask(space) for space in self._own]
+        try:
+            team = Team(
+                agents=tuple(map(str, self.agents)),
+                observations=tuple(space for space, _ in split),
+                actions=tuple(map(action_space, self._acts)),
+                masked=self._mask or any(masked for _, masked in split),
+                native=tuple(map(self._native, spaces, self._acts)),
+            )
+            self._shows_state = False
+            if spec.global_state:
+                team = replace(team, state=self._state_space(team))
+        except ValueError as error:
+            raise MakeError(f"pettingzoo/{self.name}: {error}") from error
+        self.team = team
+        self.observation_space = gymnasium_space(team.world)
+        self.action_space = gymnasium_space(team.joint_action)
+
+    def _native(self, observation: Any, action: Any) -> Native:
+        """Return an agent's form; with a mask from infos, {"obs": ..., "action_mask": ...}."""
+        own, mask = native(observation, action), mask_space(action_space(action))
+        if not self._mask or mask is None:
+            return own
+        parts = (("obs", own.observation), (MASK, form_of(mask)))
+        return own._replace(observation=Parts(parts))
+
+    def _limit(self, asked: int) -> int:
+        """The smallest of the requested and the environment's time limits; 0 if there is none."""
+        unwrapped = self.env.unwrapped
+        limits = [
+            checked_limit(getattr(unwrapped, name, None), f"pettingzoo/{self.name}: {name}")
+            for name in ("max_cycles", "max_episode_steps")
+        ]
+        return min((limit for limit in (asked, *limits) if limit), default=0)
+
+    def _state_space(self, team: Team) -> Box:
+        """Space of the world's own state, if it has one, or of all observations."""
+        self.env.reset(seed=0)
+        try:
+            state = np.asarray(self.env.state())
+        except (NotImplementedError, AttributeError):
+            return joined_state_space(team.world["obs"])
+        self._shows_state = True
+        return Box((state.size,))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Starts an episode with all agents."""
+        obs, infos = pair(self.env.reset(seed=seed, options=options))
+        absent = [agent for agent in self.agents if agent not in self.env.agents]
+        if absent:
+            raise MakeError(
+                f"pettingzoo/{self.name}: {absent[0]} is not there when an episode starts, and "
+                f"agents that join later are not supported"
+            )
+        self._elapsed = 0
+        self._left: set[Any] = set()  # agents that have ended and are not in the world any more
+        self._alive = np.ones(len(self.agents), bool)
+        self._seen = [self._see(i, obs, infos, "reset") for i in range(len(self.agents))]
+        nothing = np.zeros(len(self.agents), np.float32)
+        return self._observation(nothing, nothing), {}
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Takes one step with the actions of the agents that are not done."""
+        lived = np.flatnonzero(self._alive).tolist()
+        actions = self._actions(action, lived)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        self._elapsed += 1
+        late = 0 < (self.max_episode_steps or 0) <= self._elapsed
+        reward, end = np.zeros(len(self.agents)), np.full(len(self.agents), ALIVE)
+        for i in lived:
+            agent = self.agents[i]
+            self._seen[i] = self._see(i, obs, infos, "step")
+            reward[i] = number(self._part(rewards, agent, "reward"), f"reward of {agent}")
+            terminated = self._part(terminations, agent, "termination")
+            truncated = self._part(truncations, agent, "truncation")
+            if flag(terminated, f"termination of {agent}"):
+                end[i] = TERMINATED
+            elif flag(truncated, f"truncation of {agent}") or late:
+                end[i] = TRUNCATED
+            elif agent not in self.env.agents:
+                raise ValueError(f"{agent} left without being terminated or truncated")
+        ended = [agent for agent, alive in zip(self.agents, self._alive, strict=True) if not alive]
+        self._alive &= end == ALIVE
+        if self._alive.any():
+            self._check_agents(ended, terminations, truncations)
+        over, cut = not self._alive.any(), bool((end == TRUNCATED).any())
+        return self._observation(reward, end), 0.0, over and not cut, over and cut, {}
+
+    @own_errors
+    def _actions(self, action: Any, lived: list[int]) -> dict[Any, Any]:
+        """Return the actions of the agents that are not done, as the world takes them."""
+        joint = self.team.split(action, np)
+        return {self.agents[i]: self._decode[i](joint[i]) for i in lived}
+
+    def _check_agents(
+        self, ended: list[Any], terminations: dict[Any, Any], truncations: dict[Any, Any]
+    ) -> None:
+        """Check that no agent has come back or is new while the episode continues.
+
+        Args:
+            ended: the agents that had ended before this step.
+            terminations: as the world returned them.
+            truncations: as the world returned them.
+
+        Raises:
+            MakeError: an agent acts after its end, or is not in `possible_agents`.
+        """
+        present = self.env.agents
+        for agent in present:
+            if agent not in self.agents:
+                raise MakeError(
+                    f"pettingzoo/{self.name}: {agent} is in agents, but not in possible_agents. "
+                    f"List every agent in possible_agents."
+                )
+        for agent in ended:
+            # Some worlds keep ended agents in the list, and report their end at every step.
+            acts = not (terminations.get(agent, True) or truncations.get(agent, True))
+            if agent in present and (acts or agent in self._left):
+                raise MakeError(
+                    f"pettingzoo/{self.name}: {agent} is in agents again after its end. Agents "
+                    f"that come back within an episode are not supported. Do not report an end for "
+                    f"such an agent, or end the episode of all agents."
+                )
+        self._left |= {
+            agent
+            for agent, alive in zip(self.agents, self._alive, strict=True)
+            if not alive and agent not in present
+        }
+
+    def _part(self, parts: Any, agent: Any, name: str) -> Any:
+        """Return an agent's part of a result of `reset` or `step`.
+
+        Raises:
+            MakeError: it is missing.
+        """
+        try:
+            return parts[agent]
+        except (LookupError, TypeError):
+            raise MakeError(
+                f"pettingzoo/{self.name}: the world returned no {name} for {agent}. Return a dict "
+                f"with one for each agent that has not ended."
+            ) from None
+
+    def render(self) -> Any:
+        """A picture by the world's own `render`."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Ends the world."""
+        self.env.close()
+
+    @own_errors
+    def _see(
+        self, i: int, obs: dict[Any, Any], infos: dict[Any, Any], when: str
+    ) -> tuple[Any, Any]:
+        """(observation, mask or None) of agent i."""
+        agent = self.agents[i]
+        seen = self._part(obs, agent, "observation")
+        own, mask = split_mask_off(self._encode[i](seen), self._own[i])
+        if self._mask:
+            where = f"pettingzoo/{self.name}: env.options.mask"
+            when = f"{when} for {agent}"
+            mask = mask_in(infos.get(agent, {}), self._acts[i], where, when)
+        return own, mask
+
+    @own_errors
+    def _observation(self, reward: np.ndarray, end: np.ndarray) -> dict[str, Any]:
+        """The world's observation, in the space `Team.world`."""
+        joined = self.team.join([own for own, _ in self._seen], np)
+        out = {"obs": joined, "reward": reward.astype(np.float32), "end": end.astype(np.uint8)}
+        if self.team.mask is not None:
+            out[MASK] = self.team.join_masks([mask for _, mask in self._seen], np)
+        if self.team.state is not None:
+            state = self.env.state() if self._shows_state else joined
+            out["state"] = np.asarray(state, np.float32).ravel()
+        return _in_shape(out, self.team.world)
+
+
+def _in_shape(tree: Any, space: Space) -> Any:
+    """Arrays with the axes of their spaces: several choices of each agent are one axis."""
+    if isinstance(space, Dict):
+        return {name: _in_shape(tree[name], part) for name, part in space.spaces}
+    (leaf,) = leaves(space)
+    return tree.reshape(leaf.shape)

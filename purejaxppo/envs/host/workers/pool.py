@@ -1,0 +1,527 @@
+"""N Gymnasium environments in worker processes or threads, as one batch with next-step reset.
+
+Each worker owns a slice of the environments. Actions and results lie in shared memory; a pipe per
+worker carries commands and replies, and is closed when the other side has ended.
+"""
+
+import contextlib
+import json
+import logging
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import numpy as np
+
+from purejaxppo.envs.host.workers import keeper
+from purejaxppo.envs.host.workers.factory import Maker
+from purejaxppo.envs.host.workers.resolution import FIRST
+from purejaxppo.envs.host.workers.worker import (
+    GRACE_SECONDS,
+    PATROL_SECONDS,
+    EnvInfo,
+    Fault,
+    Job,
+    buffers,
+    serve,
+    size_of,
+)
+from purejaxppo.envs.step import EnvStep, copied
+from purejaxppo.parallel.cores import cpu_cores
+from purejaxppo.spaces import arrays_of, tree_of
+
+log = logging.getLogger("purejaxppo")
+
+START_SECONDS = 60.0  # for a new interpreter to import `worker`
+MOST_PRINTED = 1_000_000
+"""Number of bytes that the environments of a worker may print."""
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from purejaxppo.envs.host.workers.worker import main; main(*map(int, sys.argv[2:]))"
+)
+
+
+class WorkerError(RuntimeError):
+    """An environment raised an error or hangs, or its worker died."""
+
+    def __init__(self, message: str, worker: int, env_indices: tuple[int, ...]) -> None:
+        """Stores the message, the worker and its environments."""
+        super().__init__(message)
+        self.worker = worker
+        self.env_indices = env_indices
+
+
+class Handle:
+    """The owner's end of a worker: the base class of processes and threads."""
+
+    connection: Connection
+
+    def __init__(self, index: int, start: int, stop: int) -> None:
+        """Stores the index and the environments from `start` to before `stop`."""
+        self.index = index
+        self.envs = tuple(range(start, stop))
+
+    def __str__(self) -> str:
+        first, last = self.envs[0], self.envs[-1]
+        which = f"environment {first}" if first == last else f"environments {first} to {last}"
+        return f"worker {self.index} ({which})"
+
+    def send(self, message: Any) -> None:
+        """Sends the worker a message."""
+        with contextlib.suppress(OSError):  # of a dead worker, which receive finds
+            self.connection.send(message)
+
+    def receive(self, doing: str) -> Any:
+        """Returns the worker's reply, or raises the error that it reports or died of."""
+        try:
+            answer = self.connection.recv()
+        except (EOFError, OSError):
+            raise self.death(doing) from None
+        if not isinstance(answer, Fault):
+            return answer
+        if answer.refused:
+            raise ValueError(answer.summary)
+        message = f"environment {answer.env} (worker {self.index}) {answer.summary}"
+        raise WorkerError(f"{message}\n\n{answer.trace}", self.index, (answer.env,))
+
+    def death(self, doing: str) -> WorkerError:
+        """The error of a worker that has ended."""
+        message = f"{self} {self.ending()} when it was to {doing}"
+        return WorkerError(f"{message}{self.last_words()}", self.index, self.envs)
+
+    def hang(self, doing: str, seconds: float) -> WorkerError:
+        """The error of a worker that was too slow; ends it."""
+        message = f"{self} did not {doing} within {seconds:g} s; it is here:\n{self.stack()}"
+        self.kill()
+        return WorkerError(message, self.index, self.envs)
+
+    def alive(self) -> bool:
+        """True if the worker runs."""
+        raise NotImplementedError
+
+    def ending(self) -> str:
+        """The worker's end, in words."""
+        raise NotImplementedError
+
+    def last_words(self) -> str:
+        """The stack at the time of death, if known."""
+        return ""
+
+    def stack(self) -> str:
+        """The stack of a worker that runs."""
+        raise NotImplementedError
+
+    def join(self, seconds: float) -> None:
+        """Waits for the worker to end."""
+        raise NotImplementedError
+
+    def terminate(self) -> None:
+        """Asks the worker to end."""
+
+    def kill(self) -> None:
+        """Ends the worker."""
+
+    def release(self) -> None:
+        """Closes what belongs to the worker."""
+
+
+class ProcessHandle(Handle):
+    """A worker in a process of its own."""
+
+    def __init__(self, index: int, start: int, stop: int, memory: int) -> None:
+        """Starts the process, which shares the open file `memory`."""
+        super().__init__(index, start, stop)
+        if os.name != "posix":
+            raise ValueError("worker processes need Linux or macOS; threads run everywhere")
+        self._trace = tempfile.TemporaryFile()  # noqa: SIM115 - closed in release
+        self.connection, theirs = Pipe()
+        printed, output = os.pipe()
+        with theirs, open(output, "wb") as prints:
+            fds = (theirs.fileno(), memory, self._trace.fileno())
+            places = json.dumps([*map(os.path.abspath, sys.path)])
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, places, *map(str, fds)],
+                stdin=subprocess.DEVNULL,
+                stdout=prints,
+                stderr=prints,
+                pass_fds=fds,
+                start_new_session=True,  # so that it can be ended with its own children
+                env={**ONE_THREAD, **os.environ},
+            )
+
+        self._copying = threading.Thread(target=copy, args=(printed, str(self)), daemon=True)
+        self._copying.start()
+
+    @property
+    def group(self) -> int:
+        """The id of the process group of the worker and its children."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """True if the process runs."""
+        return self._process.poll() is None
+
+    def ending(self) -> str:
+        """Its exit code or signal, in words."""
+        self.join(1.0)
+        code = self._process.poll()
+        if code is None:
+            return "has closed its connection"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        hint = ", perhaps for lack of memory," if -code == signal.SIGKILL else ""
+        return f"was killed by {signal.Signals(-code).name}{hint}"
+
+    def last_words(self) -> str:
+        """The stack that faulthandler wrote at a fatal signal, if any."""
+        words = self._said()
+        return f"; it was here:\n{words}" if words else ""
+
+    def stack(self) -> str:
+        """The stack that faulthandler writes when asked by a signal."""
+        os.kill(self._process.pid, signal.SIGUSR1)
+        said = ""
+        for _ in range(40):
+            time.sleep(0.025)
+            before, said = said, self._said()
+            if said and said == before:
+                break
+        return said
+
+    def _said(self) -> str:
+        """The text that faulthandler has written to the trace file."""
+        return os.pread(self._trace.fileno(), 1 << 16, 0).decode(errors="replace")
+
+    def join(self, seconds: float) -> None:
+        """Waits for the process to end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the process and its children."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the process and its children."""
+        self._signal(signal.SIGKILL)
+
+    def release(self) -> None:
+        """Closes the trace file and kills children that the worker left behind."""
+        self._trace.close()
+        self.kill()
+        self._copying.join(1.0)  # for the last lines that it printed
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.group, number)
+
+
+def copy(source: int, name: str) -> None:
+    """Copies a worker's output to stderr up to a limit; drops the rest, so the worker never blocks.
+
+    Args:
+        source: a pipe; it is closed when the output ends.
+        name: of the worker, for the note in place of the rest.
+    """
+    left = MOST_PRINTED
+    with open(source, "rb", buffering=0) as pipe:
+        while data := pipe.read(1 << 16):
+            if not left:
+                continue
+            data = data[:left]
+            left -= len(data)
+            if not left:
+                data += f"\n{name} printed {MOST_PRINTED:,} bytes; the rest is left out\n".encode()
+            with contextlib.suppress(OSError):  # nobody reads it, or the disk is full
+                os.write(2, data)
+
+
+class ThreadHandle(Handle):
+    """A worker in a thread of this process."""
+
+    def __init__(self, index: int, start: int, stop: int, memory: int) -> None:
+        """Starts the thread, which shares the open file `memory`."""
+        super().__init__(index, start, stop)
+        self.connection, theirs = Pipe()
+        self._thread = threading.Thread(
+            target=serve, args=(theirs, memory), name=f"environments-{index}", daemon=True
+        )
+        self._lost = False
+        self._thread.start()
+
+    def alive(self) -> bool:
+        """True if the thread runs."""
+        return self._thread.is_alive()
+
+    def ending(self) -> str:
+        """The same words for every end."""
+        return "ended its thread"
+
+    def stack(self) -> str:
+        """The stack of the thread."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def join(self, seconds: float) -> None:
+        """Waits for the thread to end, unless it hangs."""
+        self._thread.join(0.0 if self._lost else seconds)
+
+    def kill(self) -> None:
+        """Gives the thread up: nothing ends one."""
+        self._lost = True
+
+
+class Guard:
+    """A process that kills worker processes and their children when this process ends."""
+
+    def __init__(self) -> None:
+        """Starts the process."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, keeper.GROUPS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, worker: ProcessHandle) -> None:
+        """Adds a worker to those that the process kills."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % worker.group)
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        """Ends the process, after the workers have ended."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def join_all(workers: list[Handle], seconds: float) -> None:
+    """Waits for the workers to end, at most for so long in all."""
+    deadline = time.monotonic() + seconds
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+
+
+def stop_all(workers: list[Handle], guard: Guard | None) -> None:
+    """Closes the pipes, upon which workers exit, and ends those that do not."""
+    for worker in workers:
+        worker.connection.close()
+    join_all(workers, GRACE_SECONDS)
+    for worker in workers:
+        if worker.alive():
+            worker.terminate()
+    join_all(workers, 1.0)
+    for worker in workers:
+        if worker.alive():
+            worker.kill()
+    join_all(workers, GRACE_SECONDS)
+    for worker in workers:
+        worker.release()
+    if guard:
+        guard.close()
+
+
+class WorkerPool:
+    """N environments that step together.
+
+    Args:
+        make: makes one environment.
+        num_envs: N.
+        num_workers: processes or threads; 0 is one per core. Never more than environments.
+        timeout: seconds that the slowest worker may take to make its environments, to reset or to
+            step them.
+        seed: of the global generators of `random` and `numpy.random` in worker processes, for
+            environments that draw from them.
+        warns_as: name of the environment in warnings about its first observations; "": no warnings.
+        kind: where environments step. Threads start at once and share this process's memory, but
+            Python code in them takes turns, and one that hangs cannot be ended.
+
+    Raises:
+        ValueError: there is no such environment, or it cannot be used.
+        WorkerError: it raised an error.
+    """
+
+    def __init__(
+        self,
+        make: Maker,
+        num_envs: int,
+        *,
+        num_workers: int = 0,
+        timeout: float = 60.0,
+        seed: int = 0,
+        warns_as: str = "",
+        kind: Literal["process", "thread"] = "process",
+    ) -> None:
+        """Starts the workers and makes the environments."""
+        if num_envs < 1 or num_workers < 0:
+            raise ValueError(f"num_envs = {num_envs} and num_workers = {num_workers} are too small")
+        self.num_envs = num_envs
+        self.timeout = timeout
+        self._workers: list[Handle] = []
+        self._failure: WorkerError | None = None
+        self._warns_as, self._steps = warns_as, 0
+        self.diverged_value = ""
+        """See `bridge.Pool`."""
+        guard = Guard() if kind == "process" else None
+        self._stop = weakref.finalize(self, stop_all, self._workers, guard)
+        count = min(num_workers or cpu_cores(), num_envs)
+        bounds = [num_envs * i // count for i in range(count + 1)]
+        memory = _shared_file()
+        try:
+            for index in range(count):
+                envs = bounds[index], bounds[index + 1]
+                if guard:
+                    process = ProcessHandle(index, *envs, memory)
+                    self._workers.append(process)
+                    guard.add(process)
+                else:
+                    self._workers.append(ThreadHandle(index, *envs, memory))
+            self._gather("start", START_SECONDS)
+            self._begin(make, seed if kind == "process" else None, memory)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(memory)
+
+    def _begin(self, make: Maker, seed: int | None, memory: int) -> None:
+        """Makes the environments, and the arrays shared with them."""
+        for worker in self._workers:
+            start = worker.envs[0]
+            worker.send(Job(make, start, start + len(worker.envs), seed))
+        replies = self._gather("make its environments", self.timeout)
+        self.info: EnvInfo = replies[0]
+        self.observation, self.action = self.info.observation, self.info.action
+        for worker, other in zip(self._workers, replies, strict=True):
+            if other != self.info:
+                raise WorkerError(
+                    f"{worker} has other spaces or another time limit than worker 0: {other}",
+                    worker.index,
+                    worker.envs,
+                )
+        size = size_of(self.observation, self.action, self.num_envs)
+        os.ftruncate(memory, size)
+        shared = mmap.mmap(memory, size)
+        self._buffers = buffers(shared, self.observation, self.action, self.num_envs)
+        self._exchange("attach", self.num_envs, size)
+
+    def reset(self, seed: int | np.ndarray) -> Any:
+        """Starts a new episode of every environment: a seed, or seeds [N] -> obs [N, ...].
+
+        With one seed, environment i is seeded with seed + i. It draws its later episodes from its
+        own generator.
+        """
+        seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.asarray(seed)
+        self._exchange("reset", seeds.tolist())
+        return self._obs()
+
+    def step(self, action: Any) -> EnvStep:
+        """Steps the environments: actions [N, ...] -> EnvStep.
+
+        On the step that ends an episode `obs` is the true last observation. The step after it
+        ignores the action, returns the next episode's first observation, and is not `valid`.
+
+        Raises:
+            WorkerError: an environment failed; the pool is closed.
+        """
+        self._check()
+        parts = arrays_of(self.action, action)
+        for part, there in zip(parts, self._buffers.action, strict=True):
+            if part.shape != there.shape:
+                raise ValueError(f"actions have shape {part.shape} in place of {there.shape}")
+            np.copyto(there, part, casting="same_kind")
+        values = self._exchange("step")
+        self.diverged_value = next(filter(None, values), self.diverged_value)
+        self._steps += 1
+        if self._steps == FIRST and self._warns_as:
+            self._warn()
+        return copied(self._buffers.out, self._obs())
+
+    def _warn(self) -> None:
+        """Warn about first observations that float32 cannot distinguish."""
+        for sentence in filter(None, self._exchange("compare first observations")):
+            log.warning("%s: %s", self._warns_as, sentence)
+            break  # warnings of other workers are similar
+
+    def close(self) -> None:
+        """Closes the environments and ends the workers; a second call does nothing."""
+        self._stop()
+
+    def picture(self) -> None:
+        """None: the environments are elsewhere."""
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _obs(self) -> Any:
+        """A copy of the observation: the workers write over theirs at the next step."""
+        return tree_of(self.observation, self._buffers.out.obs)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._stop.alive:
+            raise RuntimeError("the pool of environments is closed")
+
+    def _exchange(self, *command: Any) -> list[Any]:
+        """Sends all workers a command and waits until they are done; returns their replies."""
+        self._check()
+        with self._closing():
+            for worker in self._workers:
+                worker.send(command)
+            return self._gather(command[0], self.timeout)
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Ends the pool at any error: a reply left in a pipe would be taken for the next."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error if isinstance(error, WorkerError) else None
+            self.close()
+            raise
+
+    def _gather(self, doing: str, seconds: float) -> list[Any]:
+        """One reply of each worker, in order."""
+        deadline = time.monotonic() + seconds
+        answers = {}
+        waiting: dict[Any, Handle] = {w.connection: w for w in self._workers}
+        while waiting:
+            remaining = max(0.0, deadline - time.monotonic())
+            ready = wait(list(waiting), min(remaining, PATROL_SECONDS))
+            for connection in ready:
+                worker = waiting.pop(connection)
+                answers[worker.index] = worker.receive(doing)
+            if ready:
+                continue
+            for worker in waiting.values():
+                if not worker.alive() and not worker.connection.poll():
+                    raise worker.death(doing)
+            if not remaining:
+                raise next(iter(waiting.values())).hang(doing, seconds)
+        return [answers[worker.index] for worker in self._workers]
+
+
+def _shared_file() -> int:
+    """An open file without a name, which cannot be left behind on disk."""
+    if sys.platform == "linux":
+        return os.memfd_create("purejaxppo")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,116 @@
+"""Checks of the values that `reset` and `step` of custom environments return.
+
+Nothing here imports JAX, since worker processes import it.
+"""
+
+import numbers
+import re
+import traceback
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from purejaxppo.envs.host.workers.errors import MakeError
+
+BEFORE = "the interface of Gym before 0.26"
+STEP = "Return (obs, reward, terminated, truncated, info), as Gymnasium does"
+RESET = "Return (obs, info), as Gymnasium does"
+SEED = "Define reset(self, *, seed=None, options=None), as Gymnasium does"
+CALL = r"(\benv\w*(\[\w+\])?|\bsuper\(\))\.(step|reset)\("
+"""A call of an environment, of the environment in a wrapper, or of a base class."""
+NOT_UNPACKED = r"values to unpack|cannot unpack"
+NO_SEED = r"unexpected keyword argument '(seed|options)'"
+
+
+def old_interface(error: BaseException) -> str:
+    """Describe an error of an environment with Gym's old interface.
+
+    Such errors come from the arguments of `reset` or `step` or from unpacking the result, in a
+    wrapper or in this package.
+
+    Returns:
+        A description; "" for other errors.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    call = re.search(CALL, (frames[-1].line or "") if frames else "")
+    text = str(error)
+    if call is None:
+        return ""
+    if call[3] == "reset" and isinstance(error, TypeError) and re.search(NO_SEED, text):
+        return f"reset does not take seed and options, {BEFORE}. {SEED}."
+    if not re.search(NOT_UNPACKED, text):
+        return ""
+    if call[3] == "reset":
+        return f"reset returned an observation alone, {BEFORE}. {RESET}."
+    if "got 4" in text:
+        return f"step returned 4 values, {BEFORE}. {STEP}."
+    return f"step did not return 5 values ({text}). {STEP}."
+
+
+def pair(result: Any) -> tuple[Any, Any]:
+    """Return (observation, info), the result of `reset`.
+
+    Raises:
+        MakeError: it returned something else, such as an observation alone.
+    """
+    if isinstance(result, tuple | list) and len(result) == 2:
+        obs, info = result
+        if info is None or isinstance(info, Mapping):
+            return obs, info
+    if result is None:
+        raise MakeError(f"reset returned None. {RESET}.")
+    raise MakeError(f"reset returned an observation alone, {BEFORE}. {RESET}.")
+
+
+def number(value: Any, name: str) -> float:
+    """Convert a reward, a number or an array of one number, to a float.
+
+    Args:
+        value: as `step` returned it.
+        name: for messages.
+
+    Raises:
+        MakeError: it is not one number. NaN is accepted.
+    """
+    if isinstance(value, float | int):
+        return float(value)
+    item = _item(value)
+    if item is None:
+        raise MakeError(f"step returned {_described(value, name)}. Return one number.")
+    return float(item)
+
+
+def flag(value: Any, name: str) -> bool:
+    """Convert an end, a bool, 0, 1 or an array of one of these, to a bool.
+
+    Args:
+        value: as `step` returned it.
+        name: for messages.
+
+    Raises:
+        MakeError: it is something else.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    item = _item(value)
+    if item not in (0, 1):
+        raise MakeError(f"step returned {_described(value, name)}. Return true or false.")
+    return bool(item)
+
+
+def _item(value: Any) -> Any:
+    """Return the only element of a value if it is a real number or a bool; else None."""
+    array = np.asarray(value)
+    item = array.item() if array.size == 1 else None
+    return item if isinstance(item, numbers.Real | Decimal) else None
+
+
+def _described(value: Any, name: str) -> str:
+    """Describe a wrong value by its shape, or by itself if it is a scalar."""
+    shape = np.shape(value)
+    if shape != ():
+        return f"{name} of shape {shape}"
+    text = repr(value)
+    return f"{name} = {text if len(text) <= 60 else type(value).__name__}"

@@ -1,0 +1,357 @@
+"""A worker: the process or thread in which some Gymnasium environments of a batch step.
+
+They step one after another into shared arrays, with next-step reset. A worker process is a new
+interpreter that imports this module and the environment, and not the script that started it.
+Nothing here imports JAX.
+"""
+
+import contextlib
+import faulthandler
+import math
+import mmap
+import random
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purejaxppo.config.references import LoadError
+from purejaxppo.envs.host.workers.factory import Maker, time_limit
+from purejaxppo.envs.host.workers.gym_spaces import (
+    action_space,
+    decoder,
+    native,
+    observation_space,
+    read,
+    sources,
+)
+from purejaxppo.envs.host.workers.resolution import Range, lost_digits
+from purejaxppo.envs.host.workers.returned import flag, number, old_interface, pair
+from purejaxppo.envs.native import Native
+from purejaxppo.envs.step import EnvStep, rows_of
+from purejaxppo.envs.teams import Team
+from purejaxppo.spaces import LARGEST, MASK, Leaf, Space, diverged_value, leaves, plain, tree_of
+
+PATROL_SECONDS = 0.25  # between checks that the other side is still alive
+GRACE_SECONDS = 5.0  # for environments to close before their worker is ended
+ALIGNMENT = 64  # bytes: a cache line
+TRIES = 3  # resets before one that returns NaN is an error
+
+
+class Buffers(NamedTuple):
+    """Arrays in shared memory between a batch of N environments and its owner."""
+
+    action: tuple[np.ndarray, ...]  # [N, ...] each: the action's parts in order of their paths
+    out: EnvStep  # `obs` are the observation's parts [N, ...] in order of their paths
+
+    def rows(self, start: int, stop: int) -> "Buffers":
+        """Views of some environments' rows."""
+        return Buffers(tuple(x[start:stop] for x in self.action), rows_of(self.out, start, stop))
+
+
+def size_of(observation: Space, action: Space, num_envs: int) -> int:
+    """The bytes that the buffers of N environments take."""
+    return _places(observation, action, num_envs)[1]
+
+
+def buffers(memory: Any, observation: Space, action: Space, num_envs: int) -> Buffers:
+    """The buffers of N environments in `memory`, which has `size_of` bytes."""
+    places, _ = _places(observation, action, num_envs)
+    arrays = [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in places]
+    acts = len(list(leaves(action)))
+    *parts, reward, terminated, truncated, diverged = arrays
+    out = EnvStep(tuple(parts[acts:]), reward, terminated, truncated, diverged=diverged)
+    return Buffers(tuple(parts[:acts]), out)
+
+
+def _places(
+    observation: Space, action: Space, num_envs: int
+) -> tuple[list[tuple[tuple[int, ...], str, int]], int]:
+    """(shape, dtype, offset) of each array, and the bytes of all."""
+    places, end = [], 0
+    rest = [Leaf((), (), "float32"), *[Leaf((), (), "bool")] * 3]
+    for leaf in [*leaves(action), *leaves(observation), *rest]:
+        shape = (num_envs, *leaf.shape)
+        places.append((shape, leaf.dtype, end))
+        size = math.prod(shape) * np.dtype(leaf.dtype).itemsize
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return places, end
+
+
+own_errors = np.errstate(all="ignore")
+"""Decorator for code that must not depend on `np.seterr`, which environments may call. Infinity and
+NaN are handled afterwards."""
+
+
+class World:
+    """Base class of Gymnasium environments that are a world of several agents."""
+
+    team: Team
+    observation_ranges: Sequence[Range]
+    """Of the parts of its agents' observations, which it converts itself."""
+
+
+class EnvGroup:
+    """Some environments of a batch, stepped one after another.
+
+    Args:
+        envs: Gymnasium environments with the same spaces.
+        start: the first one's index in the batch.
+    """
+
+    def __init__(self, envs: Sequence[Any], start: int) -> None:
+        """Reads the spaces."""
+        self.envs = envs
+        self.start = start
+        self.at = 0
+        """Index in `envs` of the environment that is being stepped."""
+        self.observation = observation_space(envs[0].observation_space)
+        self.action = action_space(envs[0].action_space)
+        self._decode = [decoder(env.action_space) for env in envs]
+        self._sources = [tuple(sources(env.observation_space)) for env in envs]
+        self._ranges = [
+            [part.range for part in own if part.range]
+            + [*(env.observation_ranges if isinstance(env, World) else ())]
+            for env, own in zip(envs, self._sources, strict=True)
+        ]
+        self._over = np.zeros(len(envs), bool)
+        for lane, env in enumerate(envs):
+            self.at = lane
+            observation = observation_space(env.observation_space)
+            if (observation, action_space(env.action_space)) != (self.observation, self.action):
+                raise ValueError("its spaces are not those of the environments before it")
+
+    def bind(self, shared: Buffers) -> None:
+        """Sets the arrays [len(envs), ...] to read actions from and to write results to."""
+        self._actions, self._out = shared
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Starts every environment's episode, from the seeds of the whole batch."""
+        self._out.reward[:] = 0
+        for lane in range(len(self.envs)):
+            self.at = lane
+            self._first(lane, seeds[self.start + lane])
+        self._over = np.zeros(len(self.envs), bool)
+
+    def step(self) -> str:
+        """Steps each environment by its action; one whose episode is over resets instead.
+
+        Returns:
+            The first value that diverged, as `diverged_value` names it; "" if none did.
+        """
+        results = []
+        for lane in range(len(self.envs)):
+            self.at = lane
+            obs, *rest = self._advance(lane)
+            self._write(lane, obs)  # before another environment writes to the same buffer
+            results.append(rest)
+        return self._finish(*zip(*results, strict=True))
+
+    @own_errors
+    def _finish(self, rewards: Any, terminated: Any, truncated: Any) -> str:
+        """Write the rewards and ends [len(envs)] of a step; return the value that diverged."""
+        out = self._out
+        out.reward[:] = rewards
+        out.terminated[:] = terminated
+        out.truncated[:] = truncated
+        out.diverged[:] = ~self._over & ~self._bounded()
+        value = self._contain() if out.diverged.any() else ""
+        out.truncated[out.terminated] = False
+        self._over = out.terminated | out.truncated
+        return value
+
+    def lost_digits(self) -> str:
+        """Return a warning about first observations that float32 cannot distinguish, or ""."""
+        return lost_digits(self._ranges)
+
+    def close(self) -> None:
+        """Closes every environment."""
+        for env in self.envs:
+            env.close()
+
+    def _advance(self, lane: int) -> tuple[Any, float, bool, bool]:
+        if self._over[lane]:
+            return self._first(lane, None), 0.0, False, False
+        obs, reward, terminated, truncated, _ = self.envs[lane].step(self._action(lane))
+        ends = flag(terminated, "terminated"), flag(truncated, "truncated")
+        return obs, number(reward, "reward"), *ends
+
+    @own_errors
+    def _action(self, lane: int) -> Any:
+        """Return the action of an environment, in its own form."""
+        parts = [part[lane] for part in self._actions]
+        return self._decode[lane](tree_of(self.action, parts))
+
+    def _first(self, lane: int, seed: int | None) -> Any:
+        """An episode's first observation; one with NaN or beyond ±LARGEST is drawn again."""
+        for _ in range(TRIES):
+            obs, _ = pair(self.envs[lane].reset(seed=seed))
+            self._write(lane, obs)
+            if self._fits(lane):
+                return obs
+            seed = None
+        raise FloatingPointError(
+            f"reset returned {self._value(lane)} in {TRIES} tries; observations must be finite and "
+            f"within ±{plain(LARGEST)}"
+        )
+
+    @own_errors
+    def _fits(self, lane: int) -> bool:
+        """Return True if an observation is not NaN and within ±LARGEST everywhere."""
+        return all((np.abs(part[lane]) <= LARGEST).all() for part in self._out.obs)
+
+    @own_errors
+    def _write(self, lane: int, obs: Any) -> None:
+        """Writes an observation to its row."""
+        for target, source in zip(self._out.obs, self._sources[lane], strict=True):
+            target[lane] = read(source, obs).reshape(target.shape[1:])
+
+    def _bounded(self) -> np.ndarray:
+        """True where observation and reward are not NaN or beyond ±LARGEST, bool [len(envs)]."""
+        ok = np.abs(self._out.reward) <= LARGEST
+        for part in self._out.obs:
+            if part.dtype == np.float32:
+                ok &= (np.abs(part) <= LARGEST).all(axis=tuple(range(1, part.ndim)))
+        return ok
+
+    def _value(self, lane: int) -> str:
+        """The first value of an environment that diverged."""
+        paths = [leaf.path for leaf in leaves(self.observation)]
+        obs = zip(paths, (part[lane] for part in self._out.obs), strict=True)
+        return diverged_value(self._out.reward[lane], obs)
+
+    def _contain(self) -> str:
+        """Ends the episodes of environments that diverged; returns the first one's value."""
+        bad = self._out.diverged
+        value = self._value(int(bad.argmax()))
+        for part, leaf in zip(self._out.obs, leaves(self.observation), strict=True):
+            part[bad] = MASK in leaf.path  # a mask must allow something
+        self._out.reward[bad] = 0
+        self._out.terminated[bad] = True
+        return value
+
+
+class Job(NamedTuple):
+    """The first message to a worker: the environments to make."""
+
+    make: Maker
+    start: int  # its first environment
+    stop: int  # the one after its last
+    seed: int | None  # of the process's global generators
+
+
+class EnvInfo(NamedTuple):
+    """A worker's reply once its environments are made."""
+
+    observation: Space
+    action: Space
+    max_episode_steps: int
+    team: Team | None  # of a world of several agents
+    native: Native | None  # the environment's own form, if it is of one agent
+
+
+class Fault(NamedTuple):
+    """A worker's reply when an environment raised an error."""
+
+    env: int  # its index in the batch
+    summary: str
+    trace: str
+    refused: bool  # the description is at fault, not the environment
+
+
+def serve(connection: Connection, memory: int) -> None:
+    """Makes environments, then executes commands until the other end of the pipe closes.
+
+    Args:
+        connection: its end of the pipe.
+        memory: the shared file, whose size is known once the environments are made.
+    """
+    envs: list[Any] = []
+    with connection:
+        try:
+            _obey(connection, memory, envs)
+        except (EOFError, ConnectionError):
+            pass  # the owner has ended
+        finally:
+            _close(envs)
+
+
+def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
+    """Executes commands until an environment fails."""
+    connection.send(None)
+    job: Job = connection.recv()
+    group = _attempt("__init__", lambda: job.start + len(envs), _make, job, envs)
+    if isinstance(group, Fault):
+        connection.send(group)
+        return
+    team = envs[0].team if isinstance(envs[0], World) else None
+    own = None if team else native(envs[0].observation_space, envs[0].action_space)
+    connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), team, own))
+
+    def attach(num_envs: int, size: int) -> None:
+        shared = mmap.mmap(memory, size)
+        everything = buffers(shared, group.observation, group.action, num_envs)
+        group.bind(everything.rows(job.start, job.stop))
+
+    actions = {
+        "attach": attach,
+        "reset": group.reset,
+        "step": group.step,
+        "compare first observations": group.lost_digits,
+    }
+    fault = None
+    while fault is None:
+        doing, *arguments = connection.recv()
+        answer = _attempt(doing, lambda: job.start + group.at, actions[doing], *arguments)
+        connection.send(answer)
+        fault = answer if isinstance(answer, Fault) else None
+
+
+def _attempt(
+    doing: str, where: Callable[[], int], work: Callable[..., Any], *arguments: Any
+) -> Any:
+    """The result of `work`, or the `Fault` of the environment that raised an error."""
+    try:
+        return work(*arguments)
+    except LoadError as error:
+        return Fault(where(), str(error), "", True)
+    except (Exception, SystemExit) as error:
+        if sentence := old_interface(error):
+            return Fault(where(), sentence, "", True)
+        summary = f"raised {type(error).__name__} in {doing}: {error}"
+        return Fault(where(), summary, traceback.format_exc(), False)
+
+
+def _make(job: Job, envs: list[Any]) -> EnvGroup:
+    """Makes the environments of a job and appends them to `envs`."""
+    with contextlib.ExitStack() as quiet:
+        if job.seed is not None:
+            random.seed(job.seed + job.start)
+            np.random.seed((job.seed + job.start) % 2**32)  # noqa: NPY002 - for old environments
+            if job.start:  # worker 0 gives the same warnings
+                quiet.enter_context(warnings.catch_warnings(action="ignore"))
+        for _ in range(job.start, job.stop):
+            envs.append(job.make())
+    return EnvGroup(envs, job.start)
+
+
+def _close(envs: list[Any]) -> None:
+    for env in envs:
+        try:
+            env.close()
+        except Exception:
+            traceback.print_exc()  # the owner has ended, and the others are to be closed
+
+
+def main(connection: int, memory: int, trace: int) -> None:
+    """Runs a worker process, given its open files; `workers.Guard` ends it with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    faulthandler.enable(trace, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    serve(Connection(connection), memory)

@@ -1,0 +1,156 @@
+"""Templates: what `purejaxppo init` writes, and that it works."""
+
+import runpy
+import shlex
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.stepping import KEY
+
+from purejaxppo import Config, Moment, Run
+from purejaxppo.__main__ import main
+from purejaxppo.cli.init import TEMPLATES
+from purejaxppo.config import copies
+from purejaxppo.config.schema import HINTS
+from purejaxppo.envs.vectorize import VectorEnv
+from purejaxppo.envs.wrappers import TimeLimit, UnitActions
+from purejaxppo.spaces import Box
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(kind, file, name):
+    """An object in a file that `init` has just written."""
+    assert main(["init", kind, file]) == 0
+    return runpy.run_path(file)[name]
+
+
+@pytest.mark.toy
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_template_is_written_once_and_its_command_names_it(kind, folder, capsys):
+    file = TEMPLATES[kind].file
+    assert main(["init", kind, file]) == 0
+    about, command = capsys.readouterr().out.splitlines()
+    assert about.startswith(f"{file}: ")
+    words = shlex.split(command.removeprefix("train with it: "))
+    reference = next(word for word in words if file in word)
+    path, _, name = reference.removeprefix("jax/").partition(":")
+    assert path == file and runpy.run_path(file)[name]
+    text = (folder / file).read_text()
+    (folder / file).write_text(text + "# mine\n")
+    assert main(["init", kind, file]) == 2
+    assert f"{file} is there already: name another file" in capsys.readouterr().err
+    assert (folder / file).read_text() == text + "# mine\n"
+
+
+@pytest.mark.toy
+def test_the_environment_is_stepped_by_hand():
+    task = written("env", "walk.py", "Walk")()
+    state, obs = task.reset(jax.random.key(0))
+    goal = float(obs[2])
+    np.testing.assert_array_equal(obs[:2], 0.0)
+    assert -1.0 <= goal <= 1.0
+    state, out = task.step(jax.random.key(1), state, jnp.array([1.0]))
+    np.testing.assert_allclose(out.obs, [0.1, 0.1, goal], rtol=1e-6)
+    np.testing.assert_allclose(out.reward, 1.0 - abs(0.1 - goal), rtol=1e-6)
+    assert not out.terminated and not out.truncated
+
+
+@pytest.mark.toy
+def test_the_environment_trains_in_a_batch_and_ends_in_both_ways():
+    walk = written("env", "walk.py", "Walk")
+    env = VectorEnv(UnitActions(TimeLimit(walk(), 100)), 2, fresh_every_step=True)
+    assert isinstance(env.spec.observation, Box) and env.spec.max_episode_steps == 100
+    state, obs = env.reset(jax.random.key(0))
+    assert obs.shape == (2, 3)
+    actions = jnp.array([[1.0], [0.0]])  # the first one runs off the line, the second one stays
+
+    def step(state, _):
+        return env.step(KEY, state, actions)
+
+    _, rows = jax.lax.scan(step, state, length=100)
+    ends = np.argmax(rows.terminated[:, 0])
+    # position after n steps of full push: sum of velocities 1 - 0.9^k, first above 2 at n = 7
+    positions = np.cumsum(1.0 - 0.9 ** np.arange(1, 20))
+    assert ends == np.argmax(positions > 2.0) and rows.obs[ends, 0, 0] > 2.0
+    assert not rows.terminated[:, 1].any()
+    np.testing.assert_array_equal(np.flatnonzero(rows.truncated[:, 1]), [99])
+    assert not rows.diverged.any()
+
+
+@pytest.mark.toy
+def test_the_network_has_features_for_every_row():
+    net = written("network", "net.py", "Net")()
+    obs = jnp.ones((5, 2, 3))
+    params = net.init(jax.random.key(0), obs)
+    assert net.apply(params, obs).shape == (5, 64)
+
+
+@pytest.mark.toy
+def test_the_objective_is_clipped_further_upwards_than_downwards():
+    objective = written("objective", "mine.py", "objective")
+    hp = type("Hyperparams", (), {"clip_eps": 0.2})
+    ratio, advantage = jnp.array([1.5, 0.5, 1.1, 0.5]), jnp.array([2.0, -1.0, 1.0, 1.0])
+    np.testing.assert_allclose(
+        objective(jnp.log(ratio), advantage, hp), [-2.56, 0.8, -1.1, -0.5], rtol=1e-6
+    )
+
+
+@pytest.mark.toy
+def test_the_loss_is_the_squared_error_of_each_row():
+    term = written("loss", "mine.py", "predict_next")
+    outputs = type("Outputs", (), {"features": jnp.array([[1.0], [0.0]])})
+    rows = type("Rows", (), {name: jnp.array([[1.0, 0.0], [3.0, 1.0]]) for name in term.rows})
+    shapes = jax.tree.map(jnp.shape, term.init(jax.random.key(0), outputs, rows))
+    assert shapes == {"w": (1, 2), "b": (2,)}
+    params = {"w": jnp.array([[1.0, 1.0]]), "b": jnp.array([0.0, 1.0])}
+    # predictions [1, 2] and [0, 1]
+    np.testing.assert_allclose(term.loss(params, outputs, rows), [2.0, 4.5])
+
+
+@pytest.mark.toy
+def test_the_callback_stops_at_a_return():
+    watch = written("callback", "mine.py", "Watch")()
+
+    def moment(*returns):
+        rows = [{"eval/return_mean": value} for value in returns]
+        return Moment(Config(), None, 1, 64, None, [Config()] * len(rows), rows)
+
+    before = moment(449.0, 500.0)
+    assert watch.on_evaluation(before) == {"mine/missing": [1.0, 0.0]}
+    assert not before.reason
+    after = moment(450.0, 500.0)
+    watch.on_evaluation(after)
+    assert after.reason == "an evaluation reached 450.0"
+
+
+SMALL = ("--env.num_envs=4", "--ppo.rollout_length=16", "--ppo.num_minibatches=2")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(x, marks=[pytest.mark.full] * (x != "loss")) for x in TEMPLATES]
+)
+def test_the_printed_command_trains(kind, folder, capsys):
+    file = TEMPLATES[kind].file
+    assert main(["init", kind, file]) == 0
+    printed = capsys.readouterr().out.splitlines()[-1].removeprefix("train with it: ")
+    words = shlex.split(printed)
+    words = words[words.index(next(x for x in words if x.endswith("train"))) + 1 :]
+    assert main(["train", *words, *SMALL, "--num_shards=1", "--total_timesteps=128"]) == 0
+    run = Run(folder / "runs" / Path(file).stem)
+    column = {"loss": "losses/predict_next", "callback": "mine/missing"}.get(kind, "update")
+    assert run.metrics[column][-1] > 0
+    (entry,) = copies.index(run.run_dir)
+    assert entry == file
+
+
+@pytest.mark.toy
+def test_the_flag_of_an_environment_is_a_field():
+    assert TEMPLATES["env"].flags[0].removeprefix("--") in HINTS
