@@ -390,8 +390,36 @@ def gpu() -> Rows:
     """Return the rows of trainings that were timed on a GPU, with empty text for missing fields."""
     rows = [row for row in read("gpu") if row.get("rounds")]
     for row in rows:
-        row["about"], row["launches"] = row.pop("sizes", ""), row.get("launches") or ""
+        row["about"] = row.pop("sizes", "")
+        row["launches"] = f"{row['launches']:,}" if row.get("launches") else ""
         row["us"] = f"{row['launch_us']:.2f}" if row.get("launch_us") else ""
+    return rows
+
+
+def gpu_card() -> Rows:
+    """Return the rows of a GPU's memory, arithmetic and launches."""
+    rows = [row for row in read("gpu") if row["item"] == "machine" and row["name"]]
+    for row in rows:
+        facts = row.get("facts", {"us per kernel": f"{row.get('launch_us', 0):.2f}"})
+        row["result"] = facts.get("kind") or ", ".join(f"{x} {unit}" for unit, x in facts.items())
+    return rows
+
+
+def gpu_same() -> Rows:
+    """Return the rows that compare results of a GPU with a CPU's, or of two runs."""
+    items = "one update", "one run"
+    rows = [row for row in read("gpu") if row["item"] in items and row["name"]]
+    for row in rows:
+        row["result"] = pairs(row.get("facts", {})) or ("it ran" if row["ok"] else row["why"])
+    return rows
+
+
+def gpu_learning() -> Rows:
+    """Return the rows of whole runs on a GPU."""
+    rows = [row for row in read("gpu") if row.get("curve")]
+    for row in rows:
+        reached = row["reached_seconds"]
+        row["reached"] = "not reached" if reached is None else f"{reached:.1f}"
     return rows
 
 
@@ -412,6 +440,9 @@ PREPARED = {
         host,
         gpu_programs,
         gpu,
+        gpu_card,
+        gpu_same,
+        gpu_learning,
     )
 }
 """Name in docs/tables.yaml -> function that prepares the rows of a table."""
