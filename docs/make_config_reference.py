@@ -42,8 +42,8 @@ line at its start.
 
 OPTIONS_HEAD = """## Options of environments
 
-The entries of `env.options` by family, as each family's adapter declares them. Without a value, an
-option that has no default is as in the simulator. `purejaxppo list envs FAMILY` prints them, too.
+The entries of `env.options` by family, as each family's adapter declares them. An option without a
+default keeps the simulator's value. `purejaxppo list envs FAMILY` also prints them.
 """
 
 

@@ -47,7 +47,7 @@ OPTIONS = {
     "rules": Option(False, "XLand: also observe the goal and the rules.", tasks=XLAND),
     "benchmark": Option(
         None,
-        "XLand: file of rulesets, a pickle as the package writes it: open what you trust.",
+        "XLand: file of rulesets, a pickle. Open only files that you trust.",
         kind=str,
         tasks=XLAND,
         refers="path",

@@ -31,8 +31,8 @@ def _arguments(name: str, value: Any) -> str:
 OPTIONS = {
     "arguments": Option("", "Further arguments of the game's command line.", parse=_arguments),
     "show": Option(False, "Open a window, which needs a display."),
-    "timeout": Option(60.0, "Seconds for a game to start, and for each answer.", low=1),
-    "restarts": Option(3, "Number of times that games that fail are started again, in all.", low=0),
+    "timeout": Option(60.0, "Time limit in seconds, of a game's start and of each answer.", low=1),
+    "restarts": Option(3, "Largest number of restarts of failed games, over all games.", low=0),
 }
 """Options of all engines."""
 NOT_OPTIONS = {

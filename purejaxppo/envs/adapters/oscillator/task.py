@@ -37,7 +37,7 @@ PHYSICS = {
     "coupling": "Strength of the mean field's pull.",
     "coupling_drift": "Change of the coupling per integration step.",
     "current_mean": "Mean of the neurons' own currents; Kuramoto: of their frequencies in Hz.",
-    "current_std": "Standard deviation of these.",
+    "current_std": "Standard deviation of `current_mean` over neurons.",
     "action_scale": "Kick of an action of 1.",
     "action_noise": "Standard deviation of noise on every kick.",
     "observation_noise": "Standard deviation of noise on every observed mean field.",

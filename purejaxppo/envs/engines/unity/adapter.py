@@ -44,7 +44,7 @@ OPTIONS = {
         parse=parameters.from_option,
     ),
     "port": game_env.port(5004),
-    "channels": Option("", "Custom side channels, file.py:Name, and so on.", refers="code"),
+    "channels": Option("", "Custom side channels as file.py:Name, separated by commas.", refers="code"),
     **{
         name: Option(default, "Engine configuration, as `mlagents-learn` sends it.")
         for name, default in (
@@ -56,7 +56,7 @@ OPTIONS = {
             ("height", 84),
         )
     },
-    "package_version": Option("1.1.0", "Version that is reported to the player as the trainer's."),
+    "package_version": Option("1.1.0", "Version of the trainer to report to the player."),
 }
 SLOTS, PARAMETERS = "max_agents.", "parameters."
 
