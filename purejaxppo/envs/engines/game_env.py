@@ -80,7 +80,7 @@ class GameEnv(HostEnv):
         make_games: (number of games, see `HostEnv.continue_at`) -> pool.
         agents: of each game.
         count: number of games.
-        waiting: a game in the editor that no pool has, or nothing; `close` ends it.
+        waiting: the game in the editor while no pool uses it, otherwise empty; `close` ends it.
         absent: see `HostEnv`.
         channels_first: images that agents observe are [C, H, W].
     """
@@ -121,7 +121,7 @@ class GameEnv(HostEnv):
 
 
 def described(game: G, describe: Callable[[G], L]) -> L:
-    """The agents of a game that was started; one that cannot be described is ended."""
+    """Return the agents of a started game; end the game if that fails."""
     try:
         return describe(game)
     except BaseException:
@@ -134,7 +134,7 @@ def in_editor(
 ) -> tuple[L, list[G]]:
     """The agents of the game in an engine's editor, and a list of that game.
 
-    The editor cannot be started from here. So a game stays connected until an environment takes it
+    This process cannot start the editor. So its game stays connected until an environment takes it
     from the list.
 
     Args:
@@ -151,7 +151,7 @@ def in_editor(
 
 @functools.cache
 def _waiting(launch: Hashable) -> list[Any]:
-    """The game in the editor, while it is connected and no environment has it: one at most."""
+    """The game in the editor while no environment uses it: a list of at most one."""
     del launch
     return []
 

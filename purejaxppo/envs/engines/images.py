@@ -1,4 +1,4 @@
-"""Pictures that agents observe, for films of simulators that draw none themselves."""
+"""Images in observations, for videos of simulators that do not draw."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ def first_image(obs: Any, *, channels_first: bool = False) -> np.ndarray | None:
 
     Args:
         obs: pytree of arrays. Images are [H, W, C] in uint8 or, of 1 or 3 channels, floats from 0
-            to 1. More channels are pictures one after the other, of which the last is taken.
+            to 1. More channels are stacked images, of which the last is taken.
         channels_first: images are [C, H, W], and have no alpha; otherwise 4 channels are RGBA.
     """
     for leaf in jax.tree.leaves(obs):

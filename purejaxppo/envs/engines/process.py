@@ -27,15 +27,15 @@ EDITOR = "editor"
 LOOPBACK = "127.0.0.1"
 LARGEST_LOG = 1 << 20  # bytes; twice as many with the part before
 TAIL_LINES = 12  # of a log, in messages
-LOG_SECONDS = 0.5  # for the keeper to write what a game has printed
+LOG_SECONDS = 0.5  # for the output of a game to reach its log
 PATROL_SECONDS = 0.1  # between checks that a process is alive
 
 
 class EngineError(RuntimeError):
-    """A game ended, hangs, did not connect, or sent something that is not its protocol."""
+    """A game ended, hangs, did not connect, or violated the protocol."""
 
     def __init__(self, summary: str, tail: str = "") -> None:
-        """Stores one sentence, and what follows it in the message."""
+        """Stores one sentence, and the text after it in the message."""
         super().__init__(summary + tail)
         self.summary = summary
 
@@ -51,13 +51,13 @@ def listen(port: int = 0) -> socket.socket:
     except OSError as error:
         raise EngineError(
             f"port {port} of {LOOPBACK} cannot be used: {error.strerror}. End the program that "
-            f"uses it, or set another one here (env.options.port) and in the game. The editor is "
-            f"one game, and evaluations need another: eval.num_episodes = 0 trains without them"
+            f"uses it, or set another port in env.options.port and in the game. If evaluations "
+            f"use it, which need a second game, set eval.num_episodes = 0."
         ) from error
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, for servers that open their own."""
+    """Return a free port, for servers that open it themselves."""
     with listen() as server:
         return server.getsockname()[1]
 
@@ -90,7 +90,7 @@ class Unowned:
         return EngineError(f"{self.name} {problem}", self.tail())
 
     def death(self, doing: str) -> EngineError:
-        """The error of a game that is no longer there."""
+        """The error of a game that has ended."""
         return self.error(f"{self.ending()} when it was to {doing}")
 
     def wait_for(self, attempt: Callable[[float], T | None], doing: str, seconds: float) -> T:
@@ -159,9 +159,9 @@ class Engine(Unowned):
         return self._process.poll() is None
 
     def tail(self) -> str:
-        """The last lines that the game printed, indented; and where the others are.
+        """The last lines that the game printed, indented, and the path of its log.
 
-        On a busy machine the keeper may be behind: an empty log has a moment to be written.
+        Waits briefly if the log is empty, because another process writes it.
         """
         deadline = time.monotonic() + LOG_SECONDS
         with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ class Engine(Unowned):
     def close(self) -> None:
         """Ends the game and all processes that it started; a second call does nothing.
 
-        One that was asked to quit, or whose connection was closed, has a moment to do so.
+        A game that was told to quit gets a short time to do so.
         """
         self._stop()
         if not self._killed:
@@ -232,7 +232,7 @@ class Fleet(Generic[G]):
     Args:
         start: (number, seed) -> a game that is started and not waited for.
         seed: of game 0; game i has seed + i, and games that are started again have further ones.
-        restarts: how often failed games are started again, in all.
+        restarts: largest number of restarts of failed games, over all games.
     """
 
     def __init__(self, start: Callable[[int, int], G], seed: int, restarts: int) -> None:
@@ -336,7 +336,7 @@ def has_display() -> bool:
 
 
 def _answers(family: socket.AddressFamily, address: Any) -> bool:
-    """True if somebody listens there."""
+    """True if a server listens at the address."""
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
@@ -347,7 +347,7 @@ def _answers(family: socket.AddressFamily, address: Any) -> bool:
 
 
 def accept(server: socket.socket, seconds: float) -> socket.socket | None:
-    """The next connection, without delay of small packets; None if there is none in time."""
+    """The next connection, without delay of small packets; None after `seconds` without one."""
     server.settimeout(max(seconds, 1e-3))
     try:
         connection, _ = server.accept()
@@ -358,7 +358,7 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
 
 
 def _release(process: subprocess.Popen[bytes]) -> None:
-    """Closes the keeper's standard input, upon which it ends the group."""
+    """Closes the keeper's standard input, which makes it end the group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()

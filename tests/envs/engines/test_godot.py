@@ -59,11 +59,15 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("GODOT", raising=False)
     for name, options, words in [
-        ("godot/nothing", {}, "there is no nothing in"),
-        ("godot/folder", {}, "is a folder without project.godot"),
+        ("godot/nothing", {}, "env.name: nothing not found in"),
+        ("godot/folder", {}, "the folder godot/folder does not contain project.godot"),
         ("godot/game.x86_64", {}, "game.x86_64 is not executable. Run: chmod +x game.x86_64"),
-        ("godot/project", {}, "none of godot, godot4 is on PATH: name it in env.options.godot"),
-        ("godot/project", {"godot": "g4"}, "g4 is no program"),
+        (
+            "godot/project",
+            {},
+            "PATH does not contain godot or godot4. Name it in env.options.godot",
+        ),
+        ("godot/project", {"godot": "g4"}, "g4 was not found"),
         (
             "godot/nothing",
             {"instances": 1},
@@ -89,7 +93,7 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
         with pytest.raises(ValueError, match=re.escape(words)) as caught:
             registry.make(EnvConfig(name=name, num_envs=4, options=options), 4)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"env.max_episode_steps = 9: the episodes of godot/"):
+    with pytest.raises(ValueError, match=r"env.max_episode_steps = 9 is not supported by godot/x"):
         registry.make(EnvConfig(name="godot/x", num_envs=4, max_episode_steps=9), 4)
 
 
@@ -119,7 +123,7 @@ def test_a_game_that_somebody_else_starts_is_waited_for():
     )
     env = registry.make(EnvConfig(name=name, num_envs=2, options=options), 2)
     assert env.spec.num_envs == 2
-    with pytest.raises(SimulatorError, match=rf"port {port} .* eval.num_episodes = 0 trains with"):
+    with pytest.raises(SimulatorError, match=rf"port {port} .* set eval.num_episodes = 0"):
         registry.make(EnvConfig(name=name, num_envs=2, options=options), 2, evaluation=True)
     env.close()
     assert game.wait(5.0) == 0
@@ -183,7 +187,7 @@ def test_connections_that_are_not_the_game_are_dropped(caplog):
     assert all(f"the game on port {port}: dropped a connection" in text for text in dropped)
     for reason in (
         "announced a message of 542,393,671 bytes",
-        "sent what is no JSON: '{{'",
+        "sent invalid JSON: '{{'",
         "sent {'type': 'reset'}",
         "closed its end",
     ):
@@ -312,7 +316,7 @@ def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
     flags = ("--total_timesteps", "256", "--env.options", "restarts", "2", "timeout", "30")
     flags += ("--eval.num_episodes", "0")
     assert train(config_file, run_dir, *flags) == 0
-    assert "the simulator started afresh" in capsys.readouterr().out
+    assert "the simulator started from scratch" in capsys.readouterr().out
     after = restore(run_dir, "last")
     assert before.env_steps == 128 and after.env_steps == 256
     # Two games of two agents play seven episodes in two turns. A reset takes three windows, which

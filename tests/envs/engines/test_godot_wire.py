@@ -60,10 +60,10 @@ def test_frames_may_arrive_in_pieces_or_together(pair):
     ("sent", "words"),
     [
         (b"HTTP/1.1 404 Not Found", r"announced a message of 1,347,703,880 bytes, more than 67,1"),
-        (frame(b"{"), "sent what is no JSON: '{'"),
-        (frame(b"[1]"), r"sent what is no message: '\[1\]'"),
-        (frame(b"\xff\xfe\x00"), "sent what is no JSON"),
-        (frame(b"[" * 100_000), "sent what is no JSON: '\\[+'\\.\\.\\."),
+        (frame(b"{"), "sent invalid JSON: '{'"),
+        (frame(b"[1]"), r"sent an invalid message: '\[1\]'"),
+        (frame(b"\xff\xfe\x00"), "sent invalid JSON"),
+        (frame(b"[" * 100_000), "sent invalid JSON: '\\[+'\\.\\.\\."),
         (b"\x05", r"did not answer within 0\.2 s"),
         (b"\x05\x00\x00\x00{", r"did not answer within 0\.2 s"),
     ],
@@ -158,7 +158,7 @@ def test_images_lose_the_alpha_that_was_not_declared():
     for bad in ("0102", "010203ff04", "zz", "01020304"):
         with pytest.raises(WireError, match="of agent 0 as 'camera_2d' that is not in its space"):
             list(layout.read([{"camera_2d": bad}]))
-    with pytest.raises(WireError, match="a camera sees nothing without a display"):
+    with pytest.raises(WireError, match="a camera needs a display"):
         list(layout.read([{"camera_2d": None}]))
 
 

@@ -300,7 +300,7 @@ def test_the_editor_is_one_player_which_training_has_for_itself():
     )
     try:
         one, two = (EnvConfig(name="unity/editor", num_envs=n, options=options) for n in (1, 2))
-        with pytest.raises(ValueError, match=r"needs 2 players, and the editor is one"):
+        with pytest.raises(ValueError, match=r"needs 2 players, but the editor is one"):
             registry.make(two, 2)
         env = registry.make(one, 1)
         with pytest.raises(SimulatorError, match=r"eval.num_episodes = 0"):
@@ -376,8 +376,8 @@ def test_an_own_side_channel_hears_and_speaks(path, tmp_path):
         ({"max_agents.A": 0}, {}, "max_agents.A = 0 must be at least 1"),
         ({"timeout": 0.0}, {}, "timeout = 0.0 must be at least 1"),
         ({"restarts": -1}, {}, "restarts = -1 must be at least 0"),
-        ({}, {"max_episode_steps": 5}, "set Max Step of the agents in Unity"),
-        ({}, {"name": "unity/no/such/Game"}, "there is no no/such/Game in "),
+        ({}, {"max_episode_steps": 5}, "Set Max Step of the agents in Unity"),
+        ({}, {"name": "unity/no/such/Game"}, "no/such/Game not found in "),
     ],
 )
 def test_what_is_wrong_in_a_config_is_said_in_one_sentence(options, more, said, path):

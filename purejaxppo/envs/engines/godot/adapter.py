@@ -71,8 +71,8 @@ def make(
         num_envs: N, of all agents.
         seed: of the games' generators, with their numbers.
         evaluation: other seeds; N is rounded up to whole games.
-        film: the game's own pictures will be requested, which need a window; without a display
-            films show what the first agent observes.
+        film: the game draws frames in a window; without a display, films show observations of
+            the first agent.
         first: the number that the first row has in a larger batch.
 
     Raises:
@@ -118,12 +118,12 @@ def _layout(launch: Launch) -> Layout:
 
 
 def _has_display_for_film(name: str) -> bool:
-    """True if there is a display; if not, says what the film shows then."""
+    """True if there is a display; otherwise warns what the film shows."""
     there = has_display()
     if not there:
         notice.warning(
-            "%s: there is no display, so that the film shows what the first agent observes; within "
-            "xvfb-run it shows the game's own pictures",
+            "%s: no display was found, so the film shows the observations of the first agent. Run "
+            "the command within xvfb-run to film the game itself.",
             name,
         )
     return there
@@ -133,8 +133,8 @@ def _check_limit(config: EnvConfig) -> None:
     """Raise ValueError for a time limit."""
     if config.max_episode_steps:
         raise ValueError(
-            f"env.max_episode_steps = {config.max_episode_steps}: the episodes of {config.name} "
-            f"end where the game says so; limit them there: set `done`, and `truncated` in get_info"
+            f"env.max_episode_steps = {config.max_episode_steps} is not supported by "
+            f"{config.name}. Set `done`, and `truncated` in get_info, in the game instead."
         )
 
 
@@ -144,8 +144,8 @@ def _launch(path: str, name: str, options: dict[str, Any]) -> Launch:
         return Launch((), options["timeout"], port=options["port"])
     if options["show"] and not has_display():
         raise MakeError(
-            "env.options.show = true opens a window, and there is no display: leave it off, or run "
-            "the command within xvfb-run"
+            "env.options.show = true opens a window, but no display was found. Use false, or run "
+            "the command within xvfb-run."
         )
     flags = [] if options["show"] else ["--headless"]
     if options["fixed_fps"]:
@@ -169,11 +169,11 @@ def _program(path: Path, name: str, options: dict[str, Any]) -> list[str]:
         _import(editor, path, name, options["timeout"])
         return [editor, "--path", str(path)]
     if path.is_dir():
-        raise MakeError(f"env.name: {name} is a folder without project.godot")
+        raise MakeError(f"env.name: the folder {name} does not contain project.godot")
     if not path.is_file():
         raise MakeError(
-            f"env.name: there is no {path} in {Path.cwd()}: name an exported game, a project's "
-            f"folder, or godot/{EDITOR}"
+            f"env.name: {path} not found in {Path.cwd()}. Name an exported game, a project's "
+            f"folder, or godot/{EDITOR}."
         )
     return [runnable(path)]
 
@@ -184,16 +184,18 @@ def _editor(name: str, option: str) -> str:
     found = [shutil.which(program) for program in ((given,) if given else PROGRAMS)]
     program = next((program for program in found if program), None)
     if program is None:
-        where = f"{given} is no program" if given else f"none of {', '.join(PROGRAMS)} is on PATH"
+        where = (
+            f"{given} was not found" if given else f"PATH does not contain {' or '.join(PROGRAMS)}"
+        )
         raise MakeError(
-            f"{name} is a project, which needs the program of Godot 4's editor, and {where}: name "
-            f"it in env.options.godot or in the environment's GODOT, or export the game"
+            f"{name} is a project, which needs the program of Godot 4's editor, but {where}. Name "
+            f"it in env.options.godot or in the environment variable GODOT, or export the game."
         )
     return program
 
 
 def _import(editor: str, project: Path, name: str, timeout: float) -> None:
-    """Imports a project's assets, which the editor does once, if it has not.
+    """Imports a project's assets with the editor, unless this was done before.
 
     Raises:
         SimulatorError: it fails, or takes longer than `timeout`.

@@ -1,4 +1,4 @@
-"""A Godot game: its process, and what is said over its connection. Nothing here imports JAX."""
+"""A Godot game: its process, and the messages over its connection. Nothing here imports JAX."""
 
 import contextlib
 import logging
@@ -35,7 +35,7 @@ class Launch:
     Args:
         command: the program and its arguments, but for those of one game; (): from outside.
         timeout: seconds to connect, and for an answer.
-        restarts: how often games that end, hang or send nonsense are started again, in all.
+        restarts: largest number of restarts of games that end, hang or send invalid messages.
         port: to listen on; 0: a free one for each game.
         film: games write a picture of each of their frames; needs a display.
     """
@@ -139,7 +139,7 @@ class Game:
                 wire.send({"type": "env_info"}, ASK_SECONDS)
         if len(wires) > MOST_WIRES:
             with self._dropped_after_error(wires, wires[0]):
-                raise WireError("was silent")
+                raise WireError("did not answer")
         return None
 
     @contextlib.contextmanager
@@ -256,6 +256,6 @@ class Game:
         return message
 
     def _named(self, error: WireError, doing: str) -> EngineError:
-        """A connection's error as the game's; one without words is the game's end."""
+        """Convert a connection's error to the game's; an empty one means that the game ended."""
         words = str(error)
         return self.engine.error(words) if words else self.engine.death(doing)

@@ -18,8 +18,8 @@ from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain, tree_of
 
 EAGER_SECONDS = 1e-3
-"""For so long an answer is waited for awake where there are more cores than games: a process that
-falls asleep and wakes up again takes a good part of a small game's step."""
+"""Time to poll for an answer before sleeping, if there are more cores than games. Falling asleep
+and waking up takes a large part of a small game's step."""
 TRIES = 3  # resets before one that returns NaN is an error
 TERMINAL = "terminal_observation"
 """With `truncated`, the part of an agent's info that holds the last observation of its episode."""
@@ -64,7 +64,7 @@ class Games:
         """See `bridge.Pool`."""
 
     def reset(self, seed: int) -> Any:
-        """Starts all agents' episodes anew: -> obs [N, ...]; games are seeded when they start."""
+        """Starts new episodes of all agents: -> obs [N, ...]; games are seeded when they start."""
         del seed
         self.fleet.check()
         self._over = [True] * len(self._games)
@@ -119,7 +119,7 @@ class Games:
 
     @contextlib.contextmanager
     def _surviving(self, index: int) -> Iterator[None]:
-        """Starts a game that fails again, if it may be; its episodes end at this step.
+        """Restarts a game that fails, if restarts are left; its episodes end at this step.
 
         Raises:
             EngineError: the restarts are used up.
@@ -139,7 +139,7 @@ class Games:
                     game.act(messages[index * self.size : (index + 1) * self.size])
 
     def _begin_resets(self) -> None:
-        """Asks games that are over to reset."""
+        """Sends a reset to games that are over."""
         for index, game in enumerate(self._games):
             if self._over[index] and game.layout is not None:
                 with self._surviving(index):
@@ -177,7 +177,7 @@ class Games:
         }
 
     def _reply(self, index: int) -> Message:
-        """A game's answer; a stand-in, which is not looked at, of one that is broken."""
+        """A game's answer; for a broken game a placeholder, which is not read."""
         if self._over[index]:
             return self._finish_reset(index)
         if index not in self._broken:
@@ -205,7 +205,7 @@ class Games:
             raise engine.error(str(error)) from None
         except BAD:
             raise engine.error(
-                f"sent rewards that are no numbers or ends that are not true or false: "
+                f"sent rewards that are not numbers, or ends that are not true or false: "
                 f"{str(reply['reward'])[:80]}, {str(reply['done'])[:80]}"
             ) from None
 
@@ -248,11 +248,11 @@ def parse(layout: Layout, replies: list[Message], skipped: np.ndarray | None = N
     Args:
         layout: of each game.
         replies: of all games, as `Game.answer` returns them.
-        skipped: bool [N], rows that are no steps: their episodes go on, whatever they say.
+        skipped: bool [N], rows that are not steps; their ends are ignored.
 
     Raises:
         WireError: an observation is not in its space.
-        ValueError: a reward is no number, or an end is neither true nor false; or another of `BAD`.
+        ValueError: a reward is not a number, or an end is not true or false; or another of `BAD`.
     """
     obs, rewards, dones, infos = (
         [value for reply in replies for value in reply[key]]
@@ -261,7 +261,7 @@ def parse(layout: Layout, replies: list[Message], skipped: np.ndarray | None = N
     with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
         reward, done = np.array(rewards, np.float32), np.array(dones)
         if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
-            raise ValueError("no numbers")
+            raise ValueError("not numbers")
         terminated = done.astype(bool)
         truncated = np.zeros_like(terminated)
         for row in np.flatnonzero(terminated).tolist():

@@ -85,8 +85,8 @@ class Part:
             (RGBA, RGB),
         }:
             raise ValueError(
-                f"{pixels.size} bytes are no image of {height} x {width} pixels with {channels} "
-                f"channels"
+                f"{pixels.size} bytes are not an image of {height} x {width} pixels with "
+                f"{channels} channels"
             )
         return pixels.reshape(height, width, sent)[:, :, :channels]
 
@@ -94,8 +94,8 @@ class Part:
         there = f"of agent {agent} as {self.name!r}"
         if self.is_image and not isinstance(value, str):
             return WireError(
-                f"sent no image {there}: a camera sees nothing without a display; "
-                f"env.options.show = true opens a window, also within `xvfb-run`"
+                f"sent no image {there}, because a camera needs a display. Set env.options.show = "
+                f"true, and run the command within xvfb-run if there is no display."
             )
         words = str(error) if self.is_image or isinstance(self.space, Discrete) else ""
         if isinstance(self.space, Box) and isinstance(value, list) and not self.is_image:
@@ -344,6 +344,6 @@ _ACTION = ("action_type", "size")
 
 
 def _whole(value: Any, least: int) -> TypeGuard[float]:
-    """True for a number without fraction; a bool is none."""
+    """True for a whole number; False for a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value) and value == int(value) and value >= least

@@ -15,7 +15,7 @@ from typing import Any
 from purejaxppo.envs.engines.process import EngineError
 
 LARGEST_FRAME = 1 << 26  # bytes of one message: 64 MiB, eight agents with eight megapixels each
-CHUNK = 1 << 16  # of more, Python asks the system for memory at each call
+CHUNK = 1 << 16  # bytes; for more, Python allocates memory at each call
 VERSION = {"type": "handshake", "major_version": "0", "minor_version": "7"}
 ENCODE = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 DECODE = json.JSONDecoder().decode
@@ -25,7 +25,7 @@ Message = dict[str, Any]
 
 
 class WireError(EngineError):
-    """A game closed its connection, was silent, or sent what is no message."""
+    """A game closed its connection, did not answer, or sent an invalid message."""
 
 
 class Wire:
@@ -64,7 +64,7 @@ class Wire:
         """The next message, within `seconds`; for `eager` seconds this process does not sleep.
 
         Raises:
-            WireError: the game closed its end (""), was silent, or sent what is no message.
+            WireError: the game closed its end (""), did not answer, or sent an invalid message.
         """
         began = time.monotonic()
         while (message := self.poll()) is None:
@@ -91,18 +91,18 @@ class Wire:
         return self._socket.fileno()
 
     def surplus(self) -> bool:
-        """True if the game has sent more than it was asked for."""
+        """True if the game has sent more than was requested."""
         try:
             return bool(self._received) or self._has_read()
         except WireError:  # it has closed its end, which the next call finds
             return False
 
     def close(self) -> None:
-        """Closes the socket, upon which the game quits."""
+        """Closes the socket, which makes the game quit."""
         self._socket.close()
 
     def _has_read(self) -> bool:
-        """Reads what has arrived; False if it is nothing."""
+        """Reads the bytes that have arrived; False without any."""
         try:
             data = self._socket.recv(CHUNK)
         except BlockingIOError:
@@ -135,9 +135,9 @@ def _message(data: bytes) -> Message:
     try:
         message = DECODE(data.decode())
     except (ValueError, RecursionError):
-        raise WireError(f"sent what is no JSON: {quoted(data)}") from None
+        raise WireError(f"sent invalid JSON: {quoted(data)}") from None
     if not isinstance(message, dict):
-        raise WireError(f"sent what is no message: {quoted(data)}")
+        raise WireError(f"sent an invalid message: {quoted(data)}")
     return message
 
 

@@ -44,7 +44,9 @@ OPTIONS = {
         parse=parameters.from_option,
     ),
     "port": game_env.port(5004),
-    "channels": Option("", "Custom side channels as file.py:Name, separated by commas.", refers="code"),
+    "channels": Option(
+        "", "Custom side channels as file.py:Name, separated by commas.", refers="code"
+    ),
     **{
         name: Option(default, "Engine configuration, as `mlagents-learn` sends it.")
         for name, default in (
@@ -90,13 +92,13 @@ def make(
     Raises:
         ValueError: a bad option, behaviours whose spaces cannot be padded to one, or N rows are not
             a whole number of players.
-        SimulatorError: the player does not start, or is none.
+        SimulatorError: the player does not start, or is not a player of ML-Agents.
     """
     del film
     if config.max_episode_steps:
         raise ValueError(
-            f"env.max_episode_steps = {config.max_episode_steps} is for simulators with a time "
-            f"limit of ours, and {config.name} has its own: set Max Step of the agents in Unity"
+            f"env.max_episode_steps = {config.max_episode_steps} is not supported by "
+            f"{config.name}. Set Max Step of the agents in Unity."
         )
     options, slots, given = split_options(config)
     values = curriculum.schedule(config.curriculum)
@@ -116,8 +118,8 @@ def make(
     count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
     if spec.is_editor and count > 1:
         raise ValueError(
-            f"env.num_envs = {config.num_envs} needs {count} players, and the editor is one: try "
-            f"env.num_envs = {config.num_envs // count}"
+            f"env.num_envs = {config.num_envs} needs {count} players, but the editor is one. Use "
+            f"env.num_envs = {config.num_envs // count}."
         )
     if waiting and not evaluation:  # nobody else may take it
         waiting = [waiting.pop()]

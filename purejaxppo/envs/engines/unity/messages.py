@@ -80,7 +80,7 @@ Message = Any
 
 
 class ProtocolError(Exception):
-    """A player sent what is no message of the protocol; one sentence."""
+    """A player sent a message that violates the protocol; one sentence."""
 
 
 class SlotsError(ProtocolError):

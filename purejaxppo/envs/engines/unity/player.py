@@ -69,10 +69,10 @@ class PlayerSpec:
 
 
 def executable(path: str) -> str:
-    """The program at a path as it was given, or with the ending that a build has here.
+    """The program at a path as given, or with the suffix that builds have on this system.
 
     Raises:
-        MakeError: there is none.
+        MakeError: no such file.
     """
     place = Path(path).expanduser()
     bundle = place / "Contents" / "MacOS"
@@ -81,8 +81,8 @@ def executable(path: str) -> str:
         if file.is_file():
             return runnable(file)
     raise MakeError(
-        f"env.name: there is no {path} in {Path.cwd()}: name the executable of a player that "
-        f"Unity has built, or unity/{EDITOR}"
+        f"env.name: {path} not found in {Path.cwd()}. Name the executable of a player that Unity "
+        f"has built, or unity/{EDITOR}."
     )
 
 
@@ -107,7 +107,7 @@ class Player:
         self.stats: dict[str, Statistic] = {}
         """Statistics that it has recorded, by name."""
         self.first: Message | None = None
-        """Its first RLOutput after a reset, if nobody has answered it yet."""
+        """Its first RLOutput after a reset, if it is not answered yet."""
         self._connected = False
         self._parameters = dict(spec.parameters)
         self._news: dict[str, Parameter] = {}  # to be sent with the next message
@@ -131,7 +131,7 @@ class Player:
         """Waits for its first message, and answers; does nothing if that was done before.
 
         Raises:
-            EngineError: none came in time, or it is no player of this protocol.
+            EngineError: no message arrived in time, or it violates the protocol.
         """
         if self._connected:
             return

@@ -131,7 +131,7 @@ class Players:
         self.fleet.close()
 
     def _advance(self, player: Player, world: World) -> None:
-        """Completes a row by the next message that has an agent of ours."""
+        """Completes a row by the next message that contains an agent of this player."""
         output = player.receive()
         while not _read(player, world, output):
             player.send(world.reply())

@@ -50,7 +50,7 @@ class World:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all agents, as after a reset."""
+        """Removes all agents, as after a reset."""
         size = self.layout.size
         self.slot_of: dict[int, int] = {}
         """The slot of each agent that is in an episode, by id."""
@@ -97,13 +97,13 @@ class World:
         self.waiting = []
 
     def read(self, output: Message) -> bool:
-        """Completes a row by a message; False if no agent of ours is in it.
+        """Completes a row by a message; False if it contains no agent of this player.
 
         Args:
             output: `RLOutput`.
 
         Raises:
-            ProtocolError: it is not what this player's behaviours say.
+            ProtocolError: it does not match the behaviours of this player.
             SlotsError: it has too many agents, or another behaviour.
         """
         infos = [
@@ -127,8 +127,8 @@ class World:
         """A behaviour's agents in a message."""
         if name not in self.layout.names:
             raise SlotsError(
-                f"has agents of behaviour {name!r}, which came after the first decisions: with "
-                f"--env.options max_agents.{name.partition('?')[0]} N there are N places for it"
+                f"has agents of behaviour {name!r}, which appeared after the first decisions. Use "
+                f"--env.options max_agents.{name.partition('?')[0]} N for N slots"
             )
         yield from output.agentInfos[name].value
 
@@ -203,7 +203,7 @@ class World:
         self.status[slot] = LOST
 
     def abandon(self) -> None:
-        """Ends all episodes as diverged, and forgets the agents: the player is lost."""
+        """Ends all episodes as diverged, and removes the agents: the player is lost."""
         for slot in np.flatnonzero(self.status == PLAYING).tolist():
             self._diverge(slot)
             self.ended[slot] = True
