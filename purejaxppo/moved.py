@@ -62,11 +62,11 @@ MOVED = {
     "templates": "cli.templates",
     "trained_agent": "runs.agent",
 }
-"""Old path -> new path, without `purejaxppo.`; of a package, with all that is in it."""
+"""Old path -> new path, without `purejaxppo.`. A package includes its modules."""
 
 
 class OldPaths(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a module by its old path: `import` of it gives the module at its new path."""
+    """Import hook: an import of an old path loads the module at its new path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Acting in environments: one step, which every loop calls, and a scan of it, a rollout."""
+"""Steps of a policy in environments: a single step, and a rollout as a scan of steps."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def init_rollout(env: Env, initial_carry: InitialCarry, key: Key) -> RolloutStat
 
 
 def no_decision(env: Env, state: RolloutState) -> OpenDecision:
-    """Return an open decision for each agent that is not valid, as before the first one."""
+    """Return the open decision of each agent before its first one: it is not valid."""
     n = env.spec.num_envs
     zero, false = jnp.zeros(n), jnp.zeros(n, bool)
     action = jax.tree.map(jnp.asarray, example(env.spec.action, (n,)))
@@ -84,8 +84,8 @@ def no_decision(env: Env, state: RolloutState) -> OpenDecision:
 def step(env: Env, act: Act, state: RolloutState, key: Key) -> tuple[RolloutState, StepRow]:
     """Let a policy act once in N environments.
 
-    Returns of episodes are sums of `EnvStep.scores`. Rewards of absent agents count, and rows
-    outside of an episode have none.
+    Returns of episodes are sums of `EnvStep.scores`. Rewards of absent agents count; rows outside
+    of an episode have reward 0.
 
     Args:
         env: the environments.

@@ -1,4 +1,4 @@
-"""The setup of a run: what follows from its config, determined once."""
+"""The setup of a run: a config and values derived from it once, such as devices and shards."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 MIN_ROWS = {"cpu": 64}
 """Smallest number of minibatch rows per shard for which more shards are faster, by platform."""
 MIN_ROWS_ACCELERATED = 4096
-"""The same of accelerators: below, a gradient step takes as long, and needs one more reduction."""
+"""The same for accelerators: with fewer rows, a gradient step does not get faster."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A config and what follows from it.
+    """A config and the values derived from it.
 
     `resolve` reads the names of the config before JAX starts; `divide` adds the devices and the
     shards on them. A run, an evaluation and a group of a sweep each do this once.
@@ -38,7 +38,7 @@ class Setup:
     """Configs of agents that train side by side, which differ in seeds and tunable numbers alone;
     () for one agent without a leading axis of members."""
     change: "Callable[[Parts], Parts] | None" = None
-    """The parts that the config names -> those to train with."""
+    """Function from the config's parts to the parts to train with; None: no change."""
     devices: tuple[jax.Device, ...] = ()
     """Devices of all processes that the shards are divided over; () before `divide`."""
     note: str = ""
@@ -56,27 +56,27 @@ def resolve(
     members: Sequence[Config] = (),
     change: "Callable[[Parts], Parts] | None" = None,
 ) -> Setup:
-    """Determine what follows from the names of a config. JAX is not started.
+    """Derive a setup from the names in a config, without starting JAX.
 
     Args:
         config: of the run.
         members: each agent's own config, if they differ in more than seeds.
-        change: the parts that the config names -> those to train with.
+        change: function from the config's parts to the parts to train with.
 
     Raises:
-        ValueError: settings that this kind of simulator does not support.
+        ValueError: settings that the simulator does not support.
     """
     on_host = registry.on_host(config.env)
     check_vmappable(config, len(members) or config.num_seeds)
     if config.asynchronous and not on_host:
         raise ValueError(
-            f"asynchronous is for simulators on the host (envpool/, gymnasium/), and "
-            f"{config.env.name} is none: leave it off"
+            f"asynchronous = true needs a host simulator (envpool/, gymnasium/), but "
+            f"{config.env.name} runs in JAX. Use asynchronous = false."
         )
     if config.ppo.reset_each_rollout and on_host:
         raise ValueError(
-            f"ppo.reset_each_rollout is for simulators in JAX, and {config.env.name} is none: its "
-            f"episodes go on from one rollout to the next"
+            f"ppo.reset_each_rollout = true needs a simulator in JAX, but {config.env.name} runs "
+            f"on the host. Use ppo.reset_each_rollout = false."
         )
     lapack = registry.calls_lapack(config.env)
     return Setup(config, on_host, lapack, tuple(members), change)
@@ -98,7 +98,7 @@ def divide(setup: Setup, devices: Sequence[jax.Device]) -> Setup:
 
 
 def check_vmappable(config: Config, num_members: int = 2) -> None:
-    """Raise ValueError for the setting that only an agent that trains alone supports."""
+    """Raise ValueError for a setting that several agents in one program do not support."""
     if config.asynchronous and num_members > 1:
         raise ValueError(
             "asynchronous = true does not support several agents in one program. Use asynchronous "
@@ -116,7 +116,7 @@ def seeds_of(config: Config) -> tuple[Config, ...]:
 def resolve_shards(
     config: Config, num_devices: int, platform: str = "cpu", *, on_host: bool = False
 ) -> Config:
-    """Resolve `num_shards` 0: as many as devices if sizes divide and shards are large enough.
+    """Replace `num_shards` = 0 by the number of devices, if sizes divide and shards stay large.
 
     Several seeds are spread over devices first; shards then use the devices that are left.
 
@@ -127,25 +127,26 @@ def resolve_shards(
         on_host: the simulator runs on the host.
 
     Raises:
-        ValueError: other shards of a simulator on the host than one per process, or environments
-            that do not divide among the processes.
+        ValueError: a host simulator with a number of shards other than one per process, or
+            settings that several processes do not support.
     """
     count = jax.process_count()
     if config.asynchronous and count > 1:
         raise ValueError(
-            f"asynchronous is for one process, and here are {count}: switch it off, or start one"
+            f"asynchronous = true does not support {count} processes. Use asynchronous = false, or "
+            f"start one process."
         )
     if on_host:
         if config.num_shards not in (0, count):
             raise ValueError(
-                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, as one "
-                f"shard of each process, and here is {count} of these; start {config.num_shards}, "
-                f"or leave num_shards at 0 for a new run"
+                f"num_shards = {config.num_shards}: {config.env.name} runs on the host, with one "
+                f"shard per process (processes: {count}). Start {config.num_shards} processes, or "
+                f"use num_shards = 0 in a new run."
             )
         if count > 1 and config.num_seeds > 1:
             raise ValueError(
-                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and trains "
-                f"one seed in {count} processes; train seeds in processes of their own"
+                f"num_seeds = {config.num_seeds}: {config.env.name} runs on the host, and a run of "
+                f"{count} processes trains one seed. Train each seed in a separate run."
             )
         return replace(config, num_shards=count)
     if config.num_shards:

@@ -107,7 +107,7 @@ class RolloutState(struct.PyTreeNode):
     episode_length: jax.Array  # [N] int32
     discounted_return: jax.Array  # [N] for reward normalisation
     absent: jax.Array | None = None
-    """[N] bool: the agent asks for nothing, and obs is stale; None: no agent ever is absent"""
+    """[N] bool: the agent needs no action, and obs is stale; None: agents are never absent"""
     open: OpenDecision | None = None
     """None in evaluations, and if no agent ever is absent"""
 

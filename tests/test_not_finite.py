@@ -116,9 +116,9 @@ def test_a_run_that_is_not_finite_stops_with_one_sentence_and_keeps_its_last_goo
     assert train(config_file, *flags) == 2
     error = capsys.readouterr().err
     assert "steps the agent's parameters, outputs or gradients are not finite" in error
-    assert f"the last finite save, at {saved.env_steps} steps, is kept" in error
-    assert "the same command would break again" in error
-    assert "try a smaller ppo.learning_rate (now 1e+30)" in error and error.count("\n") == 1
+    assert f"The checkpoint at {saved.env_steps} steps is finite" in error
+    assert "the same command would fail again" in error
+    assert "Try a smaller ppo.learning_rate (now 1e+30)" in error and error.count("\n") == 1
     again = restore("run", "last")
     assert again.env_steps == saved.env_steps and restore("run").env_steps == best.env_steps
     jax.tree.map(np.testing.assert_array_equal, again.state, saved.state)
@@ -147,8 +147,8 @@ def test_many_agents_stop_where_none_is_left_and_say_once_who_is_gone(make_confi
     assert not lost(1, 1)
     assert not lost(1, 0) and not lost(1, 0)
     assert said == [
-        "no score from 480 steps on, because numbers are not finite or every step diverges: "
-        "agent 1 (seed 6)"
+        "agent 1 (seed 6) has no score after 480 steps: numbers are not finite, or every step "
+        "diverges"
     ]
     assert lost(0, 0)
 

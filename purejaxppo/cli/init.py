@@ -1,4 +1,4 @@
-"""`purejaxppo init env walk.py`: writes an example of one's own to start from."""
+"""`purejaxppo init env walk.py`: writes an example to start from."""
 
 import keyword
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ TEMPLATES = {
 PROG = "purejaxppo init"
 HELP = f"""usage: {PROG} KIND FILE
 
-Write a short working example of one's own to start from, and print how to train with it.
+Write a short working example to start from, and print how to train with it.
 
 """ + "\n".join(
     f"  {f'{PROG} {name} {kind.file}':33} {kind.about}" for name, kind in TEMPLATES.items()

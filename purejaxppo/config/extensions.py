@@ -1,8 +1,8 @@
 """Extension points: the fields of a config that accept custom code, and the code that each expects.
 
 A point accepts a function, an object with certain attributes, or a class or function that makes
-such an object. Functions are traced before anything is compiled; objects are made once on the host
-and inspected, and their methods are traced where a part of the training is made of them.
+such an object. Functions are traced before anything is compiled. Objects are made once on the host
+and inspected; their methods are traced where the training uses them.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ class Point(NamedTuple):
     example: str
     """A value, as on docs/own_code.md."""
     signature: str
-    """Arguments of the function or, of an object, of the class or function that makes it."""
+    """Arguments of the function, or of the class or function that makes the object."""
     attributes: tuple[tuple[str, ...], ...] = ()
-    """Attributes of the object: all of one of these groups; empty: no object is accepted."""
+    """Groups of attributes; an object must have all of one group. Empty: only functions."""
     function: bool = False
-    """True if a function is the extension, and makes no object."""
+    """True if a function can be the extension itself."""
     types: tuple[type, ...] = ()
     """Types whose objects are accepted without these attributes."""
 
@@ -70,7 +70,7 @@ def make(point: Point, value: str | CodeRef, *args: Any, **options: Any) -> Any:
         options: further arguments of it, by name.
 
     Raises:
-        ValueError: it cannot be loaded or made, or is not what the point accepts.
+        ValueError: it cannot be loaded or made, or the point does not accept it.
     """
     found, where = load(value, point.field), f"{point.field} = {value}"
     if accepts(point, found) and options:
@@ -130,7 +130,7 @@ def function(
         value: of its field.
         args: arrays, or shapes of arrays.
         gives: shapes of the result.
-        field: the field, where the point has several.
+        field: the field, if the point has several.
         convert: applied to results.
         finite: check that the result for `args` is finite.
 

@@ -1,4 +1,4 @@
-"""Users' own code in a config: `path/file.py:Name`, `package.module:Name`, or the object itself.
+"""Custom code in a config: `path/file.py:Name`, `package.module:Name`, or the object itself.
 
 Nothing here imports JAX, since worker processes load files, too.
 """
@@ -84,10 +84,10 @@ def as_ref(value: str | CodeRef) -> CodeRef:
 
 
 def name_of(target: Any) -> str:
-    """The reference that restores an object or, after "object of ", the name of one that none does.
+    """Return a reference that restores an object; if that is impossible, "object of " and a name.
 
-    Functions and classes at the top of a module have one; those of a script that runs, local ones
-    and instances have none.
+    Functions and classes at the top level of a module can be restored. Instances, local functions
+    and classes, and those of the running script cannot.
     """
     is_named = hasattr(target, "__qualname__")
     kind = target if is_named else type(target)
@@ -102,7 +102,7 @@ def name_of(target: Any) -> str:
 
 
 def _attribute(module: Any, dotted: str) -> Any:
-    """A module's attribute by its dotted name, None if there is none."""
+    """Return an attribute of a module by its dotted name; None if it is missing."""
     value = module
     for name in dotted.split("."):
         value = getattr(value, name, None)
@@ -121,7 +121,7 @@ def is_reference(value: str | CodeRef) -> bool:
 def files_in(text: str) -> list[str]:
     """The Python files that a list of references names, as written: a.py in "a.py:One,b:Two".
 
-    An object that no reference restores has none.
+    An object that cannot be restored from a text has no files.
     """
     files = [part.strip().rpartition(":")[0] for part in text.split(",")]
     return [file for file in files if file.endswith(".py") and not file.startswith(OBJECT)]
@@ -176,7 +176,7 @@ def with_files(data: Any, files: Mapping[str, str]) -> Any:
 
 
 def neither(value: Any, known: Iterable[str], where: str) -> str:
-    """The message for a value that is no built-in's name and no reference."""
+    """The message for a value that is neither a built-in name nor a reference."""
     return f"{where} = {value!r} must be one of {', '.join(known)}, or your own as file.py:Name"
 
 
@@ -215,10 +215,10 @@ def in_module(
     is_one: Callable[[Any], bool] | None = None,
     kind: str = "",
 ) -> Any:
-    """An attribute of a module that `is_one` accepts; any, without it.
+    """Return an attribute of a module; with `is_one`, only one that it accepts.
 
     Raises:
-        LoadError: there is none of this name; names the nearest, or all.
+        LoadError: no such attribute; the message names the nearest, or all.
     """
     there = [key for key, value in vars(module).items() if is_one is None or is_one(value)]
     if name in there:
@@ -226,7 +226,11 @@ def in_module(
     made = [key for key in there if getattr(vars(module)[key], "__module__", "") == module.__name__]
     close = nearest(name, made)
     plural = f"{kind}es" if kind.endswith("s") else f"{kind}s"
-    has = f"It has {', '.join(made)}." if made else f"It has no {plural if kind else 'such thing'}."
+    has = (
+        f"It has {', '.join(made)}."
+        if made
+        else f"It has no {plural if kind else 'functions or classes'}."
+    )
     hint = f"Did you mean {close!r}?" if close and not kind else has
     raise LoadError(f"{where}: {place} has no {kind + ' ' if kind else ''}{name!r}. {hint}")
 
@@ -254,7 +258,7 @@ def in_file(
     is_one: Callable[[Any], bool] | None = None,
     kind: str = "",
 ) -> Any:
-    """An attribute of a Python file, loaded once; it may import modules beside it.
+    """An attribute of a Python file, loaded once; it may import modules next to it.
 
     Raises:
         LoadError: there is no such file, it raises when it is imported, or see `in_module`.
@@ -272,7 +276,7 @@ def in_file(
 
 
 def described(error: BaseException, path: Path | None = None) -> str:
-    """An error of a user's code, with the line of their file, as one line."""
+    """Describe an error of custom code in one line, with the line number."""
     message = f"{type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}"
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} is not Python ({error.msg})"
@@ -315,9 +319,9 @@ def _module_of(path: Path) -> Any:
 
 @contextlib.contextmanager
 def _beside(folder: str) -> Iterator[None]:
-    """Imports find the modules of `folder` first, and not those of the same names from elsewhere.
+    """Make imports search `folder` first, also for names that are already imported from elsewhere.
 
-    Afterwards the folder is the last that is searched, for what the file imports when it is called.
+    Afterwards the folder is searched last, for imports inside of functions.
     """
     siblings = {path.stem for path in Path(folder).glob("*.py")}
     hidden = {

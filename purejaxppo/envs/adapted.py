@@ -1,7 +1,7 @@
-"""A task as the library uses it: what adapters and wrappers may offer, with defaults.
+"""The full interface of a task, with defaults for everything optional.
 
-Adapters derive from `Adapted` and set what they offer. Custom tasks have the plain interface of
-`base.Task` or `base.MultiTask`, which `adapted` completes.
+Adapters and wrappers derive from `Adapted` and override what they support. Custom tasks only need
+the interface of `base.Task` or `base.MultiTask`; `adapted` adds the defaults.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class Adapted:
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
     cheap_reset: bool = True
-    """True if a reset costs less than to fetch a start that was drawn before, as of few numbers."""
+    """True if a reset costs less than fetching a stored start, as for states of few numbers."""
     fresh_fraction: float = 1.0
     """Share of all starts that is drawn before a rollout; see `vectorize.VectorEnv`."""
     success_above: float | None = None
@@ -42,15 +42,15 @@ class Adapted:
     draw_parameters: Callable[[Key], dict[str, jax.Array]] | None = None
     """key -> further values for `adjusted`, which the simulator itself draws for an episode."""
     team: Team | None = None
-    """The agents, of a world as one environment; see `worlds.World`."""
+    """The agents of a world that acts as one environment; see `worlds.World`."""
     keeps_windows: bool = False
-    """Of a custom wrapper: True if sliding windows still slide as the space declares."""
+    """For custom wrappers: True if sliding windows still slide as the space declares."""
 
     # Adapters set the following as attributes, or compute them.
 
     @cached_property
     def state_space(self) -> Box | None:
-        """Space of `global_state`, one axis; None: a world without a state for its critic."""
+        """Space of `global_state`, one axis; None: the world has no state for the critic."""
         return None
 
     @cached_property
@@ -102,10 +102,10 @@ INTERFACE = ("observation", "action", *(name for name in vars(Adapted) if name[0
 
 
 class Custom(Adapted):
-    """A custom task; what it does not define has its default."""
+    """A custom task, with defaults for members that it does not define."""
 
     def __init__(self, task: Task | MultiTask) -> None:
-        """Take over what `task` defines."""
+        """Copy the members that `task` defines."""
         self.task: Any = task
         for name in INTERFACE:
             if hasattr(task, name):
@@ -117,5 +117,5 @@ class Custom(Adapted):
 
 
 def adapted(task: Adapted | Task | MultiTask) -> Adapted:
-    """Return a task with everything that the library uses; the task itself if it has it."""
+    """Return a task with the full interface: itself if it is `Adapted`, else a `Custom`."""
     return task if isinstance(task, Adapted) else Custom(task)

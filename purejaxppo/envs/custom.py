@@ -1,4 +1,4 @@
-"""`jax/`: tasks of users' own, by reference: `jax/path/file.py:Name` or `jax/package.module:Name`.
+"""`jax/`: custom tasks, by reference: `jax/path/file.py:Name` or `jax/package.module:Name`.
 
 A reference names a `Task` (see `envs.base`), or a class or function that makes one from
 `env.options`. In Python, env.name may be the task itself.
@@ -28,7 +28,7 @@ def make(name: str, config: EnvConfig) -> Adapted:
     """The task that a reference names; see `check`.
 
     Raises:
-        ValueError: it cannot be loaded or made, or is no task.
+        ValueError: it cannot be loaded or made, or is not a task.
     """
     ref = without_family(config.name)
     task = adapted(extensions.make(extensions.TASK, ref, **config.options))
@@ -154,7 +154,7 @@ def check_spaces(task: Adapted, where: str) -> None:
     for name, space in (("observation", task.observation), ("action", task.action)):
         if agents and (type(space) is not tuple or len(space) != len(agents)):
             raise ValueError(
-                f"{where}: {name} is no tuple of {len(agents)} spaces, one for each of its agents"
+                f"{where}: {name} must be a tuple of {len(agents)} spaces, one for each agent"
             )
         for one in space if agents else (space,):
             if not isinstance(one, Box | Discrete | MultiDiscrete | Dict):

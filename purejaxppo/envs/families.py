@@ -97,9 +97,9 @@ class Family:
     make_task: MakeTask | None = None
     make_batch: MakeBatch | None = None
     requires: str = "jax"
-    """The module that the simulator is imported by."""
+    """The module to import for the simulator."""
     package: str = ""
-    """The module's package on PyPI, if its name is another one."""
+    """The module's package on PyPI, if its name differs."""
     names: Literal["task", "reference", "id", "module", "program"] = "task"
     """The part of env.name after the family: a listed task; a listed task or a reference
     (`file.py:Name` or `module:Name`); a reference or any other name; a reference or a module; or
@@ -112,14 +112,14 @@ class Family:
     """The options of its tasks; they are checked before a task is made."""
     more_options: str = ""
     """Where further options come from, such as "arguments of the task's class", which `make_task`
-    or `make_batch` checks; "" if there are none."""
+    or `make_batch` checks; "" without further options."""
     not_options: Mapping[str, str] = field(default_factory=dict)
-    """Names that are no options, with the settings to use instead."""
+    """Names that users may mistake for options -> the setting to use instead."""
     randomizes: bool = False
     """True if a simulator on the host supports env.randomize and env.curriculum; in JAX the tasks'
     `parameters` do."""
     report: Callable[[Any, Any, int, str], str] | None = None
-    """(task, controller, seed, file of a picture) -> text that `purejaxppo evaluate` prints."""
+    """(task, controller, seed, image file to write) -> text that `purejaxppo evaluate` prints."""
 
     @property
     def on_host(self) -> bool:

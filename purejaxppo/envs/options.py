@@ -19,7 +19,7 @@ from purejaxppo.config.plain import whole
 from purejaxppo.config.schema import Scalar
 
 PLACEHOLDER = "NAME"
-"""End of the declared name of options that have a name of the user's, as in `parameters.NAME`."""
+"""Placeholder for a name that users choose, as in `parameters.NAME`."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Option:
     """One option: its default, its meaning and the values that it takes.
 
     Args:
-        default: the default, whose type is that of the values; None: as the simulator has it.
+        default: the default, which also gives the type of values; None: the simulator's default.
         help: its meaning, in a sentence.
         low: the smallest value.
         above: values are greater than this.
         high: the largest value.
-        choices: the texts that it takes; empty: any.
-        kind: type of the values, where there is no default.
+        choices: allowed texts; empty: any text.
+        kind: type of the values of an option without a default.
         parse: (name, value) -> the value as the adapter reads it, where types and ranges are not
             enough; raises ValueError for a wrong value.
         tasks: patterns of the tasks that have the option.
@@ -62,7 +62,7 @@ class Option:
             value: from `env.options`.
 
         Raises:
-            ValueError: another type, or a value that the option does not take.
+            ValueError: a wrong type, or a value that is not allowed.
         """
         if self.parse is not None:
             return self.parse(name, value)

@@ -16,7 +16,7 @@ CHANGING_PROCESS = threading.RLock()
 
 
 class Muted:
-    """A text stream that drops the output of the thread that made it, and passes on all other."""
+    """A text stream that drops the output of the thread that made it; other threads can write."""
 
     def __init__(self, stream: Any) -> None:
         """Wraps a stream."""
@@ -33,7 +33,7 @@ class Muted:
 
 @contextlib.contextmanager
 def quiet(*ignored: tuple[str, type[Warning]]) -> Iterator[None]:
-    """Discards what this thread prints, and warnings that match (message, category)."""
+    """Discards the output of this thread, and warnings that match (message, category)."""
     with (
         CHANGING_PROCESS,
         contextlib.redirect_stdout(Muted(sys.stdout)),

@@ -11,7 +11,7 @@ Leaf = Any
 class EnvStep(NamedTuple):
     """Result of one step of N environments.
 
-    A simulator on the host leaves out (None) what it does not offer. An `Env` sets all fields up to
+    A host simulator leaves fields that it does not offer at None. An `Env` sets all fields up to
     `diverged`.
     """
 
@@ -21,11 +21,11 @@ class EnvStep(NamedTuple):
     truncated: Leaf  # [N] bool: cut by a time limit
     valid: Leaf = None  # [N] bool: False where this step only delivered a new episode's first obs
     diverged: Leaf = None  # [N] bool: the simulator's output was unusable; its row is not valid
-    score: Leaf = None  # [N] summands of reported returns, if not the reward: a game's true score
-    over: Leaf = None  # [N] bool: the reported episode's end, if not the flags': the whole game's
-    absent: Leaf = None  # [N] bool: the agent asks for nothing now; given if `EnvSpec.absent`
+    score: Leaf = None  # [N] added to reported returns instead of the reward: a game's true score
+    over: Leaf = None  # [N] bool: end of the reported episode instead of the flags: the whole game
+    absent: Leaf = None  # [N] bool: the agent needs no action now; set if `EnvSpec.absent`
     at_once: Leaf = None
-    """[N] bool: an end whose `obs` is the next episode's first: the next row is valid."""
+    """[N] bool: the episode ended, and `obs` is the first of the next one, whose row is valid."""
 
     @property
     def scores(self) -> Leaf:

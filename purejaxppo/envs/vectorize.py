@@ -37,7 +37,7 @@ class VectorEnv(Env):
     """`num_envs` copies of a task under the environment protocol.
 
     If every step draws fresh starts, a step draws from its argument `key`, so that all draws of a
-    rollout can come before its first step. Else a state continues a key of its own, and the
+    rollout can come before its first step. Otherwise the state contains a key, and the
     arguments `key` of `step`, `raw_step` and `begin_rollout` are not used.
 
     Args:

@@ -1,12 +1,12 @@
 """Asynchronous training: collects the next rollout while it learns from the last one.
 
-An actor thread collects rollout k + 1 while update k is made of rollout k, with the parameters that
-this update starts from; then both wait for each other. So a rollout's policy is one update behind
-when it is learned from (none behind, for the first one), never more, and the numbers do not depend
-on how fast either of them is. An iteration takes as long as the slower one, not as long as both.
+An actor thread collects rollout k + 1 with the parameters before update k, while update k learns
+from rollout k. Then both wait for each other. So the acting policy is one update behind the learner
+(except in the first rollout), and results do not depend on the speed of either. An iteration takes
+as long as the slower of the two.
 
-The probability ratio is relative to the policy that acted, whose log-probabilities are stored, and
-observations are normalised as they were when it acted.
+Probability ratios use the stored log-probabilities of the acting policy, and observations are
+normalised with its statistics.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +24,7 @@ from purejaxppo.streams import split_keys
 from purejaxppo.types import AgentState, Hyperparams, Rollout, RolloutState, Trained, TrainState
 
 LAG = "charts/lag"
-"""Updates by which the acting policy is behind the one that learns."""
+"""Number of updates by which the acting policy is behind the learner."""
 
 
 class Collected(NamedTuple):
@@ -58,7 +58,7 @@ class AsynchronousTraining:
         self._waiting: Future[Collected] | None = None
 
     def __call__(self, state: TrainState, hp: Hyperparams, num_updates: Any) -> Trained:
-        """Make one update of the rollout that was collected meanwhile, and begin the next one."""
+        """Run an update on the last collected rollout, and begin to collect the next one."""
         assert num_updates == 1, "each update waits for a rollout"
         update, total = int(state.update[0]), float(np.max(hp.total_updates))
         waiting = self._waiting
@@ -93,7 +93,7 @@ class AsynchronousTraining:
 
 
 def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
-    """Trace the actor's part in the form of the actor's device, whatever the learner's is."""
+    """Trace the actor's part for the actor's device, which may differ from the learner's."""
 
     def collect_one(
         parts: Parts, agent: AgentState, rollout: RolloutState, key: Key, progress: Scalar
@@ -110,7 +110,7 @@ def trace_actor(parts: Parts, state: TrainState, device: jax.Device) -> Any:
 
 
 def trace_learner(parts: Parts, state: TrainState, rollout: Any, hp: Hyperparams) -> Any:
-    """Trace the learner's part, for rollouts of such shapes."""
+    """Trace the learner's part, for rollouts of these shapes."""
     axes = (STATE_AXES, 0, None), (STATE_AXES, None)
     learn = map_over_shards(parts, learner.learn, *axes)
     return jax.jit(learn).trace(state, rollout, hp)

@@ -45,7 +45,7 @@ def has_returns(rows: Iterable[Row]) -> bool:
 
 
 def draw_curve(config: Config, members: Sequence[Config], run_dir: Path) -> str:
-    """Draw the learning curve of a run; return the reason if there is none, or ""."""
+    """Draw the learning curve of a run; return the reason if that fails, otherwise ""."""
     alike = len({member.ppo for member in members}) == 1
     size, seed = len(members), config.seed
     what = f"{size} seeds from {seed}" if alike else f"{size} agents of several settings"

@@ -1,4 +1,4 @@
-"""Failures of a run: what is saved, closed and reported when it cannot continue.
+"""Failures of a run: saving, closing and reporting when it cannot continue.
 
 Signals set a flag, which the loop reads; see `interrupts`.
 """
@@ -31,16 +31,16 @@ class OutOfMemoryError(Stopped):
 
 @contextlib.contextmanager
 def reported(run: Training) -> Iterator[None]:
-    """Save and close a run that fails inside, and report the failure in a sentence.
+    """Save and close a run that fails in this context, and report the failure in a sentence.
 
-    Before training nothing is saved. One of several processes prints the sentence and ends, because
-    the others would wait for it.
+    Nothing is saved before training. With several processes, the failed one prints the sentence
+    and ends, because the others would wait for it.
 
     Raises:
-        SimulatorError: a simulator on the host failed.
+        SimulatorError: a host simulator failed.
         OutOfMemoryError: a device has too little memory.
         Stopped: another failure during training.
-        Exception: others before training, as they are.
+        Exception: another failure before training, unchanged.
     """
     try:
         with named_failures(run.config.env.name, run.programs):
@@ -104,8 +104,8 @@ def too_little_memory(config: Config, error: BaseException) -> str:
     return (
         f"the device has too little memory for env.num_envs = {config.env.num_envs} x "
         f"ppo.rollout_length = {config.ppo.rollout_length} rows with ppo.num_minibatches = "
-        f"{config.ppo.num_minibatches} ({processes.reason(error)}): take fewer environments "
-        f"or more minibatches, or see what else is on the device"
+        f"{config.ppo.num_minibatches} ({processes.reason(error)}). Use fewer environments or "
+        f"more minibatches, or end other programs on the device."
     )
 
 
@@ -131,12 +131,12 @@ def lost_process(run: Training, error: Exception) -> str:
     """The message after another process has ended, or cannot be reached any more."""
     saved = run.checkpoints.finished()
     state = (
-        f"the last save, at {saved:,} steps, is whole, and the same command resumes there"
+        f"The checkpoint at {saved:,} steps is intact. Run the same command to resume."
         if saved
-        else "nothing had been saved yet, and the same command starts again"
+        else "Nothing was saved. Run the same command to start again."
     )
     return (
-        f"process {jax.process_index()} of {jax.process_count()} has lost another one after "
-        f"{run.progress.env_steps:,} steps into {short_path(run.run_dir)} "
-        f"({processes.reason(error)}): {state}"
+        f"process {jax.process_index()} of {jax.process_count()} cannot reach another process "
+        f"after {run.progress.env_steps:,} steps of {short_path(run.run_dir)} "
+        f"({processes.reason(error)}). {state}"
     )

@@ -1,4 +1,4 @@
-"""Agents that cannot be trained further: how a run finds them, and what it reports."""
+"""Checks for agents that cannot be trained further, and messages about them."""
 
 import numpy as np
 
@@ -11,15 +11,15 @@ from purejaxppo.runs.training import Training
 from purejaxppo.spaces import LARGEST, plain
 
 MOST_IDLE = 5
-"""Updates in succession that may make no gradient step, all having been skipped."""
+"""Number of successive updates without a gradient step, after which an agent has no score."""
 MOST_UPDATES = 5
 """Number of successive updates in which every step diverges, after which a run stops."""
 
 
 class CheckAgents:
-    """A hook that finds agents whose numbers are not finite or whose every step diverges.
+    """A hook that finds agents with numbers that are not finite, or with diverging steps only.
 
-    They have no score from then on. A run without any other agent is lost.
+    They have no score from then on. A run without other agents is lost.
     """
 
     def __init__(self, config: Config, num_members: int) -> None:
@@ -49,8 +49,8 @@ class CheckAgents:
         if gone - self._gone and not run.lost:
             names = ", ".join(f"{i} (seed {run.members[i].seed})" for i in sorted(gone))
             run.console.say(
-                f"no score from {run.progress.env_steps:,} steps on, because numbers are not "
-                f"finite or every step diverges: agent {names}"
+                f"agent {names} has no score after {run.progress.env_steps:,} steps: numbers are "
+                f"not finite, or every step diverges"
             )
         self._gone = gone
 
@@ -114,29 +114,28 @@ class NotFiniteError(ValueError):
 
 
 def what_was_lost(config: Config, env_steps: int, saved: int | None) -> str:
-    """Describes an agent that is no longer finite, of which nothing is saved.
+    """The message about an agent whose numbers are no longer finite. That state is not saved.
 
     Args:
         config: of the run.
         env_steps: environment steps now.
-        saved: environment steps of the last finite save, None if there is none.
+        saved: environment steps of the last finite checkpoint; None without one.
     """
     ppo = config.ppo
     kept = (
-        f"the last finite save, at {saved:,} steps, is kept, from where the same command "
-        "would break again"
+        f"The checkpoint at {saved:,} steps is finite, but the same command would fail again."
         if saved
-        else "nothing had been saved before"
+        else "Nothing was saved."
     )
     limit = (
         f"or ppo.max_grad_norm (now {ppo.max_grad_norm:g})"
         if ppo.max_grad_norm
-        else "and a ppo.max_grad_norm (now 0, which is no limit)"
+        else "and ppo.max_grad_norm > 0 (now 0: no limit)"
     )
     return (
         f"after {env_steps:,} steps the agent's parameters, outputs or gradients "
-        f"are not finite: {kept}; try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
-        f"{limit}"
+        f"are not finite. {kept} Try a smaller ppo.learning_rate (now {ppo.learning_rate:g}) "
+        f"{limit}."
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run does between two chunks of training, in the order of its hooks."""
+"""Hooks: the actions of a run between two chunks of training."""
 
 import logging
 import math
@@ -89,7 +89,7 @@ class Evaluate:
             p.eval_settings = settings
             return
         scores = [row["eval/return_mean"] for row in self._rows(run, run.best)]
-        p.eval_settings = settings  # not before: a simulator may fail, and then these are saved
+        p.eval_settings = settings  # only now: if a simulator fails, the old ones are saved
         p.member_best = [
             None if best is None else (-math.inf if math.isnan(score) else score)
             for best, score in zip(p.member_best, scores, strict=True)
@@ -105,7 +105,7 @@ class Evaluate:
 
 
 def beats(score: float, best: float | None) -> bool:
-    """True if an evaluation replaces the best so far: the latest of equals does, NaN never."""
+    """True if an evaluation replaces the best so far. Equal scores do, NaN does not."""
     return not math.isnan(score) and (best is None or score >= best)
 
 
@@ -158,6 +158,6 @@ class Save:
         return every.save_due(every.done(run.progress), age) and run.learns
 
     def act(self, run: Training) -> None:
-        """Begins a save, and tells the callbacks; neither if these steps are saved already."""
+        """Begins a save and calls the callbacks, unless these steps are saved already."""
         if run.save():
             run.call("on_save")

@@ -30,10 +30,10 @@ _LOG: ContextVar["RunLog | None"] = ContextVar("log", default=None)
 
 
 class RunLog(logging.FileHandler):
-    """The log file of a run. A record that cannot be written is dropped and ends no run."""
+    """The log file of a run. Records that cannot be written are dropped."""
 
     restore: Callable[[], None]
-    """Restores the loggers' settings from before the first of the present runs."""
+    """Restores the loggers' settings from before the first of the current runs."""
 
     def __init__(self, path: str | Path) -> None:
         """Opens the file."""
@@ -42,7 +42,7 @@ class RunLog(logging.FileHandler):
         self.addFilter(lambda record: _LOG.get() in (None, self))
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Does nothing; Python would print a traceback for each record."""
+        """Drops the record; Python would print a traceback."""
 
     def close(self) -> None:
         """Closes the file."""
@@ -59,7 +59,7 @@ class ToRoot(logging.Handler):
 
 
 def not_of_a_save(record: logging.LogRecord) -> bool:
-    """False for errors of a failed save that nothing has waited for; logs them as debug detail.
+    """False for late errors of a failed save, which are logged as debug detail instead.
 
     asyncio reports them when they are garbage-collected, which can be after the run.
     """
@@ -71,7 +71,7 @@ def not_of_a_save(record: logging.LogRecord) -> bool:
 
 
 def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
-    """Logs errors of TensorStore that arrive after Orbax has given up a save; others: `hook`."""
+    """Logs errors of TensorStore that arrive after a failed save; passes others to `hook`."""
     if str(lost.exc_value) == "Event loop is closed":
         logging.getLogger("absl").debug("a late result", exc_info=lost.exc_value)
     else:
@@ -79,7 +79,7 @@ def without_late_results(hook: Callable[[Any], object], lost: Any) -> None:
 
 
 def set_up_loggers() -> Callable[[], None]:
-    """Lets loggers pass debug detail to log files and warnings to the terminal; returns its undo.
+    """Sends debug detail to log files and warnings to the terminal; returns the undo function.
 
     After a failed save, threads of Orbax and TensorStore report tracebacks. These go only to log
     files, because the run reports the reason in one sentence.

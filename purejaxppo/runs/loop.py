@@ -21,8 +21,8 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
 
     Args:
         run: with the state to train.
-        hooks: what follows each chunk, in this order.
-        interrupt: the first signal that arrives ends the loop after the present chunk.
+        hooks: called after each chunk, in this order.
+        interrupt: the first signal ends the loop after the current chunk.
     """
     p, every, programs = run.progress, run.intervals, run.programs
     every.begin(every.done(p))
@@ -44,13 +44,13 @@ def loop(run: Training, hooks: Sequence[Hook], interrupt: Interrupt) -> None:
 
 
 def train_chunk(run: Training, updates: int) -> float:
-    """Make some updates, count them and add up their metrics; return the seconds they took."""
+    """Run some updates, count them and add up their metrics; return the seconds they took."""
     started = time.perf_counter()
     hp, run.before = run.hyperparams(), run.intervals.done(run.progress)
     assert run.state is not None
     state, metrics = run.programs.train_chunk(run.state, hp, np.int32(updates))
     metrics = jax.device_get(metrics)
-    run.state = state  # whole: if an update fails, the state before it is saved
+    run.state = state  # only now: if an update fails, the state before the chunk is saved
     (seconds,) = processes.maximum(time.perf_counter() - started)
     run.progress.add(updates, metrics.env_steps, seconds)
     run.speed = int(metrics.env_steps.sum()) / seconds

@@ -39,7 +39,7 @@ MakeFunctions = Callable[[Setup, Parts], Functions]
 
 
 def ppo_functions(setup: Setup, parts: Parts) -> Functions:
-    """PPO's own functions: agents train side by side without an effect on each other."""
+    """Return the functions of PPO, with which agents do not affect each other."""
     del setup
     return Functions(init_program(parts), train_program(parts), STATE_AXES)
 
@@ -54,7 +54,7 @@ class Programs:
         make_functions: the functions to compile.
 
     Raises:
-        ValueError: parts of the config do not fit each other.
+        ValueError: parts of the config are incompatible.
     """
 
     def __init__(self, setup: Setup, make_functions: MakeFunctions = ppo_functions) -> None:
@@ -87,7 +87,7 @@ class Programs:
 
     @property
     def success_above(self) -> float | None:
-        """A greater return of an evaluation is a success; None: the task has no such number."""
+        """Episodes with a greater return are a success; None: the task does not define success."""
         env = self.evaluator.env if self.evaluator else self.parts.env
         return env.spec.success_above
 
@@ -127,7 +127,7 @@ class Programs:
             self._job("evaluate", lambda: self._lower_evaluation(self.abstract_state()))
 
     def compile(self, state: TrainState) -> None:
-        """Wait until training is compiled for states like this one."""
+        """Wait until training is compiled for states of this shape."""
         started = time.perf_counter()
         if self.setup.config.asynchronous:
             self.train_chunk = self._actor = AsynchronousTraining(self.parts, state, self.hp)
@@ -154,7 +154,7 @@ class Programs:
             env.close()
 
     def _job(self, name: str, lower: Callable[[], Any]) -> Future:
-        """Return the program of a name, which is traced here and compiled in a thread."""
+        """Return the program called `name`, traced here and compiled in a thread."""
         if name not in self._jobs:
             lowered = lower()
             lapack.check(lowered, self.shards.devices)
@@ -178,8 +178,8 @@ class Programs:
 def without_hang(programs: Programs) -> Programs:
     """Return programs on one device of each process where LAPACK could hang on more.
 
-    Several processes call it together, after all of them have built their programs: otherwise they
-    would wait for one that failed.
+    All processes call it together, after each has built its programs. Otherwise they would wait for
+    a process that failed.
     """
     setup = programs.setup
     if not any(processes.maximum(lapack.too_few_threads(programs.shards.devices))):

@@ -129,7 +129,9 @@ def make_train(
     """
     check_settings(PURE)
     if config.asynchronous:
-        raise ValueError("asynchronous is for runs: one pure function cannot do two things at once")
+        raise ValueError(
+            "asynchronous = true is not supported by make_train. Use asynchronous = false."
+        )
     setup = resolve(with_env(config, env), change=parts)
     config, made = setup.config, make_parts(setup.config, change=setup.change)
     for line in without_effect([config]) if parts is None else ():

@@ -158,7 +158,7 @@ def continued(setup: Setup, run_dir: Path, *, quiet: bool) -> tuple[Setup, list[
     try:
         config, notes = continue_config(setup.config, folder)
     except ValueError:
-        registry.resolve(setup.config.env)  # a wrong name is no change of an earlier run
+        registry.resolve(setup.config.env)  # an unknown name is not reported as a change of the run
         raise
     if not quiet:
         for line in [*imports(run_dir), *unknown_objects(config, folder)]:
@@ -219,7 +219,7 @@ def announce(run: Training, *, stay_awake: bool) -> None:
 def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     """Initialise or restore the state, open the sinks and compile the programs.
 
-    `columns` are those of metrics.csv beside a run's usual ones.
+    `columns` are further columns of metrics.csv.
     """
     config, console, programs = run.config, run.console, run.programs
     restorable, started = programs.spec.restorable, time.perf_counter()
@@ -236,7 +236,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if resumes:
         with processes.raise_together():
             state = run.restore(state)
-        afresh = "" if restorable else ", with the simulator started afresh"
+        afresh = "" if restorable else ", with the simulator started from scratch"
         console.say(f"resuming at {run.progress.env_steps:,} steps{afresh}")
         before = load_config(run.run_dir / CONFIG, saved=True)
         if moved := moved_schedules(before, config, run.progress, sparse=run.intervals.sparse):
@@ -256,7 +256,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
 
 
 def open_all_sinks(run: Training, columns: Sequence[str]) -> None:
-    """Open metrics.csv and the sinks that the config asks for."""
+    """Open metrics.csv and the sinks of the config."""
     programs, p = run.programs, run.progress
     success = () if programs.success_above is None else (SUCCESS,)
     columns = (*MEMBER_COLUMNS, *COLUMNS, *success, *programs.parts.figures, *columns)
@@ -275,10 +275,12 @@ def report_finished(run: Training, notes: Sequence[str]) -> None:
     """Print that a run has nothing left to do, and the changes that were not trained."""
     saved = run.checkpoints.progress()
     best = f", {text}" if (text := best_evaluation(saved)) else ""
-    changes = f" Not trained: {'; '.join(notes)}; --run_dir NAME trains beside it." if notes else ""
+    changes = (
+        f" Not trained: {'; '.join(notes)}; use --run_dir NAME to train them." if notes else ""
+    )
     run.console.say(
         f"{short_path(run.run_dir)} is finished: {saved.env_steps:,} steps{best}. A larger "
-        f"--total_timesteps continues it, --clobber starts afresh.{changes}"
+        f"--total_timesteps continues it, --clobber starts from scratch.{changes}"
     )
 
 
@@ -294,7 +296,7 @@ def conclude(run: Training, seconds: float) -> int:
         )
         return 128 + run.signal
     if run.stopped:
-        console.say(f"stopped by a callback: {run.stopped}; the same command goes on")
+        console.say(f"stopped by a callback: {run.stopped}; run the same command to continue")
     speed = short(sum(p.member_steps) / max(p.train_seconds, 1e-9))
     console.say(
         f"run {duration(seconds)}: {p.env_steps:,} steps{each}, {speed} steps/s in training"

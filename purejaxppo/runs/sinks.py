@@ -226,7 +226,7 @@ def open_sinks(
     steps: Sequence[int],
     saved: Callable[[], int | None],
 ) -> None:
-    """Open the sinks that a config asks for beside metrics.csv.
+    """Open the sinks of a config, without metrics.csv.
 
     Args:
         opened: takes the sinks, so that they can be closed if a later one fails.

@@ -1,4 +1,4 @@
-"""A run in progress: what its loop, its hooks and its failures share."""
+"""The state of a run in progress, shared by its loop, its hooks and its failure handling."""
 
 import contextlib
 from collections.abc import Sequence
@@ -40,15 +40,15 @@ class Training:
     callbacks: list[Callback] = field(default_factory=list)
     sinks: Sinks = field(default_factory=Sinks)
     state: TrainState | None = None
-    """After the last chunk; None before training begins."""
+    """The state after the last chunk; None before training begins."""
     best: AgentState | None = None
     """The best agent of each member so far; None before the first evaluation."""
     before: int = 0
     """`intervals.done` before the last chunk."""
     chunk: Metrics | None = None
-    """Of the last chunk, sums [M]."""
+    """Metrics of the last chunk, sums [M]."""
     metrics: Metrics | None = None
-    """Sums [M] since rows were written; None right after."""
+    """Metrics since the last written rows, sums [M]; None right after writing."""
     rows: list[Row] = field(default_factory=list)
     """The means of `metrics`, to which hooks add columns."""
     total_updates: Sequence[float] = ()
@@ -62,11 +62,11 @@ class Training:
     lost: bool = False
     """True once no member is left to train: the state is not saved then."""
     stopped: str = ""
-    """The reason for which a callback ended the run; "" if none did."""
+    """The reason why a callback ended the run; "" otherwise."""
     no_curve: str = ""
-    """The reason why there is no learning curve; "" if there is one."""
+    """The reason why the learning curve is missing; "" otherwise."""
     signal: int = 0
-    """The signal that ended the run; 0 if none did."""
+    """The signal that ended the run; 0 otherwise."""
 
     @property
     def config(self) -> Config:
@@ -80,7 +80,7 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        """True if the last save is that of the run's end."""
+        """True if the last checkpoint is from the end of the run."""
         if self.checkpoints.latest() is None:
             return False
         return self.intervals.ended(self.checkpoints.progress())
@@ -137,7 +137,7 @@ class Training:
         }
 
     def call(self, event: str, rows: Sequence[Row] = ()) -> list[Row]:
-        """Call the users' callbacks in the first process alone; return each member's metrics."""
+        """Call custom callbacks, in the first process only; return each member's metrics."""
         added: list[Row] = [{} for _ in self.members]
         if not self.callbacks:
             return added
@@ -157,11 +157,11 @@ class Training:
             added = call(self.callbacks, event, moment)
         (stop,) = processes.maximum(float(bool(moment.reason)))
         if stop:
-            self.stopped = moment.reason or "as the first process says"
+            self.stopped = moment.reason or "see the first process"
         return added
 
     def save(self) -> bool:
-        """Begin a save, unless these steps are saved already; return True if it did."""
+        """Begin a save, unless these steps are saved already; return True if it began."""
         assert self.state is not None
         best = None if self.progress.best_return is None else self.best
         self.intervals.begin(self.intervals.done(self.progress))
@@ -188,7 +188,7 @@ class Training:
         return state if self.programs.spec.restorable else state.replace(rollout=None)
 
     def close(self) -> None:
-        """Finish saves, close simulators and sinks, even if one of these fails, and draw."""
+        """Finish saves, close simulators and sinks even if one fails, and draw the curve."""
         with contextlib.ExitStack() as closing:  # in reverse order
             closing.callback(self.sinks.close)
             closing.callback(self.programs.close)
@@ -198,7 +198,7 @@ class Training:
 
 
 class Hook(Protocol):
-    """What a run does between two chunks of training."""
+    """An action of a run between two chunks of training."""
 
     def due(self, run: Training) -> bool:
         """Return True if `act` is to be called after this chunk; called after each one."""

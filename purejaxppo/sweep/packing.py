@@ -255,6 +255,6 @@ def train_agents(run: Training, rules: Rules | None) -> int:
         return 0
     except OutOfMemoryError as error:
         raise ValueError(
-            f"{len(run.members)} agents ran out of memory: give less with --memory_gb; the same "
-            f"command then resumes ({error})"
+            f"{len(run.members)} agents ran out of memory ({error}). Set a smaller --memory_gb, "
+            f"then run the same command to resume."
         ) from error

@@ -73,7 +73,7 @@ def test_what_cannot_be_loaded_gets_one_sentence(write):
     assert refused("/none.py:f").endswith("/none.py: no such file")
     assert "mine.py has no 'objectiv'. Did you mean 'objective'?" in refused("mine.py:objectiv")
     assert "mine.py has no 'zzz'. It has objective" in refused("mine.py:zzz")
-    assert "empty.py has no 'f'. It has no such thing" in refused("empty.py:f")
+    assert "empty.py has no 'f'. It has no functions or classes" in refused("empty.py:f")
     assert "raises.py: line 3 raises ZeroDivisionError: division by zero" in refused("raises.py:f")
     assert "syntax.py: line 2 is not Python" in refused("syntax.py:f")
     missing = "lacks.py: line 2 raises ModuleNotFoundError: No module named 'no_such_package'"

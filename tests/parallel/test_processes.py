@@ -227,7 +227,7 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
     if family == "envpool":
         assert rows("again") == rows("first")
     assert evaluate(restore("first"), 3).returns.shape == (3,)
-    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+    with pytest.raises(ValueError, match=r"\(processes: 1\). Start 2"):
         divide(resolve(restore("first").config), jax.devices()[:1])
 
 
@@ -235,7 +235,7 @@ def test_each_process_has_a_pool_of_simulators_on_the_host(family):
 def test_a_simulator_on_the_host_has_as_many_shards_as_there_are_processes(monkeypatch):
     pytest.importorskip("envpool")
     words = ["--config", "small.yaml", "--env.name", "envpool/CartPole-v1"]
-    with pytest.raises(ValueError, match="here is 1 of these; start 2"):
+    with pytest.raises(ValueError, match=r"\(processes: 1\). Start 2"):
         divide(resolve(train_command.parse(words).config), jax.devices()[:1])
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     for shards in ("0", "2"):
@@ -331,8 +331,8 @@ def test_a_killed_process_is_missed_in_one_sentence_and_the_run_resumes():
     assert code == 2, (out, err)
     assert err.count("\n") == 1, err
     saved = saves("two")[-1]
-    assert err.startswith("error: process 0 of 2 has lost another one after ")
-    assert f"the last save, at {saved:,} steps, is whole, and the same command resumes" in err
+    assert err.startswith("error: process 0 of 2 cannot reach another process after ")
+    assert f"The checkpoint at {saved:,} steps is intact. Run the same command to resume." in err
     assert restore("two", "last").env_steps == saved
     processes = both(*flags)
     wait_for(lambda: saves("two")[-1] > saved, processes)
@@ -360,8 +360,14 @@ WRONG = [
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
     (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
     (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
-    (["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"], "trains one seed in 2 processes"),
-    (["--env.name", "envpool/CartPole-v1", "--asynchronous"], "for one process, and here are 2"),
+    (
+        ["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"],
+        "a run of 2 processes trains one seed",
+    ),
+    (
+        ["--env.name", "envpool/CartPole-v1", "--asynchronous"],
+        "asynchronous = true does not support 2 processes",
+    ),
 ]
 
 

@@ -129,7 +129,7 @@ def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):
     before = restore(tmp_path / "run", "last")
     flags = ("--total_timesteps", "1280")
     assert train(finished / "small.yaml", tmp_path / "run", *flags) == 0
-    assert "the simulator started afresh" in capsys.readouterr().out
+    assert "the simulator started from scratch" in capsys.readouterr().out
     after = restore(tmp_path / "run", "last")
     assert after.env_steps > before.env_steps > 500
     lags = [row["charts/lag"] for row in read_csv(tmp_path / "run" / "metrics.csv")]
@@ -167,13 +167,13 @@ def _start(interrupt, interrupts):
 def test_simulators_in_jax_are_refused(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", "dummy/vector")
     assert train(config, tmp_path / "run") == 2
-    assert "dummy/vector is none: leave it off" in capsys.readouterr().err
+    assert "dummy/vector runs in JAX. Use asynchronous = false." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.toy
 def test_a_pure_function_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="asynchronous is for runs"):
+    with pytest.raises(ValueError, match="asynchronous = true is not supported by make_train"):
         make_train(load_config(write(tmp_path / "small.yaml")))
 
 

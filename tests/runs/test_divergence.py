@@ -229,7 +229,7 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
         for hook in hooks:
             if hook.due(run):
                 hook.act(run)
-        return capsys.readouterr().out.count("no score from")
+        return capsys.readouterr().out.count("has no score after")
 
     quiet = [after([48, 0], [0, 48]) for _ in range(4)]
     quiet.append(after([48, 1], [0, 47]))  # a step that does not diverge: counted from 0 on

@@ -143,7 +143,7 @@ def as_term(value: str | CodeRef) -> Term:
     """An entry of `ppo.terms` as a `Term` with a name; a function's `rows` and `init` count.
 
     Raises:
-        ValueError: it cannot be loaded, is no term, or asks for unknown rows.
+        ValueError: it cannot be loaded, is not a term, or names unknown rows.
     """
     found, where = extensions.make(extensions.TERM, value), f"ppo.terms = {value}"
     if not isinstance(found, Term):

@@ -282,7 +282,7 @@ class Against(Adapted):
                 moves at random.
 
         Raises:
-            ValueError: the opponent cannot be loaded, or is no such function.
+            ValueError: the opponent cannot be loaded, or is not such a function.
         """
         self.game = game
         self.cheap_reset = game.env.id in SHORT  # a seat is drawn for each start

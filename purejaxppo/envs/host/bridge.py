@@ -103,7 +103,7 @@ class HostState(struct.PyTreeNode):
     done: jax.Array  # [N] bool: the pool begins a new episode at the next step
     lost: jax.Array  # [N] bool: diverged, and no new episode yet
     absent: jax.Array | None = None
-    """[N] bool: the agent asks for nothing; None: no agent ever is absent"""
+    """[N] bool: the agent needs no action; None: agents are never absent"""
 
 
 class Calls(NamedTuple):
@@ -131,7 +131,7 @@ class HostEnv(Env):
         num_envs: N.
         max_episode_steps: the time limit, which the pool enforces; 0 or `NO_LIMIT`: none.
         frame_rate: steps per second, for videos.
-        absent: True if agents may ask for nothing for some steps (`EnvStep.absent`).
+        absent: True if agents may need no action in some steps (`EnvStep.absent`).
         num_agents: A, of each world; rows of a world follow each other.
         agents: their names, where rows observe which `agent` they are.
     """
