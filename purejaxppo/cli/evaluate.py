@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from purejaxppo.cli import parser
-from purejaxppo.cli.flags import Evaluate
+from purejaxppo.cli.flags import EvaluateFlags
 from purejaxppo.config.hints import short_path
 from purejaxppo.envs import registry
 from purejaxppo.parallel.settings import AHEAD_OF_TIME, check_settings
@@ -21,10 +21,10 @@ from purejaxppo.video import video
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return parser.run(lambda words: run(parser.parse(Evaluate, words)), args)
+    return parser.run(lambda words: run(parser.parse(EvaluateFlags, words)), args)
 
 
-def check(command: Evaluate) -> None:
+def check(command: EvaluateFlags) -> None:
     """Checks the flags.
 
     Raises:
@@ -36,7 +36,7 @@ def check(command: Evaluate) -> None:
         video.check_target(command.render)
     if command.stochastic and command.deterministic:
         raise ValueError("--stochastic and --deterministic: only one of them can be")
-    one = command.deterministic or command.render or command.checkpoint != Evaluate.checkpoint
+    one = command.deterministic or command.render or command.checkpoint != EvaluateFlags.checkpoint
     if command.elo and one:
         raise ValueError(
             "--elo rates all of a run's saves, by sampled actions: leave off --checkpoint, "
@@ -44,7 +44,7 @@ def check(command: Evaluate) -> None:
         )
 
 
-def run(command: Evaluate) -> int:
+def run(command: EvaluateFlags) -> int:
     """Evaluates, prints one line, and draws if asked to."""
     check(command)
     # Custom code may change the current folder.

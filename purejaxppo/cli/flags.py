@@ -7,7 +7,7 @@ from purejaxppo.config.schema import Scalar, setting
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainFlags:
     """Train PPO.
 
     A config is read first, and flags replace single fields of it. Running the same command again
@@ -44,7 +44,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateFlags:
     """Evaluate a trained agent over whole episodes, and draw one.
 
     Examples:
@@ -74,7 +74,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweepFlags:
     """Train many settings.
 
     Those that differ in tunable numbers alone are trained in one program, all seeds of them. Flags
@@ -125,7 +125,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportFlags:
     """Write a trained agent's deterministic policy as one file, and check that file.
 
     Examples:
@@ -147,5 +147,10 @@ class Export:
     """Replace a file that is there already."""
 
 
-FLAGS: dict[str, type] = {"train": Train, "evaluate": Evaluate, "sweep": Sweep, "export": Export}
+FLAGS: dict[str, type] = {
+    "train": TrainFlags,
+    "evaluate": EvaluateFlags,
+    "sweep": SweepFlags,
+    "export": ExportFlags,
+}
 """By command. `list` and `init` take words instead of flags."""

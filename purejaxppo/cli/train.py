@@ -9,7 +9,7 @@ from pathlib import Path
 
 from purejaxppo.cli import list as listing
 from purejaxppo.cli import parser
-from purejaxppo.cli.flags import Train
+from purejaxppo.cli.flags import TrainFlags
 from purejaxppo.cli.parser import Parsed
 from purejaxppo.envs.host.workers.errors import SimulatorError
 from purejaxppo.parallel import places, processes
@@ -23,13 +23,13 @@ from purejaxppo.runs.session import run_name
 from purejaxppo.video import video
 
 
-def parse(words: Sequence[str]) -> Parsed[Train]:
+def parse(words: Sequence[str]) -> Parsed[TrainFlags]:
     """Parses the command line over its config file.
 
     Raises:
         ValueError: one sentence.
     """
-    parsed = parser.parse_over_config(Train, words)
+    parsed = parser.parse_over_config(TrainFlags, words)
     if not (parsed.flags.list_envs or parsed.flags.list_configs):
         parser.check_task(parsed.config)
     return parsed
@@ -70,7 +70,7 @@ def listed_family(words: Sequence[str]) -> str:
     return behind[0] if behind and not behind[0].startswith("-") else ""
 
 
-def start(words: Sequence[str]) -> tuple[places.Place, Parsed[Train]]:
+def start(words: Sequence[str]) -> tuple[places.Place, Parsed[TrainFlags]]:
     """Reads the command line, and starts JAX's distributed runtime for several processes."""
     parsed = parse(words)
     flags, config = parsed
@@ -82,7 +82,7 @@ def start(words: Sequence[str]) -> tuple[places.Place, Parsed[Train]]:
     return place, parsed
 
 
-def train(parsed: Parsed[Train], place: places.Place = places.ALONE) -> int:
+def train(parsed: Parsed[TrainFlags], place: places.Place = places.ALONE) -> int:
     """Trains a config in its run folder, from scratch or from the last save."""
     flags, config = parsed
     named = Path(config.run_dir or f"runs/{run_name(flags.config, config)}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from purejaxppo.cli import parser
-from purejaxppo.cli.flags import Export
+from purejaxppo.cli.flags import ExportFlags
 from purejaxppo.config.hints import short_path
 from purejaxppo.export.files import CHECKED, Written, check_target, export
 from purejaxppo.export.player import Port
@@ -24,10 +24,10 @@ from purejaxppo.runs.folder import imports
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
-    return parser.run(lambda words: run(parser.parse(Export, words)), args)
+    return parser.run(lambda words: run(parser.parse(ExportFlags, words)), args)
 
 
-def run(command: Export) -> int:
+def run(command: ExportFlags) -> int:
     """Exports, and prints what was written."""
     if not command.run:
         raise ValueError("--run needs the folder of a run, such as runs/hopper-s0")

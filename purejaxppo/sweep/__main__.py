@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from purejaxppo.cli import parser
-from purejaxppo.cli.flags import Sweep
+from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
 from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
@@ -49,11 +49,13 @@ def main(args: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code."""
     interrupted = f"interrupted; {NOTHING_LOST}"
     return parser.run(
-        lambda words: sweep(*parser.parse_over_config(Sweep, words)), args, interrupted=interrupted
+        lambda words: sweep(*parser.parse_over_config(SweepFlags, words)),
+        args,
+        interrupted=interrupted,
     )
 
 
-def sweep(command: Sweep, config: Config) -> int:
+def sweep(command: SweepFlags, config: Config) -> int:
     """Trains the settings of `command` over a config and reports them; returns the exit code."""
     parser.check_task(config)
     config = placed(config)
@@ -88,7 +90,7 @@ def sweep(command: Sweep, config: Config) -> int:
     return 0
 
 
-def files_of(folder: Path, command: Sweep) -> dict[str, str]:
+def files_of(folder: Path, command: SweepFlags) -> dict[str, str]:
     """The Python files that a sweep uses, by name as the config writes them.
 
     Other hosts can read the sweep's folder, but not always the originals.
@@ -96,14 +98,14 @@ def files_of(folder: Path, command: Sweep) -> dict[str, str]:
     return copies.of_run(folder) if command.launcher == "local" else copies.copied(folder)
 
 
-def with_code(members: Sequence[Config], folder: Path, command: Sweep) -> list[Config]:
+def with_code(members: Sequence[Config], folder: Path, command: SweepFlags) -> list[Config]:
     """Copies the Python files of configs into a sweep's folder; returns configs that use them."""
     for note in dict.fromkeys(note for member in members for note in keep_code(member, folder)):
         print(note, flush=True)
     return [with_copies(member, files_of(folder, command)) for member in members]
 
 
-def search_of(command: Sweep, config: Config) -> tuple[Search, list[Setting]]:
+def search_of(command: SweepFlags, config: Config) -> tuple[Search, list[Setting]]:
     """The search for settings, and those of its settings that are known beforehand.
 
     Raises:
@@ -124,7 +126,7 @@ def search_of(command: Sweep, config: Config) -> tuple[Search, list[Setting]]:
     return Optuna(ranges, command.num_trials, size, seed, makes_sense), []
 
 
-def check_members(members: Sequence[Config], command: Sweep) -> None:
+def check_members(members: Sequence[Config], command: SweepFlags) -> None:
     """Checks agents; builds one of each structure, without computing, if it will train here.
 
     Prints the settings that have no effect in any of them.
@@ -144,14 +146,14 @@ def check_members(members: Sequence[Config], command: Sweep) -> None:
         print(line, flush=True)
 
 
-def record(folder: Path, command: Sweep, config: Config) -> None:
+def record(folder: Path, command: SweepFlags, config: Config) -> None:
     """Writes the definition of the sweep, or compares it with that of the sweep it continues.
 
     Raises:
         ValueError: the folder holds another sweep.
     """
     shown = flatten(dataclasses.replace(config, run_dir="", devices=0))
-    for field in dataclasses.fields(Sweep):
+    for field in dataclasses.fields(SweepFlags):
         if field.name not in WHERE:
             shown[field.name] = getattr(command, field.name)
     if command.search_space:
@@ -187,7 +189,7 @@ def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list
 
 
 def run_round(
-    sweep_folder: Path, index: int, tried: Sequence[Setting], command: Sweep, config: Config
+    sweep_folder: Path, index: int, tried: Sequence[Setting], command: SweepFlags, config: Config
 ) -> list[Result] | int:
     """Trains settings and returns their results, or the exit code if training did not finish."""
     folder = sweep_folder / "rounds" / f"{index:03d}"
@@ -216,7 +218,7 @@ def run_round(
     return scores.score(groups, tried, configs, command.select_by)
 
 
-def population_of(command: Sweep, config: Config) -> tuple[Rules, list[Config]]:
+def population_of(command: SweepFlags, config: Config) -> tuple[Rules, list[Config]]:
     """The rules of a population, and the configs that it starts with.
 
     Raises:
@@ -235,7 +237,7 @@ def population_of(command: Sweep, config: Config) -> tuple[Rules, list[Config]]:
     ]
 
 
-def run_population(folder: Path, command: Sweep, members: list[Config], rules: Rules) -> int:
+def run_population(folder: Path, command: SweepFlags, members: list[Config], rules: Rules) -> int:
     """Trains a population and reports it; returns the exit code."""
     setup = resolve(one_shard(members[0]), members=members)
     setup = replace(setup, devices=tuple(start_jax(setup)))

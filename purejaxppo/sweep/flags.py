@@ -1,6 +1,6 @@
 """Checks of a sweep's flags against each other."""
 
-from purejaxppo.cli.flags import Sweep
+from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config.schema import Config
 from purejaxppo.sweep.launchers import launcher
 
@@ -8,7 +8,7 @@ WHERE = ("config", "memory_gb", "launcher", "launcher_options", "clobber")
 """Flags that do not change the results."""
 
 
-def check_flags(command: Sweep, config: Config) -> None:
+def check_flags(command: SweepFlags, config: Config) -> None:
     """Raises ValueError unless the flags fit the search."""
     if command.launcher != "local":
         launcher(command.launcher)
@@ -45,7 +45,7 @@ def check_flags(command: Sweep, config: Config) -> None:
         check_population(command, config)
 
 
-def check_population(command: Sweep, config: Config) -> None:
+def check_population(command: SweepFlags, config: Config) -> None:
     """Raise ValueError if a flag does not fit a population."""
     if command.launcher != "local":
         raise ValueError(

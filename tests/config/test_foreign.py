@@ -5,7 +5,7 @@ import re
 import pytest
 
 from purejaxppo.cli import evaluate, train
-from purejaxppo.cli.flags import Evaluate, Export, Train
+from purejaxppo.cli.flags import EvaluateFlags, ExportFlags, TrainFlags
 from purejaxppo.config.files import flatten, from_dict
 from purejaxppo.config.foreign import FORMULAS, answer, libraries, meanings, sizes_of
 from purejaxppo.config.schema import HINTS, Config, flat_hints
@@ -14,8 +14,8 @@ from purejaxppo.sweep.__main__ import main as sweep
 
 pytestmark = pytest.mark.toy
 FIELDS = flatten(Config())
-TRAIN = HINTS | flat_hints(Train)
-LATER = flat_hints(Evaluate) | flat_hints(Export)
+TRAIN = HINTS | flat_hints(TrainFlags)
+LATER = flat_hints(EvaluateFlags) | flat_hints(ExportFlags)
 ROWS = [
     (library, name, meaning)
     for library, names in libraries().items()

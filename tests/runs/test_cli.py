@@ -7,7 +7,7 @@ from support.runs import error_of, refusal
 
 import purejaxppo.cli.train as train_command
 from purejaxppo.cli import parser
-from purejaxppo.cli.flags import Train
+from purejaxppo.cli.flags import TrainFlags
 from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import flatten, load_config, to_yaml, write_whole
 from purejaxppo.config.schema import Config, EnvConfig
@@ -97,7 +97,7 @@ def test_a_flag_means_the_same_as_the_key_of_a_file(key, value, tmp_path):
     (tmp_path / "mine.yaml").write_text(lines)
     results = {outcome(load_config, tmp_path / "mine.yaml")}
     for words in ([f"--{key}={value}"], [f"--{key}", value], [f"--{key.replace('_', '-')}", value]):
-        results.add(outcome(lambda *line: parse_over_config(Train, line).config, *words))
+        results.add(outcome(lambda *line: parse_over_config(TrainFlags, line).config, *words))
     assert len(results) == 1, results
 
 
@@ -111,7 +111,7 @@ def outcome(function, *args):
 
 def test_an_entry_of_a_mapping_has_a_flag():
     words = ["--env.options.arguments=--level=3", "--env.options.frame-skip", "4"]
-    config = parse_over_config(Train, [*words, "--env.randomize.length", "0.5"]).config
+    config = parse_over_config(TrainFlags, [*words, "--env.randomize.length", "0.5"]).config
     assert config.env.options == {"arguments": "--level=3", "frame-skip": 4}
     assert config.env.randomize == {"length": 0.5}
     changed = Config().replace(**{"env.options.arguments": "--level=3"})

@@ -7,7 +7,7 @@ import pytest
 
 from purejaxppo.__main__ import main
 from purejaxppo.cli import usage
-from purejaxppo.cli.flags import FLAGS, Sweep
+from purejaxppo.cli.flags import FLAGS, SweepFlags
 from purejaxppo.config.schema import HINTS, flat_hints
 
 pytestmark = pytest.mark.toy
@@ -99,6 +99,6 @@ def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
 
 
 def test_descriptions_are_those_under_the_fields():
-    docs = usage.field_docs(Sweep)
-    assert docs.keys() == flat_hints(Sweep).keys()
+    docs = usage.field_docs(SweepFlags)
+    assert docs.keys() == flat_hints(SweepFlags).keys()
     assert docs["memory_gb"].endswith("More agents than fit are trained one batch after another.")

@@ -27,7 +27,7 @@ with contextlib.suppress(ImportError):
     import submitit  # noqa: F401
 
 from purejaxppo import interrupts, restore
-from purejaxppo.cli.flags import Sweep
+from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
 from purejaxppo.runs.evaluation import evaluate
@@ -327,7 +327,7 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
     pairs = [f"'{value}'" if isinstance(value, str) else str(value) for value in words.values()]
     options = [word for pair in zip(words, pairs, strict=True) for word in pair]
     line = [*("--config", str(config_file), "--grid", RATES, "--env.options"), *options]
-    command, config = parse_over_config(Sweep, line)
+    command, config = parse_over_config(SweepFlags, line)
     sweep_command.record(tmp_path, command, config)
     assert read_yaml(tmp_path / sweep_command.SWEEP)["env.options"] == words
     sweep_command.record(tmp_path, command, config)  # the same sweep, continued
@@ -336,7 +336,7 @@ def test_sweep_yaml_restores_words_that_look_like_numbers(config_file, tmp_path)
 @pytest.mark.toy
 def test_sweep_prints_settings_without_effect_once(config_file, capsys):
     words = ("--config", str(config_file), "--grid", "ppo.kl_coef=0.5,0.25", "--ppo.dual_clip", "2")
-    command, config = parse_over_config(Sweep, words)
+    command, config = parse_over_config(SweepFlags, words)
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
     sweep_command.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [
