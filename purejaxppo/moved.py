@@ -34,7 +34,7 @@ MOVED = {
     "envs.host.godot_spaces": "envs.engines.godot.spaces",
     "envs.host.godot_wire": "envs.engines.godot.wire",
     "envs.host.gym_spaces": "envs.host.workers.gym_spaces",
-    "envs.host.keeper": "envs.host.workers.keeper",
+    "envs.host.keeper": "envs.host.workers.supervisor",
     "envs.host.masks": "envs.host.workers.masks",
     "envs.host.pettingzoo_world": "envs.host.workers.pettingzoo_world",
     "envs.host.pixels": "envs.host.workers.pixels",

@@ -33,7 +33,7 @@ FAULTS = {
         "test_absent.py::test_by_hand",
     ),
     "a memory goes on into the next episode": Fault(
-        "agents/gated_scan.py",
+        "agents/networks/gated_scan.py",
         "lambda x: jnp.where(expand(start, x), 0.0, x), xs",
         "lambda x: x, xs",
         "agents/test_cells.py",
@@ -76,7 +76,7 @@ FAULTS = {
         "runs/test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
     ),
     "a worker outlives a parent that is killed": Fault(
-        "envs/host/keeper.py",
+        "envs/host/workers/supervisor.py",
         "    for group in groups:\n        signalled(group, signal.SIGKILL)",
         "    for group in groups:\n        signalled(group, 0)",
         "envs/host/test_workers.py::test_workers_do_not_outlive_a_parent_that_is_killed",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from purejaxppo.envs.host.workers import keeper
+from purejaxppo.envs.host.workers import supervisor
 from purejaxppo.envs.host.workers.errors import MakeError
 
 logger = logging.getLogger("purejaxppo")
@@ -140,7 +140,7 @@ class Engine(Unowned):
         self.log = folder / "game.log"
         self.log.write_bytes(b"")
         self._killed = False
-        boot = [sys.executable, "-I", "-S", keeper.__file__, str(self.log), str(LARGEST_LOG)]
+        boot = [sys.executable, "-I", "-S", supervisor.__file__, str(self.log), str(LARGEST_LOG)]
         self._process = subprocess.Popen(
             [*boot, *command],
             stdin=subprocess.PIPE,
@@ -358,7 +358,7 @@ def accept(server: socket.socket, seconds: float) -> socket.socket | None:
 
 
 def _release(process: subprocess.Popen[bytes]) -> None:
-    """Closes the keeper's standard input, which makes it end the group."""
+    """Closes the supervisor's standard input, which makes it end the group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()
@@ -373,6 +373,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Waits for a few seconds, then kills the remaining processes of the group."""
     _release(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(keeper.GRACE_SECONDS + 1.0)
+        process.wait(supervisor.GRACE_SECONDS + 1.0)
     _kill(process)
     process.wait()

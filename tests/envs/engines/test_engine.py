@@ -144,7 +144,7 @@ def test_several_games_end_at_once_and_so_do_their_children(tmp_path):
         engines.append(start(tmp_path / str(i), code))
     for engine in engines:
         engine.wait_for(lambda seconds, e=engine: "there" in e.tail() or None, "speak", 10.0)
-        assert len(group(engine.pid)) == 3  # keeper, game, and the game's child
+        assert len(group(engine.pid)) == 3  # supervisor, game, and the game's child
     began = time.monotonic()
     close_all(engines)
     assert time.monotonic() - began < 5.0

@@ -313,11 +313,11 @@ def processes(mark):
 
 
 def strike(who, number, trainer, mark):
-    """Ends the trainer, or all games with or without their keepers, by a signal."""
+    """Ends the trainer, or all games with or without their supervisors, by a signal."""
     if who == "trainer":
         trainer.send_signal(number)
     for process, text in processes(mark):
-        if process != trainer.pid and ("keeper.py" in text) == (who == "keepers"):
+        if process != trainer.pid and ("supervisor.py" in text) == (who == "supervisors"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
 
@@ -328,11 +328,11 @@ ORDERS = (
     [("trainer", KILL)],
     [("trainer", TERM)],
     [("games", KILL)],
-    [("keepers", KILL)],
+    [("supervisors", KILL)],
     [("games", TERM), ("trainer", KILL)],
     [("trainer", KILL), ("games", KILL)],
-    [("keepers", TERM), ("trainer", TERM)],
-    [("trainer", TERM), ("keepers", KILL)],
+    [("supervisors", TERM), ("trainer", TERM)],
+    [("trainer", TERM), ("supervisors", KILL)],
 )
 
 
@@ -358,7 +358,7 @@ def test_fifty_starts_and_kills_in_every_order_leave_no_process(game, tmp_path):
                 assert trainer.stdout.readline() == "stepping\n"
             for who, number in order:
                 strike(who, number, trainer, mark)
-            alone = all(who == "games" for who, _ in order)  # games go on without their keepers
+            alone = all(who == "games" for who, _ in order)  # games go on without their supervisors
             if alone and not restarts and moment == "while games step":
                 assert trainer.wait(90) == 1  # an EngineError
         finally:

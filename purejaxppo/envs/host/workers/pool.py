@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from purejaxppo.envs.host.workers import keeper
+from purejaxppo.envs.host.workers import supervisor
 from purejaxppo.envs.host.workers.factory import Maker
 from purejaxppo.envs.host.workers.resolution import FIRST
 from purejaxppo.envs.host.workers.worker import (
@@ -289,7 +289,7 @@ class Guard:
     def __init__(self) -> None:
         """Starts the process."""
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, keeper.GROUPS],
+            [sys.executable, "-I", "-S", supervisor.__file__, supervisor.GROUPS],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

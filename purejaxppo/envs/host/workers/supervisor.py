@@ -1,11 +1,11 @@
 """Processes that end other processes when the trainer ends, even if it is killed.
 
-    python keeper.py LOG LARGEST_LOG COMMAND...
+    python supervisor.py LOG LARGEST_LOG COMMAND...
 
 starts a game, writes its output to a log, and ends with it. The exit code is the game's; it is
 128 + n if signal n ended the game, and 127 if the command was not found.
 
-    python keeper.py --groups
+    python supervisor.py --groups
 
 reads the ids of process groups, one per line, and kills those that are left when the trainer ends.
 
