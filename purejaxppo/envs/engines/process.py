@@ -62,8 +62,8 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-class Unowned:
-    """A game that somebody else started, such as the editor: it quits when its connection closes.
+class GameHandle:
+    """A game that the user started, such as the editor: it quits when its connection closes.
 
     Args:
         name: of the game, for messages.
@@ -120,7 +120,7 @@ class Unowned:
         """Ends a game that was started here and may hang, at once."""
 
 
-class Engine(Unowned):
+class GameProcess(GameHandle):
     """A game in a process group of its own, which ends with this process, even by SIGKILL.
 
     Args:

@@ -13,8 +13,8 @@ from support.paths import ROOT
 
 from purejaxppo.envs.engines.process import (
     TAIL_LINES,
-    Engine,
     EngineError,
+    GameProcess,
     accept,
     close_all,
     free_port,
@@ -34,7 +34,7 @@ CONNECT = (
 
 def start(tmp_path, code, *arguments, name="my game"):
     command = [sys.executable, "-I", "-S", "-c", code, *map(str, arguments)]
-    return Engine(name, command, tmp_path)
+    return GameProcess(name, command, tmp_path)
 
 
 def group(number):
@@ -89,7 +89,7 @@ def test_a_game_that_ends_before_it_connects_is_named_with_its_last_lines(tmp_pa
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path):
-    engine = Engine("my game", [str(tmp_path / "nothing")], tmp_path)
+    engine = GameProcess("my game", [str(tmp_path / "nothing")], tmp_path)
     with pytest.raises(EngineError, match="No such file"):
         engine.wait_for(time.sleep, "connect", 10.0)
 
@@ -126,7 +126,7 @@ def test_a_game_never_waits_for_a_log_that_cannot_be_written(tmp_path):
 
 
 def test_lines_that_are_written_late_are_still_in_the_tail(tmp_path):
-    engine = Engine.__new__(Engine)
+    engine = GameProcess.__new__(GameProcess)
     engine.log = tmp_path / "log"
     engine.log.write_bytes(b"")
     threading.Timer(0.1, engine.log.write_text, ["out of memory\n"]).start()
@@ -156,8 +156,8 @@ def test_a_killed_trainer_leaves_no_game(tmp_path):
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
-from purejaxppo.envs.engines.process import Engine
-engine = Engine("game", ["sleep", "60"], Path({str(tmp_path)!r}))
+from purejaxppo.envs.engines.process import GameProcess
+engine = GameProcess("game", ["sleep", "60"], Path({str(tmp_path)!r}))
 print(engine.pid, flush=True)
 import time
 time.sleep(60)

@@ -14,7 +14,7 @@ from purejaxppo.envs.engines.godot.game import Game, Launch
 from purejaxppo.envs.engines.godot.games import Games, parse
 from purejaxppo.envs.engines.godot.spaces import layout_of
 from purejaxppo.envs.engines.godot.wire import LARGEST_FRAME, Wire, WireError
-from purejaxppo.envs.engines.process import EngineError, Unowned
+from purejaxppo.envs.engines.process import EngineError, GameHandle
 from purejaxppo.envs.host.workers.errors import MakeError
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.spaces import Box, Dict, Discrete
@@ -266,7 +266,7 @@ def spoiled_bytes(draw):
 def one_game():
     """Games with one game of two agents, which `feed` speaks for."""
     games, game = Games.__new__(Games), Game.__new__(Game)
-    game.engine, game._launch = Unowned("the game"), Launch((), SECONDS)
+    game.engine, game._launch = GameHandle("the game"), Launch((), SECONDS)
     game.layout = games.layout = layout_of(info([SPACES] * 2, [MOVE] * 2, 2))
     games._games = [game]
     return games, game

@@ -13,9 +13,9 @@ import numpy as np
 from purejaxppo.envs.engines.godot.spaces import BAD, Layout, layout_of
 from purejaxppo.envs.engines.godot.wire import SHOWN, VERSION, Message, Wire, WireError
 from purejaxppo.envs.engines.process import (
-    Engine,
     EngineError,
-    Unowned,
+    GameHandle,
+    GameProcess,
     accept,
     listen,
     new_folder,
@@ -65,7 +65,7 @@ class Game:
         self._frames: Path | None = None
         self.layout: Layout | None = None
         """Its agents; None until it has connected."""
-        self.engine: Unowned
+        self.engine: GameHandle
         if launch.command:
             port = self._server.getsockname()[1]
             program, *arguments = launch.command
@@ -74,9 +74,9 @@ class Game:
                 self._frames = folder
                 arguments = ["--write-movie", str(self._frames / "f.png"), *arguments]
             command = [program, *arguments, f"--port={port}", f"--env_seed={seed}"]
-            self.engine = Engine(f"game {number}", command, folder)
+            self.engine = GameProcess(f"game {number}", command, folder)
         else:
-            self.engine = Unowned(f"the game on port {launch.port}")
+            self.engine = GameHandle(f"the game on port {launch.port}")
             notice.warning("waiting %g s: press Play in Godot's editor", launch.timeout)
 
     def connect(self) -> Layout:

@@ -12,7 +12,7 @@ import numpy as np
 from purejaxppo.envs.engines.godot.game import Game, Launch
 from purejaxppo.envs.engines.godot.spaces import BAD, Layout
 from purejaxppo.envs.engines.godot.wire import Message, WireError
-from purejaxppo.envs.engines.process import Engine, EngineError, Fleet
+from purejaxppo.envs.engines.process import EngineError, Fleet, GameProcess
 from purejaxppo.envs.step import EnvStep
 from purejaxppo.parallel.cores import cpu_cores
 from purejaxppo.spaces import LARGEST, MASK, diverged_value, plain, tree_of
@@ -103,7 +103,7 @@ class Games:
     def groups(self) -> list[int]:
         """The games' process groups."""
         engines = (game.engine for game in self._games)
-        return [engine.pid for engine in engines if isinstance(engine, Engine)]
+        return [engine.pid for engine in engines if isinstance(engine, GameProcess)]
 
     def picture(self) -> np.ndarray | None:
         """The first game's last frame, uint8 [H, W, 3]; None if it is not filmed."""

@@ -17,9 +17,9 @@ import numpy as np
 from purejaxppo.config import references
 from purejaxppo.envs.engines.process import (
     EDITOR,
-    Engine,
     EngineError,
-    Unowned,
+    GameHandle,
+    GameProcess,
     new_folder,
     runnable,
 )
@@ -120,12 +120,12 @@ class Player:
             self._server.close()
             raise
 
-    def _start(self, number: int) -> Unowned:
+    def _start(self, number: int) -> GameHandle:
         if self.spec.is_editor:
             notice.warning("waiting %g s: press Play in Unity's editor", self.spec.timeout)
-            return Unowned("the editor")
+            return GameHandle("the editor")
         command = self.spec.command(self._server.port)
-        return Engine(f"player {number}", command, new_folder())
+        return GameProcess(f"player {number}", command, new_folder())
 
     def connect(self) -> None:
         """Waits for its first message, and answers; does nothing if that was done before.
