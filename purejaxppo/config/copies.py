@@ -201,7 +201,7 @@ def contents_of(file: Path, seen: dict[Path, bytes]) -> Contents:
     folder = file.parent
     sources = {str(path.relative_to(folder)): path.read_bytes() for path in with_imports(file)}
     names = set().union(*map(names_in, sources.values()))
-    search = Search(folder, names)
+    search = FileSearch(folder, names)
     sizes = {path: n for path, n in search.files() if str(path.relative_to(folder)) not in sources}
     suffixes = {path.suffix for path in sizes} - {""}
     named = {path for path in sizes if names & set(path.relative_to(folder).parts)}
@@ -256,7 +256,7 @@ def read_up_to(path: Path, size: int, most: int) -> bytes | None:
     return content if len(content) <= most else None
 
 
-class Search:
+class FileSearch:
     """The search for data files in a folder and those below, first in those that the code names.
 
     It leaves out hidden files and folders, caches, run folders and virtual environments, and ends
