@@ -356,7 +356,7 @@ def test_a_killed_trainer_leaves_no_game(tmp_path):
 
 
 def games_with(argument):
-    """Processes of scripted games, or their keepers, that have an argument."""
+    """Processes of scripted games, or their supervisors, that have an argument."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
