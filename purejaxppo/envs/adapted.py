@@ -16,7 +16,7 @@ from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.teams import Team
 from purejaxppo.spaces import Box
 
-Values = Mapping[str, Any]
+ParameterValues = Mapping[str, Any]
 """Parameters by name, [] each, traced or not."""
 FRAME_RATE = 10.0
 """Steps per second of videos, for tasks that do not define it."""
@@ -71,7 +71,7 @@ class Adapted:
         """(key, state, action) -> (state, `TaskStep`); of a world (state, `MultiStep`)."""
         raise NotImplementedError
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """Return the same task with other values of its `parameters`."""
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ from purejaxppo.envs.vectorize import VectorEnv
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 RAMP = re.compile(rf"{NUMBER} to {NUMBER}(?: until {NUMBER})?")
 
-Values = dict[str, jax.Array]
+ParameterValues = dict[str, jax.Array]
 """Parameters by name, float32 [] each."""
 
 
@@ -58,11 +58,11 @@ def parse(name: str, text: str | CodeRef) -> Callable[[Scalar], Scalar]:
     return partial(ramp, start, end, until)
 
 
-def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], Values]:
+def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], ParameterValues]:
     """Progress [] -> all parameters of a curriculum; see `parse`."""
     functions = {name: parse(name, text) for name, text in entries.items()}
 
-    def values(progress: Scalar) -> Values:
+    def values(progress: Scalar) -> ParameterValues:
         return {name: jnp.asarray(f(progress), jnp.float32) for name, f in functions.items()}
 
     return values
@@ -71,7 +71,7 @@ def schedule(entries: Mapping[str, str]) -> Callable[[Scalar], Values]:
 class CurriculumState(NamedTuple):
     """N environments and their current parameters."""
 
-    values: Values  # [] each
+    values: ParameterValues  # [] each
     env: EnvState  # the environments' own state
 
 
@@ -84,7 +84,9 @@ class CurriculumEnv(Env):
     """
 
     def __init__(
-        self, values: Callable[[Scalar], Values], build: Callable[[Values], VectorEnv]
+        self,
+        values: Callable[[Scalar], ParameterValues],
+        build: Callable[[ParameterValues], VectorEnv],
     ) -> None:
         """Reads the facts of the environments; nothing is computed yet."""
         self.values, self.build = values, build

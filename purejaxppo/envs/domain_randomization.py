@@ -23,7 +23,7 @@ import jax
 from purejaxppo import streams
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.adapted import Adapted, ParameterValues
 from purejaxppo.envs.wrappers import SameReturns
 
 
@@ -84,7 +84,7 @@ class Randomized(SameReturns):
         return (drawn, state), out
 
 
-def vary(task: Adapted, spread: Mapping[str, float], values: Values) -> Adapted:
+def vary(task: Adapted, spread: Mapping[str, float], values: ParameterValues) -> Adapted:
     """A task with parameters set and drawn: the task itself if neither is requested.
 
     Args:

@@ -177,7 +177,7 @@ def check_code(config: EnvConfig) -> None:
 
 
 def _wrap(
-    task: Adapted, config: EnvConfig, values: curriculum.Values, *, checked: bool = False
+    task: Adapted, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
 ) -> Adapted:
     """An adapter's task with its parameters set, in its wrappers; see `own.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
@@ -254,7 +254,7 @@ def make(
 
     batch = partial(VectorEnv, stagger=stagger, evaluation=evaluation)
 
-    def build(values: curriculum.Values) -> Any:
+    def build(values: curriculum.ParameterValues) -> Any:
         wrapped, every = _wrap(task, config, values), every_step and not evaluation
         team = wrapped.team
         if team is None:

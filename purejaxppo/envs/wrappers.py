@@ -12,7 +12,7 @@ import numpy as np
 
 from purejaxppo.aliases import Action, EnvAction, EnvState, Key, Obs
 from purejaxppo.config.plain import time_limit
-from purejaxppo.envs.adapted import Adapted, Values, adapted
+from purejaxppo.envs.adapted import Adapted, ParameterValues, adapted
 from purejaxppo.envs.base import MultiTask, Task
 from purejaxppo.envs.vectorize import as_declared, select
 from purejaxppo.spaces import Box, Dict, Space
@@ -66,7 +66,7 @@ class Wrapper(Adapted):
         """Steps the task."""
         return self.task.step(key, state, action)
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """Return the same wrapper of a task with other parameters."""
         wrapper = copy.copy(self)
         wrapper.task = self.task.adjusted(values)

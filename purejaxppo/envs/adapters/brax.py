@@ -14,7 +14,7 @@ import numpy as np
 from purejaxppo.aliases import EnvState
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization
-from purejaxppo.envs.adapted import FRAME_RATE, Values
+from purejaxppo.envs.adapted import FRAME_RATE, ParameterValues
 from purejaxppo.envs.adapters import mjx
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.quiet import quiet
@@ -90,7 +90,7 @@ class BraxTask(mjx.Robot):
         has_physics = self._system() is not None
         return 1.0 / float(self.env.dt) if has_physics else FRAME_RATE
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """The same robot with parts of its system multiplied; see `domain_randomization`."""
         return self.with_model("sys", domain_randomization.scaled(self.env.sys, FIELDS, values))
 

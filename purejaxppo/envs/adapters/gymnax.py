@@ -14,7 +14,7 @@ from purejaxppo.config import extensions, tracing
 from purejaxppo.config.plain import MOST_STEPS, plain, time_limit, whole
 from purejaxppo.config.references import CodeRef, is_reference, without_family
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.adapted import Adapted, ParameterValues
 from purejaxppo.envs.adapters.late_imports import imported_late
 from purejaxppo.envs.base import TaskStep
 from purejaxppo.envs.families import Family
@@ -199,7 +199,7 @@ class GymnaxTask(Adapted):
             if type(value) in (int, float) and name != "max_steps_in_episode"
         }
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """The same task with other parameters, integers rounded; see `domain_randomization`."""
         nominal = self.parameters
         task = copy.copy(self)

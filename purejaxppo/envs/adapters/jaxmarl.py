@@ -22,7 +22,7 @@ import numpy as np
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.hints import did_you_mean
 from purejaxppo.config.schema import EnvConfig, Scalar
-from purejaxppo.envs.adapted import Adapted, Values
+from purejaxppo.envs.adapted import Adapted, ParameterValues
 from purejaxppo.envs.base import MultiStep
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.workers.gym_spaces import convert
@@ -261,7 +261,7 @@ class JaxMarlTask(Adapted):
         """The weight of Overcooked's shaped reward, which a curriculum may lower to 0."""
         return {SHAPED: self.weight} if self.is_kitchen else {}
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """The same task with another weight of the shaped reward; see `domain_randomization`."""
         task = copy.copy(self)
         task.weight = values.get(SHAPED, self.weight)

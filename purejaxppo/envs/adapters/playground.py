@@ -18,7 +18,7 @@ from purejaxppo.aliases import EnvState
 from purejaxppo.config.plain import time_limit, whole
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import domain_randomization
-from purejaxppo.envs.adapted import Values
+from purejaxppo.envs.adapted import ParameterValues
 from purejaxppo.envs.adapters import mjx
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.options import Option, checked, split, unchecked, with_defaults
@@ -231,7 +231,7 @@ class PlaygroundTask(mjx.Robot):
         self.draw_parameters = draw_parameters
         self.observation = _space(env.observation_size)
 
-    def adjusted(self, values: Values) -> Self:
+    def adjusted(self, values: ParameterValues) -> Self:
         """The same robot with another model; see `domain_randomization`.
 
         Args:

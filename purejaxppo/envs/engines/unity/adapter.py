@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from purejaxppo.aliases import Array, Key, Scalar
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
-from purejaxppo.envs.curriculum import Values
+from purejaxppo.envs.curriculum import ParameterValues
 from purejaxppo.envs.engines import game_env
 from purejaxppo.envs.engines.game_env import GameEnv, described, errors_of, in_editor
 from purejaxppo.envs.engines.process import EDITOR
@@ -169,7 +169,7 @@ class UnityEnv(GameEnv):
         seed: int,
         first: int,
         restarts: int,
-        values: Callable[[Scalar], Values] | None = None,
+        values: Callable[[Scalar], ParameterValues] | None = None,
     ) -> None:
         """Prepares the batch; players are started when a program is traced."""
 
@@ -263,7 +263,7 @@ def _varied(
     return parameters.varied(given, config.randomize, parameters.finite(start))
 
 
-def _floats(values: Callable[[Scalar], Values], progress: float) -> dict[str, float]:
+def _floats(values: Callable[[Scalar], ParameterValues], progress: float) -> dict[str, float]:
     """A curriculum's values at a progress, outside of any program."""
     return {name: float(x) for name, x in values(progress).items()}
 
