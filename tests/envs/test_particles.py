@@ -8,7 +8,7 @@ from support.stepping import play
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
-from purejaxppo.envs.adapters.particles import Spread, State, Tag, edge_cost, start
+from purejaxppo.envs.adapters.particles import ParticleState, Spread, Tag, edge_cost, start
 from purejaxppo.spaces import Box, Discrete
 
 
@@ -70,7 +70,7 @@ def test_motion_and_contacts_are_those_of_mpe2(task, name, options):
 
 def test_spreads_reward_is_distances_and_touches_shared_by_all():
     task = Spread(num_agents=3, collision_penalty=2.0)
-    state = State(
+    state = ParticleState(
         position=jnp.array([[0.0, 0.0], [0.2, 0.0], [1.0, 1.0]]),
         velocity=jnp.zeros((3, 2)),
         fixed=jnp.array([[0.0, 0.5], [0.2, 0.0], [1.0, 0.0]]),
@@ -89,7 +89,7 @@ def test_spreads_reward_is_distances_and_touches_shared_by_all():
 def caught_in_turn():
     """A hunter that touches one prey now, and the other after a step of its velocity."""
     task = Tag(num_hunters=1, num_prey=2, num_obstacles=0)
-    state = State(
+    state = ParticleState(
         position=jnp.array([[0.0, 0.0], [0.1, 0.0], [0.5, 0.95]]),
         velocity=jnp.zeros((3, 2)),
         fixed=jnp.zeros((0, 2)),

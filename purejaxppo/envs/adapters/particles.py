@@ -42,7 +42,7 @@ OPTIONS = {
 }
 
 
-class State(NamedTuple):
+class ParticleState(NamedTuple):
     """One world of A agents and L fixed discs."""
 
     position: jax.Array  # [A, 2]
@@ -61,7 +61,7 @@ class Bodies:
     fixed_size: float = 0.0
     """Radius of fixed discs, if agents collide with them; 0: agents pass through."""
 
-    def move(self, state: State, push: jax.Array) -> State:
+    def move(self, state: ParticleState, push: jax.Array) -> ParticleState:
         """One step of DT under pushes [A, 2] of length up to 1 per axis.
 
         Positions move with the old velocities, then v' = (1 - damping) v + F dt, at most as fast
@@ -113,10 +113,10 @@ def pushes(action: tuple[EnvAction, ...], *, continuous: bool) -> jax.Array:
     return stacked if continuous else jnp.asarray(DIRECTIONS)[stacked]
 
 
-def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> State:
+def start(key: Key, num_agents: int, num_fixed: int, spread: float) -> ParticleState:
     """Agents in [-1, 1]^2 at rest, fixed discs in [-spread, spread]^2."""
     agent_key, fixed_key = jax.random.split(key)
-    return State(
+    return ParticleState(
         position=jax.random.uniform(agent_key, (num_agents, 2), minval=-1.0, maxval=1.0),
         velocity=jnp.zeros((num_agents, 2)),
         fixed=jax.random.uniform(fixed_key, (num_fixed, 2), minval=-spread, maxval=spread),
@@ -146,7 +146,7 @@ class Particles(Adapted):
         """Space of `global_state`."""
         return Box((5 * len(self.agents) + 2 * self.num_fixed,))
 
-    def global_state(self, state: State) -> jax.Array:
+    def global_state(self, state: ParticleState) -> jax.Array:
         """Positions, velocities, fixed discs, and the flags `alive`; float [5 A + 2 L]."""
         parts = (*state[:3], state.alive.astype(jnp.float32))
         return jnp.concatenate([part.ravel() for part in parts])
@@ -200,8 +200,8 @@ class Spread(Particles):
         return state, self._observe(state)
 
     def step(
-        self, key: Key, state: State, action: tuple[EnvAction, ...]
-    ) -> tuple[State, MultiStep]:
+        self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
+    ) -> tuple[ParticleState, MultiStep]:
         """Takes one step; no agent is done before the time limit."""
         del key
         state = self.bodies.move(state, pushes(action, continuous=self.continuous))
@@ -213,7 +213,7 @@ class Spread(Particles):
             self._observe(state), reward * alive, alive < 0, jnp.zeros((), bool)
         )
 
-    def _observe(self, state: State) -> tuple[jax.Array, ...]:
+    def _observe(self, state: ParticleState) -> tuple[jax.Array, ...]:
         def one(i: int) -> jax.Array:
             here = state.position[i]
             others = np.delete(np.arange(self.num_agents), i)
@@ -274,8 +274,8 @@ class Tag(Particles):
         return state, self._observe(state)
 
     def step(
-        self, key: Key, state: State, action: tuple[EnvAction, ...]
-    ) -> tuple[State, MultiStep]:
+        self, key: Key, state: ParticleState, action: tuple[EnvAction, ...]
+    ) -> tuple[ParticleState, MultiStep]:
         """Takes one step; prey that are caught in it are terminated."""
         del key
         before = state.alive
@@ -290,7 +290,7 @@ class Tag(Particles):
         terminated = ~state.alive | over
         return state, MultiStep(self._observe(state), reward, terminated, jnp.zeros((), bool))
 
-    def _observe(self, state: State) -> tuple[jax.Array, ...]:
+    def _observe(self, state: ParticleState) -> tuple[jax.Array, ...]:
         count = self.num_hunters
         free = state.alive[count:, None].astype(jnp.float32)
 

@@ -31,7 +31,7 @@ class Params(struct.PyTreeNode):
     controlled: Scalar  # fraction of the neurons that a kick reaches
 
 
-class State(struct.PyTreeNode):
+class OscillatorState(struct.PyTreeNode):
     """One ensemble of N neurons and the history of its mean field."""
 
     params: Params

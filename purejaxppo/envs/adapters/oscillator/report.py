@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from purejaxppo.aliases import Key
-from purejaxppo.envs.adapters.oscillator.models import BETA_BAND, State
+from purejaxppo.envs.adapters.oscillator.models import BETA_BAND, OscillatorState
 from purejaxppo.envs.adapters.oscillator.task import Oscillator
 
-Control = Callable[[Key, State], jax.Array]
+Control = Callable[[Key, OscillatorState], jax.Array]
 """(key, state of one ensemble) -> kick."""
 Act = Callable[..., Any]
 """(key, obs [N, ...]) -> actions [N, ...], as `Agent.controller` gives."""
@@ -49,7 +49,7 @@ def baselines(task: Oscillator) -> dict[str, Control]:
     """Controllers to compare with: (key, state of one ensemble) -> kick."""
     scale = task.high.action_scale
 
-    def linear(key: Key, state: State) -> jax.Array:
+    def linear(key: Key, state: OscillatorState) -> jax.Array:
         x, y = task.model.fields(state.neurons)
         kick = task.model.feedback(x, y, state.x_history, state.y_history)
         return jnp.clip(kick, -scale, scale)
@@ -148,7 +148,7 @@ def _during(x: np.ndarray) -> np.ndarray:
 def kicks_of(act: Act) -> Control:
     """A policy, (key, obs [E, H]) -> action [E, 1], as a controller of E ensembles."""
 
-    def control(key: Key, states: State) -> jax.Array:
+    def control(key: Key, states: OscillatorState) -> jax.Array:
         action = jnp.clip(act(key, states.y_history)[:, 0], -1.0, 1.0)
         return states.params.action_scale * action
 

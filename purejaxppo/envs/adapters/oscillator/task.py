@@ -24,8 +24,8 @@ from purejaxppo.envs.adapters.oscillator.models import (
     MODELS,
     Model,
     Neurons,
+    OscillatorState,
     Params,
-    State,
     runge_kutta,
 )
 from purejaxppo.envs.base import TaskStep
@@ -187,12 +187,12 @@ class Oscillator(Adapted):
             self.high,
         )
 
-    def begin(self, start_key: Key, current_key: Key, params: Params) -> State:
+    def begin(self, start_key: Key, current_key: Key, params: Params) -> OscillatorState:
         """An ensemble of given physics, before any step."""
         spread = jax.random.normal(current_key, (self.num_neurons,))
         neurons = self.model.start(start_key, self.num_neurons)
         x, y = self.model.fields(neurons)
-        return State(
+        return OscillatorState(
             params=params,
             neurons=neurons,
             current=params.current_mean + params.current_std * spread,
@@ -201,14 +201,18 @@ class Oscillator(Adapted):
             kick=jnp.zeros(()),
         )
 
-    def step(self, key: Key, state: State, action: EnvAction) -> tuple[State, TaskStep]:
+    def step(
+        self, key: Key, state: OscillatorState, action: EnvAction
+    ) -> tuple[OscillatorState, TaskStep]:
         """One action in [-1, 1]: a kick of all neurons, then `skip` integration steps."""
         state, cost = self.advance(key, state, state.params.action_scale * action[0])
         reward = -cost - state.params.penalty * jnp.abs(state.kick)
         false = jnp.array(False)
         return state, TaskStep(state.y_history, reward, false, false)
 
-    def advance(self, key: Key, state: State, kick: jax.Array) -> tuple[State, jax.Array]:
+    def advance(
+        self, key: Key, state: OscillatorState, kick: jax.Array
+    ) -> tuple[OscillatorState, jax.Array]:
         """(key, state, kick) -> (state, synchrony summed over the integration steps)."""
         action_key, field_key = jax.random.split(key)
         params = state.params
@@ -220,7 +224,9 @@ class Oscillator(Adapted):
         if delta:
             state = state.replace(neurons=self.model.kick(state.neurons, pulse))
 
-        def integrate(state: State, now: tuple[jax.Array, jax.Array]) -> tuple[State, jax.Array]:
+        def integrate(
+            state: OscillatorState, now: tuple[jax.Array, jax.Array]
+        ) -> tuple[OscillatorState, jax.Array]:
             noise, wave = now
             flow = None if delta else wave * pulse / self.model.step_size
             return self.integrate(state, flow, noise)
@@ -234,8 +240,8 @@ class Oscillator(Adapted):
         return state.replace(kick=kick), cost
 
     def integrate(
-        self, state: State, flow: jax.Array | None, noise: jax.Array
-    ) -> tuple[State, jax.Array]:
+        self, state: OscillatorState, flow: jax.Array | None, noise: jax.Array
+    ) -> tuple[OscillatorState, jax.Array]:
         """One Runge-Kutta step under a current `flow` [N] or None -> (state, synchrony)."""
         params, model = state.params, self.model
 
