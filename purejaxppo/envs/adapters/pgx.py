@@ -105,7 +105,7 @@ def task_names() -> list[str]:
     return sorted(TIME_LIMITS | LONGEST)
 
 
-def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
+def make(name: str, config: EnvConfig) -> "SinglePlayer | MultiplayerGame | Against":
     """The game called `name`, with `OPTIONS`.
 
     Raises:
@@ -118,7 +118,7 @@ def make(name: str, config: EnvConfig) -> "SinglePlayer | Game | Against":
     if name in TIME_LIMITS:
         env = type(env)(**config.options) if config.options else env
         return SinglePlayer(env, TIME_LIMITS[name])
-    game = Game(env, LONGEST[name])
+    game = MultiplayerGame(env, LONGEST[name])
     if OPPONENT not in config.options:
         return game
     chosen: Any = config.options[OPPONENT]
@@ -196,7 +196,7 @@ class SinglePlayer(Adapted):
         return _film(self.env, states, height, width)
 
 
-class Game(Adapted):
+class MultiplayerGame(Adapted):
     """A game of A players as a world of A agents; see the module.
 
     An agent observes the board as its player sees it, and whether it is its turn. The reward is
@@ -270,10 +270,10 @@ class Against(Adapted):
     policy plays here as it does against itself.
     """
 
-    frame_rate = Game.frame_rate
+    frame_rate = MultiplayerGame.frame_rate
     success_above = 0.0  # a game that is won
 
-    def __init__(self, game: Game, opponent: str = RANDOM) -> None:
+    def __init__(self, game: MultiplayerGame, opponent: str = RANDOM) -> None:
         """Seats an agent in a game.
 
         Args:
