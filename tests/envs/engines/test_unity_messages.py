@@ -124,13 +124,13 @@ def damaged(count):
 
 def read_damaged(count):
     """Reads messages as a player's; the number that were refused."""
-    from purejaxppo.envs.engines.unity.world import World
+    from purejaxppo.envs.engines.unity.world import UnityWorld
 
     layout = Layout((Behaviour("A", (Sensor("x", (2,)),), 1, ()),), (4,))
     parts = [np.zeros((4, 2), np.float32)]
     refused = 0
     for data in damaged(count):
-        world = World(layout, Rows(layout, parts), zeros((), 4))
+        world = UnityWorld(layout, Rows(layout, parts), zeros((), 4))
         try:
             output = messages.parse(data).unity_output.rl_output
             list(channels.unpack(output.side_channel))

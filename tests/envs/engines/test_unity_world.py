@@ -12,7 +12,7 @@ from purejaxppo.envs.engines.unity import messages
 from purejaxppo.envs.engines.unity.behaviours import Behaviour, Layout, Rows, Sensor
 from purejaxppo.envs.engines.unity.messages import ProtocolError
 from purejaxppo.envs.engines.unity.players import probe
-from purejaxppo.envs.engines.unity.world import World
+from purejaxppo.envs.engines.unity.world import UnityWorld
 from purejaxppo.envs.step import zeros
 from purejaxppo.spaces import leaves, plain
 
@@ -26,7 +26,7 @@ def make_world(*behaviours, slots=2):
     layout = Layout(behaviours, (slots,) * len(behaviours))
     size = layout.size
     parts = [np.zeros((size, *leaf.shape), leaf.dtype) for leaf in leaves(layout.observation)]
-    world = World(layout, Rows(layout, parts), zeros((), size))
+    world = UnityWorld(layout, Rows(layout, parts), zeros((), size))
     world.parts = parts
     return world
 

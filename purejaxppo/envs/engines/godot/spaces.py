@@ -107,7 +107,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Agent:
+class GodotAgent:
     """Spaces of one agent, its actions in the order in which the game names them."""
 
     name: str
@@ -142,7 +142,7 @@ class Layout:
         MakeError: spaces that cannot be padded to common ones.
     """
 
-    def __init__(self, agents: tuple[Agent, ...], policies: tuple[str, ...]) -> None:
+    def __init__(self, agents: tuple[GodotAgent, ...], policies: tuple[str, ...]) -> None:
         """Finds the common spaces."""
         self.agents = agents
         self.policies = policies
@@ -226,7 +226,7 @@ class Layout:
             for i, agent in self._rows(len(next(iter(lists.values()))))
         ]
 
-    def _rows(self, count: int) -> Iterator[tuple[int, Agent]]:
+    def _rows(self, count: int) -> Iterator[tuple[int, GodotAgent]]:
         """(row, its agent) of so many rows."""
         return zip(range(count), itertools.cycle(self.agents), strict=False)
 
@@ -246,7 +246,7 @@ def _own(value: Any, space: Box | Discrete) -> Any:
     return value[: space.shape[0]]
 
 
-def _team(agents: tuple[Agent, ...]) -> Team:
+def _team(agents: tuple[GodotAgent, ...]) -> Team:
     split = [split_mask(agent.observation) for agent in agents]
     try:
         return Team(
@@ -282,7 +282,7 @@ def layout_of(info: Message) -> Layout:
     policies = tuple(map(str, policies))
     numbers = [policies[:i].count(name) for i, name in enumerate(policies)]
     agents = tuple(
-        Agent(f"{policy}_{number}", _parts(obs), _actions(action))
+        GodotAgent(f"{policy}_{number}", _parts(obs), _actions(action))
         for policy, number, obs, action in zip(policies, numbers, *spaces, strict=True)
     )
     return Layout(agents, policies)

@@ -15,7 +15,7 @@ from purejaxppo.envs.engines.process import EngineError, Fleet
 from purejaxppo.envs.engines.unity.behaviours import Behaviour, Layout, Rows
 from purejaxppo.envs.engines.unity.messages import STEP, Message, ProtocolError, SlotsError, command
 from purejaxppo.envs.engines.unity.player import Player, PlayerSpec
-from purejaxppo.envs.engines.unity.world import World
+from purejaxppo.envs.engines.unity.world import UnityWorld
 from purejaxppo.envs.step import EnvStep, copied, rows_of, zeros
 from purejaxppo.spaces import arrays_of, leaves, tree_of
 
@@ -56,7 +56,7 @@ class Players:
         )
         self._out = zeros(parts, count * size)
         rows = [rows_of(self._out, size * i, size * (i + 1)) for i in range(count)]
-        self._worlds = [World(layout, Rows(layout, out.obs), out) for out in rows]
+        self._worlds = [UnityWorld(layout, Rows(layout, out.obs), out) for out in rows]
 
         def start(number: int, seed: int) -> Player:
             return waiting.pop() if waiting else Player(spec, seed, number)
@@ -130,14 +130,14 @@ class Players:
         """Ends the players; a second call does nothing."""
         self.fleet.close()
 
-    def _advance(self, player: Player, world: World) -> None:
+    def _advance(self, player: Player, world: UnityWorld) -> None:
         """Completes a row by the next message that contains an agent of this player."""
         output = player.receive()
         while not _read(player, world, output):
             player.send(world.reply())
             output = player.receive()
 
-    def _begin(self, player: Player, world: World) -> None:
+    def _begin(self, player: Player, world: UnityWorld) -> None:
         """Resets a player, and steps it until an agent asks for a decision."""
         output = player.first or player.reset()
         player.first = None
@@ -282,6 +282,6 @@ def _idle(output: Message, found: Mapping[str, Census]) -> Message:
     return message
 
 
-def _read(player: Player, world: World, output: Message) -> bool:
+def _read(player: Player, world: UnityWorld, output: Message) -> bool:
     with player.named():
         return world.read(output)

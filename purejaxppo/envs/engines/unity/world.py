@@ -34,7 +34,7 @@ class Asking(NamedTuple):
     info: Message
 
 
-class World:
+class UnityWorld:
     """The slots of one player.
 
     Args:

@@ -27,7 +27,7 @@ from purejaxppo.envs.host.workers.gym_spaces import (
 )
 from purejaxppo.envs.host.workers.masks import gymnasium_space, mask_in
 from purejaxppo.envs.host.workers.returned import flag, number, pair
-from purejaxppo.envs.host.workers.worker import World, own_errors
+from purejaxppo.envs.host.workers.worker import GymWorld, own_errors
 from purejaxppo.envs.native import Native, Parts, form_of
 from purejaxppo.envs.teams import (
     ALIVE,
@@ -137,7 +137,7 @@ def _module(name: str, label: str) -> Any:
         raise MakeError(f"{label}: {package} has no module {last!r}{hint}") from error
 
 
-class ParallelWorld(World, gymnasium.Env[Any, Any]):
+class ParallelWorld(GymWorld, gymnasium.Env[Any, Any]):
     """One world of A agents.
 
     For an agent that is done the last observation is repeated and the reward is 0; the episode is

@@ -88,7 +88,7 @@ own_errors = np.errstate(all="ignore")
 NaN are handled afterwards."""
 
 
-class World:
+class GymWorld:
     """Base class of Gymnasium environments that are a world of several agents."""
 
     team: Team
@@ -116,7 +116,7 @@ class EnvGroup:
         self._sources = [tuple(sources(env.observation_space)) for env in envs]
         self._ranges = [
             [part.range for part in own if part.range]
-            + [*(env.observation_ranges if isinstance(env, World) else ())]
+            + [*(env.observation_ranges if isinstance(env, GymWorld) else ())]
             for env, own in zip(envs, self._sources, strict=True)
         ]
         self._over = np.zeros(len(envs), bool)
@@ -289,7 +289,7 @@ def _obey(connection: Connection, memory: int, envs: list[Any]) -> None:
     if isinstance(group, Fault):
         connection.send(group)
         return
-    team = envs[0].team if isinstance(envs[0], World) else None
+    team = envs[0].team if isinstance(envs[0], GymWorld) else None
     own = None if team else native(envs[0].observation_space, envs[0].action_space)
     connection.send(EnvInfo(group.observation, group.action, time_limit(envs[0]), team, own))
 
