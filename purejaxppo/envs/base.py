@@ -104,6 +104,13 @@ class Env:
         del key, progress
         return state
 
+    def continue_at(self, update: int, progress: float) -> None:
+        """Prepare, before anything is traced, for a run that continues after so many updates.
+
+        A run calls it where its last state cannot be restored. An override can begin other episodes
+        than at the run's start, with the parameters at `progress`, 0 to 1.
+        """
+
     def starts(self, state: EnvState) -> Starts:
         """Observations that episodes begin with in this rollout, if `EnvSpec.known_starts`."""
         raise NotImplementedError

@@ -225,8 +225,8 @@ class WorldsEnv(Env):
         self.worlds.close()
 
     def continue_at(self, update: int, progress: float) -> None:
-        """Calls `continue_at` of worlds on the host."""
-        cast("HostEnv", self.worlds).continue_at(update, progress)
+        """Calls `continue_at` of the worlds."""
+        self.worlds.continue_at(update, progress)
 
     def picture(self, obs: Obs) -> Any:
         """A picture of world 0, of worlds on the host; see `HostEnv.picture`."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -227,8 +226,7 @@ def prepare(run: Training, columns: Sequence[str] = ()) -> TrainState:
     if resumes and not restorable:
         saved, every = run.checkpoints.progress(), run.intervals
         done = min(every.done(saved) / every.total, 1.0)
-        env: Any = programs.parts.env
-        env.continue_at(saved.update, done)
+        programs.parts.env.continue_at(saved.update, done)
     state = programs.init()
     with processes.raise_together():
         if value := first_obs_value(state):

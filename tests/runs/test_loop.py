@@ -5,6 +5,7 @@ import logging
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +23,13 @@ from support.runs import (
     wait_for,
 )
 
+import purejaxppo
 import purejaxppo.cli.train as train_command
 from purejaxppo.agents import diagnostics, optimizers
 from purejaxppo.config.files import load_config
 from purejaxppo.config.schema import LoggingConfig
 from purejaxppo.envs.host.workers.errors import SimulatorError
+from purejaxppo.envs.vectorize import VectorEnv
 from purejaxppo.interrupts import Interrupt
 from purejaxppo.parallel.shards import Shards
 from purejaxppo.runs import curves, intervals, session
@@ -95,6 +98,31 @@ def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
     assert list(whole) == list(half) == [4, 8]
     for update, row in whole.items():  # numbers are added up in another order
         assert half[update] == pytest.approx(row, rel=1e-5)
+
+
+def test_a_custom_env_that_cannot_be_restored_starts_from_scratch_at_a_resume(tmp_path):
+    """2 of 4 updates are done then."""
+    calls = []
+
+    class Unrestored(VectorEnv):
+        def continue_at(self, update, progress):
+            super().continue_at(update, progress)
+            calls.append((update, progress))
+
+    def change(parts):
+        env = Unrestored(parts.env.task, 4, fresh_every_step=True)
+        env.spec = replace(env.spec, restorable=False)
+        return parts._replace(env=env)
+
+    env = {"env.name": "dummy/vector", "env.num_envs": 4, "env.max_episode_steps": 5}
+    ppo = {"ppo.rollout_length": 8, "ppo.num_minibatches": 1, "ppo.num_epochs": 1}
+    settings = {**env, **ppo, "eval.num_episodes": 0, "logging.tensorboard": False, "num_shards": 1}
+    for steps in (64, 128):
+        run = purejaxppo.train(
+            run_dir=tmp_path, parts=change, quiet=True, total_timesteps=steps, **settings
+        )
+    assert run.last.env_steps > 64
+    assert calls == [(2, 0.5)]
 
 
 @pytest.mark.toy
