@@ -68,14 +68,26 @@ def ppo_loss(
     own = dict(outputs.terms)
     for coef, term in zip(hp.term_coefs, own.values(), strict=True):
         total = total + coef * term
-    loss, *sums = (jnp.sum(x, where=batch.valid) for x in (total, policy, value, outputs.entropy))
+    loss, policy, value, entropy = (
+        jnp.sum(x, where=batch.valid) for x in (total, policy, value, outputs.entropy)
+    )
     acted, valid = (x[: len(x) // copies] for x in (log_ratio, batch.valid))
-    sums += [
+    approx_kl, clipfrac = (
         copies * jnp.sum(x, where=valid)
         for x in (losses.approx_kl(acted), losses.clipfrac(acted, hp.clip_eps))
-    ]
-    terms = {name: jnp.sum(x, where=batch.valid) for name, x in own.items()}
-    return loss, Losses._make([*sums, *[jnp.zeros(())] * 3, terms])  # those 3 are not known here
+    )
+    unknown = jnp.zeros(())  # here; `gradient_step` fills these in
+    return loss, Losses(
+        policy_loss=policy,
+        value_loss=value,
+        entropy=entropy,
+        approx_kl=approx_kl,
+        clipfrac=clipfrac,
+        grad_norm=unknown,
+        epochs=unknown,
+        skipped=unknown,
+        terms={name: jnp.sum(x, where=batch.valid) for name, x in own.items()},
+    )
 
 
 def mean_gradient(
