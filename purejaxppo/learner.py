@@ -87,7 +87,7 @@ class Parts(NamedTuple):
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The dashboard's names of the parts' additional figures."""
+        """Names of the columns of metrics.csv that the extras of `Metrics` fill."""
         optimizer = optimizers.figures(self.config.ppo)
         return (*self.bonus.figures, *self.critic.figures, *self.terms.figures, *optimizer)
 
@@ -116,6 +116,7 @@ def train_chunk(parts: Parts, state: TrainState, hp: Hyperparams, num_updates: A
     def body(_: Array, carried: Trained) -> Trained:
         state, total = carried
         state, metrics = train_step(parts, state, hp)
+        diagnostics.check_extras(metrics, parts.figures)
         return state, jax.tree.map(jnp.add, total, metrics)
 
     none = diagnostics.zero_metrics(parts.figures)

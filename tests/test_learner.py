@@ -472,3 +472,21 @@ def test_metrics_say_what_critic_and_rate_report(make_config):
     )
     shares = diagnostics.mean_of_targets(parts.critic.figures, batch, lambda x: x)
     np.testing.assert_allclose(shares[critics.CLIPPED], 2 / 3, rtol=1e-6)
+
+
+def test_a_metric_without_a_name_and_a_name_without_a_metric_are_named(make_config):
+    parts = make_parts(make_config(env=VECTOR))
+    named = parts._replace(bonus=parts.bonus._replace(figures=("mine/bonus",)))
+    computed = parts._replace(
+        bonus=parts.bonus._replace(update=lambda state, *_: (state, {"mine/bonus": jnp.zeros(())}))
+    )
+    hp = make_hyperparams(parts.config)
+
+    def error_of(parts):
+        state = jax.eval_shape(partial(learner.init_state, parts), jax.random.key(0), 0)
+        with pytest.raises(ValueError) as error:
+            jax.eval_shape(partial(learner.train_chunk, parts), state, hp, jnp.int32(1))
+        return str(error.value)
+
+    assert error_of(named).startswith("mine/bonus is in Parts.figures, but no update computes it.")
+    assert error_of(computed).startswith("mine/bonus is a metric of an update, but neither ")

@@ -22,6 +22,24 @@ def zero_metrics(figures: Sequence[str]) -> Metrics:
     return Metrics(i, i, Episodes(i, f, i, i), losses, i, f, i, i, extras)
 
 
+def check_extras(metrics: Metrics, figures: Sequence[str]) -> None:
+    """Check that the extras of an update are those that `figures` names.
+
+    Raises:
+        ValueError: one is not named, or one is missing.
+    """
+    for name in sorted(metrics.extras.keys() - set(figures)):
+        raise ValueError(
+            f"{name} is a metric of an update, but neither Parts.figures nor the figures of a part "
+            f"name it. Add it there."
+        )
+    for name in sorted(set(figures) - metrics.extras.keys()):
+        raise ValueError(
+            f"{name} is in Parts.figures, but no update computes it. Remove it there, or add it to "
+            f"the extras of diagnostics.summarise."
+        )
+
+
 def summarise(
     agent: AgentState, rollout: Rollout, batch: Batch, losses: Losses, psum: Reduce
 ) -> Metrics:
