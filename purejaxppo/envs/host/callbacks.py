@@ -18,7 +18,12 @@ MOST = 2**31 - 1
 """The largest token, after which 1 comes."""
 
 
-def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
+def call(
+    function: Callable[..., Any],
+    result: Any,
+    *args: Any,
+    on_error: Callable[[Exception], None] | None = None,
+) -> Any:
     """Calls `function` on the host, with NumPy's arrays, each time that the program gets there.
 
     On a CPU it works on the program's own buffers, which is far cheaper than `io_callback`.
@@ -27,17 +32,29 @@ def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
         function: arrays -> pytree of arrays. It must not hold on to its arguments.
         result: their shapes and dtypes, as of `io_callback`.
         args: pytrees of traced arrays.
+        on_error: called with an error of `function` or of its result, of which the program's own
+            error has only the text.
     """
     structure: Any
     returned: Any
     given, structure = jax.tree.flatten(args)
     shapes, returned = jax.tree.flatten(result)
+    names = [_name(path) for path, _ in jax.tree.leaves_with_path(result)]
 
     def flat(*buffers: Any) -> list[Any]:
         leaves = [np.asarray(buffer) for buffer in buffers]
         try:
-            return returned.flatten_up_to(function(*structure.unflatten(leaves)))
+            values: list[Any] = returned.flatten_up_to(function(*structure.unflatten(leaves)))
+            for name, value, expected in zip(names, values, shapes, strict=True):
+                if np.shape(value) != expected.shape:  # NumPy would broadcast it
+                    raise ValueError(
+                        f"a callback returned shape {np.shape(value)} in place of "
+                        f"{expected.shape}{name}"
+                    )
+            return values
         except Exception as error:  # JAX converts text and traceback; see `printable`
+            if on_error is not None:
+                on_error(error)
             raise RuntimeError(printable(error)) from None
 
     if jax.default_backend() != "cpu":
@@ -47,17 +64,16 @@ def call(function: Callable[..., Any], result: Any, *args: Any) -> Any:
         def fill(context: Any, out: list[Any], *buffers: Any) -> None:
             del context
             for buffer, value in zip(out, flat(*buffers), strict=True):
-                _write(np.asarray(buffer), value)
+                np.copyto(np.asarray(buffer), value, casting="same_kind")
 
         results = buffer_callback(fill, shapes, has_side_effect=True)(*given)
     return returned.unflatten(results)
 
 
-def _write(there: np.ndarray, value: Any) -> None:
-    """Copies a result into the program's buffer; no other shape is broadcast to its own."""
-    if there.shape != np.shape(value):
-        raise ValueError(f"a callback returned shape {np.shape(value)} in place of {there.shape}")
-    np.copyto(there, value, casting="same_kind")
+def _name(path: tuple[Any, ...]) -> str:
+    """The fields on the path to an array of a result, for messages; "" if it has none."""
+    fields = tuple(key for key in path if not isinstance(key, jax.tree_util.SequenceKey))
+    return f" for {jax.tree_util.keystr(fields, simple=True, separator='.')}" if fields else ""
 
 
 class Batch(Protocol):
@@ -130,41 +146,41 @@ class CallbackPool(Generic[B]):
     def reset(self, key: Key) -> Any:
         """Resets every environment, with seeds drawn from the key."""
         seed = jax.random.bits(key, dtype=np.uint32) >> 1
-        return call(self._reset, (self.token, self.begun), seed)
+        return self._call(self._reset, (self.token, self.begun), seed)
 
     def begin(self, seeds: Array) -> Any:
         """Resets every environment, with its own seed."""
-        return call(self._begin, (self.token, self.begun), seeds)
+        return self._call(self._begin, (self.token, self.begun), seeds)
 
     def step(self, token: Token, action: EnvAction) -> Any:
         """Steps all environments, with one callback."""
-        return call(self._step, (self.token, self.rows), token, action)
+        return self._call(self._step, (self.token, self.rows), token, action)
 
     def tell(self, function: Callable[[Any], None], token: Token, values: Any) -> Token:
         """Calls `function` on the host with `values`, before the next step: -> token."""
 
         def set_values(token: Token, values: Any) -> Any:
-            self._ask(function, values)
+            function(values)
             return _next(token)
 
-        return call(set_values, self.token, token, values)
+        return self._call(set_values, self.token, token, values)
 
     def _reset(self, seed: Any) -> tuple[np.int32, Any]:
-        return np.int32(1), self._ask(self.envs.reset, int(seed) + self.first)
+        return np.int32(1), self.envs.reset(int(seed) + self.first)
 
     def _begin(self, seeds: Any) -> tuple[np.int32, Any]:
-        return np.int32(1), self._ask(self.envs.reset, seeds)
+        return np.int32(1), self.envs.reset(seeds)
 
     def _step(self, token: Token, action: EnvAction) -> tuple[np.int32, EnvStep]:
-        return _next(token), self._ask(self.envs.step, action)
+        return _next(token), self.envs.step(action)
 
-    def _ask(self, function: Any, *args: Any) -> Any:
-        """Calls `function` and stores its error: JAX passes on no more than the error's text."""
-        try:
-            return function(*args)
-        except Exception as error:
+    def _call(self, function: Callable[..., Any], result: Any, *args: Any) -> Any:
+        """`call`, which stores the error of a failure: JAX passes on no more than its text."""
+
+        def store(error: Exception) -> None:
             self.failure = error
-            raise
+
+        return call(function, result, *args, on_error=store)
 
     @property
     def diverged_value(self) -> str:

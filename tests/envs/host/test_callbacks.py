@@ -1,5 +1,6 @@
 """Calls to the host from compiled programs, on the program's own buffers and in the general way."""
 
+import re
 import subprocess
 import sys
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from support.children import environment
 
-from purejaxppo.envs.host.callbacks import call
+from purejaxppo.envs.host.callbacks import CallbackPool, call
 from purejaxppo.envs.host.workers.errors import printable
+from purejaxppo.envs.step import zeros
+from purejaxppo.spaces import Box
 
 pytestmark = pytest.mark.toy
 SHAPES = {
@@ -46,8 +49,29 @@ def test_another_shape_is_no_result_and_a_wider_float_is_rounded(wrong):
     if wrong.shape == (3,):  # float64 is rounded
         assert run()["twice"].tolist() == [1, 1, 1]
         return
-    with pytest.raises(jax.errors.JaxRuntimeError, match="returned shape"):
+    shapes = re.escape(f"returned shape {wrong.shape} in place of (3,) for twice")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=shapes):
         run()["sum"].block_until_ready()
+
+
+class Batch:
+    """N environments whose steps leave out `diverged`."""
+
+    diverged_value = ""
+
+    def reset(self, seed):
+        return np.zeros((3, 2), np.float32)
+
+    def step(self, action):
+        return zeros((), 3)._replace(obs=self.reset(0), diverged=None)
+
+
+def test_a_pool_stores_the_error_of_a_step_without_a_field():
+    pool = CallbackPool(Batch(), Box((2,)), 3)
+    token, _ = jax.jit(pool.reset)(jax.random.key(0))
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(jax.jit(pool.step)(token, jnp.zeros(3)))
+    assert str(pool.failure) == "a callback returned shape () in place of (3,) for diverged"
 
 
 LONE_SURROGATE = """
