@@ -244,7 +244,7 @@ def state_axes(kind: Any = TrainState) -> Any:
 
 
 class Losses(NamedTuple):
-    """Diagnostics of one minibatch update, the first five means over the minibatch's valid rows."""
+    """Diagnostics of a gradient step; those up to `clipfrac` are means over its valid rows."""
 
     policy_loss: jax.Array  # []
     value_loss: jax.Array  # []
