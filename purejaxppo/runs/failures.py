@@ -61,7 +61,9 @@ def reported(run: Training) -> Iterator[None]:
 def reportable(run: Training, error: BaseException) -> BaseException:
     """Return the error to raise for a failure, after a save if the run was training."""
     if is_out_of_memory(error):
-        return OutOfMemoryError(too_little_memory(run.config, error))
+        sentence = too_little_memory(run.config, error)
+        # Of a failed evaluation; a failed chunk may have freed its state, and nothing is saved.
+        return OutOfMemoryError(sentence if run.state is None else f"{sentence} {save_first(run)}")
     if run.state is None or not isinstance(error, Exception):
         return error
     if isinstance(error, SimulatorError):

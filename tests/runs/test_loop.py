@@ -378,13 +378,16 @@ def test_who_has_said_it_all_saves_nothing(make_config):
 
 @pytest.mark.toy
 @pytest.mark.parametrize("training", [False, True])
-def test_too_little_memory_is_one_sentence(training, make_config):
-    run, _ = a_run(Saves(), make_config())
+def test_too_little_memory_is_one_sentence_after_a_save(training, make_config):
+    saves = Saves()
+    run, _ = a_run(saves, make_config())
     run.state = run.state if training else None
     said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 GiB"
     sentence = r"too little memory for env.num_envs = 4 .*9 GiB"
+    sentence += r".*\. Saved at 4,096 steps in runs/a\." if training else r".*on the device\.$"
     with pytest.raises(OutOfMemoryError, match=sentence), reported(run):
         raise jax.errors.JaxRuntimeError(said)
+    assert saves.steps == (4096 if training else None)
     run.state = None
     with pytest.raises(jax.errors.JaxRuntimeError), reported(run):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
