@@ -22,7 +22,7 @@ from purejaxppo.cli import parser
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.config import copies
 from purejaxppo.config.checks import without_effect
-from purejaxppo.config.files import dump, flatten, read_yaml, write_whole
+from purejaxppo.config.files import as_text, dump, flatten, read_yaml, write_whole
 from purejaxppo.config.run_files import with_copies
 from purejaxppo.config.schema import Config
 from purejaxppo.interrupts import NOTHING_LOST
@@ -158,7 +158,7 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
             shown[field.name] = getattr(command, field.name)
     if command.search_space:
         shown["search_space"] = read_yaml(Path(command.search_space))
-    new = json.loads(json.dumps(shown))
+    new = as_text(shown)
     path = folder / SWEEP
     if path.is_file():
         old = read_yaml(path)
@@ -183,7 +183,7 @@ def rounds(search: Search, results: list[Result], folder: Path) -> Iterator[list
         if not tried:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(tried))
+        write_whole(path, json.dumps(as_text(tried)))
         yield tried
         index += 1
 

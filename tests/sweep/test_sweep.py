@@ -30,6 +30,7 @@ from purejaxppo import interrupts, restore
 from purejaxppo.cli.flags import SweepFlags
 from purejaxppo.cli.parser import parse_over_config
 from purejaxppo.config.files import load_config, read_yaml, to_yaml
+from purejaxppo.config.references import CodeRef
 from purejaxppo.runs.evaluation import evaluate
 from purejaxppo.runs.hooks import ShowProgress
 from purejaxppo.runs.rows import read_csv
@@ -691,3 +692,22 @@ def test_batch_of_version_0_2_keeps_its_preprocessing(config_file, tmp_path, mon
     monkeypatch.setattr(packing, "execute", execute)
     assert packing.train_batch(tmp_path, setup_of(config)) == 0
     assert [x.ppo.obs_preprocessing for x in configs] == ["by_dtype"]
+
+
+@pytest.mark.toy
+def test_a_sweep_stores_settings_and_fields_of_custom_code_as_their_text(tmp_path):
+    code = CodeRef("mine.py:loss", files={"mine.py": "/copies/mine.py"})
+    config = load_config("cartpole.yaml", {"ppo.objective": code})
+    (tmp_path / "sweep").mkdir()
+    sweep_command.record(tmp_path / "sweep", SweepFlags(), config)
+    sweep_command.record(tmp_path / "sweep", SweepFlags(), config)  # unchanged: it continues
+
+    class Once:
+        def next(self, scored, known):
+            return [] if scored else [{"ppo.objective": code}]
+
+    found = sweep_command.rounds(Once(), [], tmp_path)
+    assert next(found) == [{"ppo.objective": "mine.py:loss"}]
+    stored = json.loads((tmp_path / "rounds" / "000" / "settings.json").read_text("utf-8"))
+    assert stored == [{"ppo.objective": "mine.py:loss"}]
+    assert read_yaml(tmp_path / "sweep" / "sweep.yaml")["ppo.objective"] == "mine.py:loss"
