@@ -136,8 +136,8 @@ class TaskStep(NamedTuple):
 class Task(Protocol):
     """One environment in JAX, without resets: pure functions of its state.
 
-    Actions of a bounded `Box` arrive within the space's own bounds. A task may offer a number
-    `success_above`, as `EnvSpec` has it, and so may a `MultiTask`.
+    Actions of a bounded `Box` arrive within the space's own bounds. `adapted.Adapted` lists
+    everything else that a task or a `MultiTask` may define, such as `success_above`.
     """
 
     observation: Space

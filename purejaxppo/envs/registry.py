@@ -139,11 +139,11 @@ def in_place(config: EnvConfig) -> EnvConfig:
 
 
 def make_task(config: EnvConfig) -> Adapted:
-    """One JAX environment, wrapped in the fixed order: variation, own, time limit, action scaling.
+    """One JAX environment in its wrappers.
 
-    With a curriculum, the parameters are those of its end.
-
-    A world of several agents becomes one environment between the last two wrappers.
+    Their order is fixed: variation of parameters, custom wrappers, `obs_indices`, time limit,
+    `World` of several agents, action scaling. With a curriculum, the parameters are those of its
+    end.
 
     Raises:
         ValueError: as `resolve`, or a bad option.
@@ -165,7 +165,7 @@ def check_code(config: EnvConfig) -> None:
     """Trace the custom task and the custom wrappers of a config.
 
     Raises:
-        ValueError: as `own.check`.
+        ValueError: as `custom.check`.
     """
     is_custom = family_of(config) is custom.FAMILY
     if not (is_custom or config.wrappers) or on_host(config):
@@ -179,7 +179,7 @@ def check_code(config: EnvConfig) -> None:
 def _wrap(
     task: Adapted, config: EnvConfig, values: curriculum.ParameterValues, *, checked: bool = False
 ) -> Adapted:
-    """An adapter's task with its parameters set, in its wrappers; see `own.wrapped`."""
+    """An adapter's task with its parameters set, in its wrappers; see `custom.wrapped`."""
     task = domain_randomization.vary(task, config.randomize, values)
     if config.wrappers and not task.agents:
         task = Declared(task)

@@ -1,7 +1,7 @@
 """Policy and value networks.
 
-The rest of the library sees a `Network` of four functions over plain parameter dicts. flax.linen is
-imported in `actor_critic.py`, `encoders.py` and `cells.py` alone.
+The rest of the library sees a `Network`, functions over plain parameter dicts. The modules of
+flax.linen behind them are in `actor_critic.py`, `encoders.py` and `cells.py`.
 """
 
 import fnmatch
@@ -57,7 +57,7 @@ def make_network(
 
     Raises:
         ValueError: the config's encoder cannot read the observations, its keys are not among their
-            parts, the action mask does not fit, or an own torso is none (see `torsos`).
+            parts, the action mask does not fit, or a custom torso is invalid (see `torsos`).
     """
     torso = torsos.make(config)
     module = ActorCritic(observation, action, config, critic_outputs, critic_gain, torso)

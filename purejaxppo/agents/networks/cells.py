@@ -175,3 +175,4 @@ def stacked_orthogonal(parts: int) -> Initializer:
 
 
 CELLS = {"gru": GRU, "lstm": LSTM, "mingru": MinGRU}
+"""By `network.rnn`."""

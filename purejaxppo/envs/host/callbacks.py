@@ -87,7 +87,11 @@ class Batch(Protocol):
         """Starts a new episode of each, from one seed or a seed each; see `CallbackPool`."""
 
     def step(self, action: Any) -> EnvStep:
-        """Actions [N, ...] -> EnvStep, at least with `diverged`."""
+        """Actions [N, ...] -> EnvStep of all fields up to `diverged`, except for `valid`.
+
+        The step after an end ignores the action, and returns the next episode's first observation
+        and reward 0.
+        """
 
     def picture(self) -> np.ndarray | None:
         """See `bridge.Pool`."""

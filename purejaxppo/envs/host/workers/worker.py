@@ -349,7 +349,7 @@ def _close(envs: list[Any]) -> None:
 
 
 def main(connection: int, memory: int, trace: int) -> None:
-    """Runs a worker process, given its open files; `workers.Guard` ends it with its parent."""
+    """Runs a worker process, given its open files; `pool.Guard` ends it with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     faulthandler.enable(trace, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace, all_threads=False)
