@@ -58,6 +58,7 @@ class Games:
         self._eager = EAGER_SECONDS if count < cpu_cores() else 0.0
         self._over = [True] * count  # the game is to be reset, or is a new one
         self._skipped = np.zeros(count * self.size, bool)  # the row after one that was truncated
+        self._calm = False  # no game is to be reset, and no row skipped
         self._broken: set[int] = set()
         self._first: list[list[Message]] = [[] for _ in range(count)]
         self.diverged_value = ""
@@ -67,12 +68,12 @@ class Games:
         """Starts new episodes of all agents: -> obs [N, ...]; games are seeded when they start."""
         del seed
         self.fleet.check()
-        self._over = [True] * len(self._games)
+        self._over, self._calm = [True] * len(self._games), False
         self._skipped[:] = False
         with self.fleet.ended_after_error():
             self._begin_resets()
             first = [self._finish_reset(index) for index in range(len(self._games))]
-        self._over = [False] * len(self._games)
+        self._over, self._calm = [False] * len(self._games), True
         return self._tree(parse(self.layout, first).obs)
 
     def step(self, action: Any) -> EnvStep:
@@ -83,11 +84,16 @@ class Games:
         """
         self.fleet.check()
         messages = self.layout.write(action)
-        for row in np.flatnonzero(self._skipped):
-            messages[row] = self.layout.nothing[row % self.size]
+        if not self._calm:
+            for row in np.flatnonzero(self._skipped):
+                messages[row] = self.layout.nothing[row % self.size]
         with self.fleet.ended_after_error():
             self._send(messages)
             replies = [self._reply(index) for index in range(len(self._games))]
+            if self._calm and not self._broken:
+                out = uneventful(self.layout, replies)
+                if out is not None:
+                    return out._replace(obs=self._tree(out.obs))
             out = self._parse_surviving(replies)
         for flag in (out.terminated, out.truncated):
             flag[self._skipped] = False
@@ -97,6 +103,7 @@ class Games:
         self._skipped = out.truncated.copy()
         if self._broken or out.diverged.any():
             self._contain(out)
+        self._calm = not (any(self._over) or self._skipped.any())
         return out._replace(obs=self._tree(out.obs))
 
     @property
@@ -127,16 +134,21 @@ class Games:
         try:
             yield
         except EngineError as error:
-            self.fleet.restart(index, error)
-            self._broken.add(index)
+            self._restart(index, error)
+
+    def _restart(self, index: int, error: EngineError) -> None:
+        self.fleet.restart(index, error)
+        self._broken.add(index)
 
     def _send(self, messages: list[Message]) -> None:
         """Sends all games their rows' actions or a reset, and returns while they step."""
         self._begin_resets()
         for index, game in enumerate(self._games):
             if not self._over[index]:
-                with self._surviving(index):
+                try:
                     game.act(messages[index * self.size : (index + 1) * self.size])
+                except EngineError as error:
+                    self._restart(index, error)
 
     def _begin_resets(self) -> None:
         """Sends a reset to games that are over."""
@@ -181,8 +193,10 @@ class Games:
         if self._over[index]:
             return self._finish_reset(index)
         if index not in self._broken:
-            with self._surviving(index):
+            try:
                 return self._games[index].answer(self._eager)
+            except EngineError as error:
+                self._restart(index, error)
         return self._uneventful(index)
 
     def _parse_surviving(self, replies: list[Message]) -> EnvStep:
@@ -242,6 +256,28 @@ class Games:
         return tree_of(self.layout.observation, arrays)
 
 
+def uneventful(layout: Layout, replies: list[Message]) -> EnvStep | None:
+    """Most steps, as `parse` returns them: no episode ends and nothing diverges. None for others.
+
+    A step of `parse` and its checks takes 50 us, this one 10.
+    """
+    obs, rewards, dones = joined(replies, "obs", "reward", "done")
+    if any(done is not False for done in dones):
+        return None
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            reward, arrays = np.array(rewards, np.float32), list(layout.read(obs))
+    except (WireError, *BAD):
+        return None
+    for part in (reward, *arrays):
+        if part.dtype == np.float32 and not np.vdot(part, part) <= LARGEST**2:  # none is larger
+            return None
+    if reward.ndim != 1:
+        return None
+    none = np.zeros(len(reward), bool)
+    return EnvStep(arrays, reward, none, none, diverged=none, at_once=none)
+
+
 def parse(layout: Layout, replies: list[Message], skipped: np.ndarray | None = None) -> EnvStep:
     """Answers as arrays, of which `obs` is a list in the order of `Layout.leaves`.
 
@@ -254,10 +290,7 @@ def parse(layout: Layout, replies: list[Message], skipped: np.ndarray | None = N
         WireError: an observation is not in its space.
         ValueError: a reward is not a number, or an end is not true or false; or another of `BAD`.
     """
-    obs, rewards, dones, infos = (
-        [value for reply in replies for value in reply[key]]
-        for key in ("obs", "reward", "done", "info")
-    )
+    obs, rewards, dones, infos = joined(replies, "obs", "reward", "done", "info")
     with np.errstate(over="ignore", invalid="ignore"):  # contained like NaN
         reward, done = np.array(rewards, np.float32), np.array(dones)
         if reward.ndim != 1 or done.ndim != 1 or done.dtype.kind not in "biuf":
@@ -280,3 +313,8 @@ def bounded(out: EnvStep) -> np.ndarray:
         if part.dtype == np.float32:
             ok &= (np.abs(part) <= LARGEST).reshape(len(part), -1).all(axis=1)
     return ok
+
+
+def joined(replies: list[Message], *keys: str) -> list[list[Any]]:
+    """For each key the lists of all games' answers, one after the other."""
+    return [[value for reply in replies for value in reply[key]] for key in keys]

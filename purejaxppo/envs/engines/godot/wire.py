@@ -5,6 +5,7 @@ UTF-8. We send `handshake` (not answered), `env_info`, `reset`, `action` and `cl
 answers each of the others with a message of its own.
 """
 
+import contextlib
 import json
 import select
 import socket
@@ -42,6 +43,8 @@ class Wire:
         self._arrival = select.poll()
         self._arrival.register(connection, select.POLLIN)
         connection.setblocking(False)
+        # Godot sends a frame's length and its text apart: wake up for both at once.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 5)
 
     def send(self, message: Message, seconds: float) -> None:
         """Sends a message.
@@ -50,15 +53,16 @@ class Wire:
             WireError: the game has closed its end, or does not read within `seconds`.
         """
         data = ENCODE(message).encode()
-        self._socket.settimeout(seconds)
+        frame = struct.pack("<I", len(data)) + data
         try:
-            self._socket.sendall(struct.pack("<I", len(data)) + data)
+            with contextlib.suppress(BlockingIOError):
+                frame = frame[self._socket.send(frame) :]
+            if frame:
+                self._send_slowly(frame, seconds)
         except TimeoutError:
             raise WireError(f"did not read a message within {seconds:g} s") from None
         except OSError:
             raise WireError("") from None
-        finally:
-            self._socket.setblocking(False)
 
     def receive(self, seconds: float, eager: float = 0.0) -> Message:
         """The next message, within `seconds`; for `eager` seconds this process does not sleep.
@@ -93,13 +97,21 @@ class Wire:
     def surplus(self) -> bool:
         """True if the game has sent more than was requested."""
         try:
-            return bool(self._received) or self._has_read()
+            return bool(self._received) or (bool(self._arrival.poll(0)) and self._has_read())
         except WireError:  # it has closed its end, which the next call finds
             return False
 
     def close(self) -> None:
         """Closes the socket, which makes the game quit."""
         self._socket.close()
+
+    def _send_slowly(self, data: bytes, seconds: float) -> None:
+        """Sends what does not fit into the system's buffer."""
+        self._socket.settimeout(seconds)  # for each message, two more calls to the system
+        try:
+            self._socket.sendall(data)
+        finally:
+            self._socket.setblocking(False)
 
     def _has_read(self) -> bool:
         """Reads the bytes that have arrived; False without any."""
