@@ -4,13 +4,16 @@ import contextlib
 import functools
 import shlex
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines.images import first_image
 from purejaxppo.envs.engines.process import EngineError, Game
 from purejaxppo.envs.host.bridge import HostEnv, Pool
 from purejaxppo.envs.host.workers.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option
+from purejaxppo.envs.worlds import count_worlds
 from purejaxppo.spaces import Space
 
 
@@ -80,7 +83,8 @@ class GameEnv(HostEnv):
         make_games: (number of games, see `HostEnv.continue_at`) -> pool.
         agents: of each game.
         count: number of games.
-        waiting: the game in the editor while no pool uses it, otherwise empty; `close` ends it.
+        waiting: the first game, until a pool takes it from this list; `close` ends it.
+        editor: the game runs in the editor.
         absent: see `HostEnv`.
         channels_first: images that agents observe are [C, H, W].
     """
@@ -92,13 +96,20 @@ class GameEnv(HostEnv):
         count: int,
         waiting: list[Any],
         *,
+        editor: bool,
         absent: bool = False,
         channels_first: bool = False,
     ) -> None:
         """Prepares the batch."""
         self._waiting, self._channels_first = waiting, channels_first
+
+        def make_pool(rows: int, update: int) -> Pool:
+            if update and not editor:  # other episodes than at the beginning
+                close_waiting(waiting)
+            return make_games(rows // agents.size, update)
+
         super().__init__(
-            lambda rows, update: make_games(rows // agents.size, update),
+            make_pool,
             agents.observation,
             agents.action,
             num_envs=count * agents.size,
@@ -116,44 +127,82 @@ class GameEnv(HostEnv):
     def close(self) -> None:
         """Ends the games; programs that were compiled with them must not run again."""
         super().close()
-        while self._waiting:
-            self._waiting.pop().close()
+        close_waiting(self._waiting)
 
 
-def described(game: G, describe: Callable[[G], L]) -> L:
-    """Return the agents of a started game; end the game if that fails."""
-    try:
-        return describe(game)
-    except BaseException:
-        game.kill()  # and keep its log
-        raise
+@dataclass
+class Known:
+    """What this process knows of games that are started in one way."""
 
-
-def in_editor(
-    launch: Hashable, start: Callable[[], G], describe: Callable[[G], L]
-) -> tuple[L, list[G]]:
-    """The agents of the game in an engine's editor, and a list of that game.
-
-    This process cannot start the editor. So its game stays connected until an environment takes it
-    from the list.
-
-    Args:
-        launch: how games are started.
-        start: begins to wait for the game.
-        describe: reads its agents.
-    """
-    waiting = _waiting(launch)
-    game = waiting.pop() if waiting else start()
-    agents = described(game, describe)
-    waiting.append(game)
-    return agents, waiting
+    agents: Any = None
+    """Of each of these games; None until one was read."""
+    editor: list[Any] = field(default_factory=list)
+    """The game in the editor, while it is connected and no environment has it: one at most."""
 
 
 @functools.cache
-def _waiting(launch: Hashable) -> list[Any]:
-    """The game in the editor while no environment uses it: a list of at most one."""
+def _known(launch: Hashable) -> Known:
+    """State of the process: it reads the agents of a game once, and an engine has one editor."""
     del launch
-    return []
+    return Known()
+
+
+def first_game(
+    launch: Hashable,
+    start: Callable[[], G],
+    describe: Callable[[G], L],
+    *,
+    editor: bool,
+    keep: bool,
+) -> tuple[L, list[G]]:
+    """The agents of a game, and a list of the game that was started to read them.
+
+    The list is empty if they were known. It is for the environment of the caller, whose first pool
+    takes the game over. The editor's game cannot be started from here: it stays connected, in a
+    list that environments share until one has taken it.
+
+    Args:
+        launch: how games are started.
+        start: starts a game, or begins to wait for the editor's.
+        describe: reads its agents.
+        editor: the game runs in the editor.
+        keep: return the game; False: end it, unless it is the editor's.
+    """
+    known = _known(launch)
+    waiting: list[G] = known.editor if editor else []
+    if known.agents is None or (editor and not waiting):
+        game = start()
+        try:
+            known.agents = describe(game)
+        except BaseException:
+            game.kill()  # and keep its log
+            raise
+        if keep or editor:
+            waiting.append(game)
+        else:
+            game.close()
+    return known.agents, waiting
+
+
+def count_games(
+    config: EnvConfig, agents: Agents, waiting: list[Any], num_envs: int, *, evaluation: bool
+) -> int:
+    """The number of games that have `num_envs` rows; ends the first game if there is none.
+
+    Raises:
+        ValueError: N rows are not a whole number of games.
+    """
+    try:
+        return count_worlds(config, agents.size, num_envs, evaluation=evaluation)
+    except ValueError:
+        close_waiting(waiting)
+        raise
+
+
+def close_waiting(waiting: list[Any]) -> None:
+    """Ends games that no pool has taken."""
+    while waiting:
+        waiting.pop().close()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ game is a process that connects to this one, and each of its agents is a row.
 Beeching et al. 2021, https://arxiv.org/abs/2112.03636.
 """
 
-import functools
 import logging
 import os
 import shlex
@@ -19,17 +18,15 @@ from typing import Any
 
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import GameEnv, described, errors_of, in_editor
+from purejaxppo.envs.engines.game_env import GameEnv, count_games, errors_of, first_game
 from purejaxppo.envs.engines.godot.game import Game, Launch
 from purejaxppo.envs.engines.godot.games import Games
-from purejaxppo.envs.engines.godot.spaces import Layout
 from purejaxppo.envs.engines.process import EDITOR, EngineError, has_display, runnable
 from purejaxppo.envs.families import Family
 from purejaxppo.envs.host.bridge import HostEnv, seed_at
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.workers.errors import MakeError, SimulatorError
 from purejaxppo.envs.options import Option, with_defaults
-from purejaxppo.envs.worlds import count_worlds
 
 notice = logging.getLogger("purejaxppo")
 
@@ -86,35 +83,33 @@ def make(
     launch = _launch(name, config.name, options | {"show": options["show"] or filmed})
     launch = replace(launch, film=filmed)
 
-    waiting: list[Game] = []
+    editor = name == EDITOR
+
+    def first_seed(update: int) -> int:
+        return seed_at(2 * seed + evaluation, update) * STREAMS % 2**31
+
     with errors_of(config.name):
-        if name == EDITOR:
-            layout, waiting = in_editor(launch, lambda: Game(launch, 0, 0), Game.connect)
-        else:
-            layout = _layout(launch)
-    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
+        layout, waiting = first_game(
+            launch,
+            lambda: Game(launch, 0, first_seed(0)),
+            Game.connect,
+            editor=editor,
+            keep=not (evaluation or first),
+        )
+    count = count_games(config, layout, waiting, num_envs, evaluation=evaluation)
     if waiting and not evaluation:  # nobody else may take it
         waiting = [waiting.pop()]
 
     def make_games(count: int, update: int) -> CallbackPool[Games]:
-        base = seed_at(2 * seed + evaluation, update) * STREAMS + first // layout.size
+        begin = (first_seed(update) + first // layout.size) % 2**31
         with errors_of(config.name):
-            games = Games(launch, base % 2**31, count, waiting)
+            games = Games(launch, begin, count, waiting)
             if games.layout != layout:
                 games.close()
                 raise EngineError("its agents or their spaces have changed since it was made")
         return CallbackPool(games, layout.observation, count * layout.size, at_once=True)
 
-    return GameEnv(make_games, layout, count, waiting)
-
-
-@functools.cache
-def _layout(launch: Launch) -> Layout:
-    """The agents of a game, which is started to describe them."""
-    game = Game(launch, 0, 0)
-    layout = described(game, Game.connect)
-    game.close()
-    return layout
+    return GameEnv(make_games, layout, count, waiting, editor=editor)
 
 
 def _has_display_for_film(name: str) -> bool:

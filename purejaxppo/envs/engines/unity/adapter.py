@@ -4,7 +4,6 @@
 for; `unity/editor` waits until Play is pressed. Rows are slots that agents take: see `world`.
 """
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import curriculum
 from purejaxppo.envs.curriculum import ParameterValues
 from purejaxppo.envs.engines import game_env
-from purejaxppo.envs.engines.game_env import GameEnv, described, errors_of, in_editor
+from purejaxppo.envs.engines.game_env import GameEnv, count_games, errors_of, first_game
 from purejaxppo.envs.engines.process import EDITOR
 from purejaxppo.envs.engines.unity import channels, parameters
 from purejaxppo.envs.engines.unity.behaviours import Layout
@@ -29,7 +28,6 @@ from purejaxppo.envs.host.bridge import HostEnv, HostState, Token, seed_at, spre
 from purejaxppo.envs.host.callbacks import CallbackPool
 from purejaxppo.envs.host.gymnasium import STREAMS
 from purejaxppo.envs.options import Option, with_defaults
-from purejaxppo.envs.worlds import count_worlds
 
 OPTIONS = {
     **game_env.OPTIONS,
@@ -104,18 +102,16 @@ def make(
     values = curriculum.schedule(config.curriculum)
     spec = _spec(name, options, _varied(config, given, _floats(values, float(evaluation))))
     seed = 2 * seed + evaluation
-    waiting: list[Player] = []
     with errors_of(config.name):
-        if spec.is_editor:
-            layout, waiting = in_editor(
-                spec,
-                lambda: Player(spec, _seed_after(seed, 0)),
-                lambda player: probe(player, slots),
-            )
-        else:
-            stamp = Path(executable(name)).stat().st_mtime
-            layout = _layout(spec, tuple(sorted(slots.items())), stamp)
-    count = count_worlds(config, layout.size, num_envs, evaluation=evaluation)
+        stamp = 0.0 if spec.is_editor else Path(executable(name)).stat().st_mtime
+        layout, waiting = first_game(
+            (spec, tuple(sorted(slots.items())), stamp),
+            lambda: Player(spec, _seed_after(seed, 0)),
+            lambda player: probe(player, slots),
+            editor=spec.is_editor,
+            keep=not first,
+        )
+    count = count_games(config, layout, waiting, num_envs, evaluation=evaluation)
     if spec.is_editor and count > 1:
         raise ValueError(
             f"env.num_envs = {config.num_envs} needs {count} players, but the editor is one. Use "
@@ -133,16 +129,6 @@ def make(
         restarts=options["restarts"],
         values=values if config.curriculum and not evaluation else None,
     )
-
-
-@functools.cache
-def _layout(spec: PlayerSpec, slots: tuple[tuple[str, int], ...], stamp: float) -> Layout:
-    """The slots of a player, which is started to show them; `stamp` is of its file's version."""
-    del stamp
-    player = Player(spec, 0)
-    layout = described(player, lambda player: probe(player, dict(slots)))
-    player.close()
-    return layout
 
 
 class UnityEnv(GameEnv):
@@ -187,6 +173,7 @@ class UnityEnv(GameEnv):
             layout,
             count,
             waiting,
+            editor=player.is_editor,
             absent=True,
             channels_first=True,
         )
