@@ -67,7 +67,7 @@ def started(config: EnvConfig) -> Started:
     if family.names == "module" and not {":", "/"} & set(name):
         modules.append(name)
     programs = options["program"]
-    if family.names == "program" and name != EDITOR:
+    if family.names == "program" and not is_editor(config):
         path = Path(name).expanduser().absolute()
         programs.append(f"{path} {config.options.get('arguments', '')}".rstrip())
     return Started(modules, programs)
@@ -90,6 +90,13 @@ def _named(family: Family, config: EnvConfig) -> dict[str, list[str]]:
         kind: [text for name, text in texts.items() if kinds.get(name) == kind]
         for kind in ("code", "program", "path")
     }
+
+
+def is_editor(config: EnvConfig) -> bool:
+    """True for the game in an engine's editor, which is one and cannot be started from here."""
+    family = family_of(config)
+    task = str(config.name).partition("/")[2]
+    return family is not None and family.names == "program" and task == EDITOR
 
 
 def calls_lapack(config: EnvConfig) -> bool:

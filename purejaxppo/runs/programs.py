@@ -13,13 +13,15 @@ import numpy as np
 from purejaxppo import streams
 from purejaxppo.agents.schedules import make_hyperparams
 from purejaxppo.aliases import Array, Key
+from purejaxppo.config.schema import Config
+from purejaxppo.envs import registry
 from purejaxppo.envs.base import EnvSpec
 from purejaxppo.learner import Parts
 from purejaxppo.parallel import lapack, processes
 from purejaxppo.parallel.shards import Axes, Shards
 from purejaxppo.parts import STATE_AXES, TrainProgram, init_program, make_parts, train_program
 from purejaxppo.runs.asynchronous import AsynchronousTraining
-from purejaxppo.runs.evaluation import Evaluator, evaluation_shards
+from purejaxppo.runs.evaluation import Evaluator, evaluated, evaluation_shards
 from purejaxppo.setup import Setup
 from purejaxppo.types import Hyperparams, TrainState
 
@@ -59,6 +61,7 @@ class Programs:
 
     def __init__(self, setup: Setup, make_functions: MakeFunctions = ppo_functions) -> None:
         """Builds the parts; nothing is compiled yet."""
+        check_editor(setup.config)
         self.setup = setup
         self.shards = setup.shards
         self.parts = make_parts(setup.config, setup.shards, change=setup.change)
@@ -198,6 +201,16 @@ def without_hang(programs: Programs) -> Programs:
     devices = tuple(first[index] for index in sorted(first))
     with processes.raise_together():
         return Programs(replace(setup, devices=devices, note=note), programs.make_functions)
+
+
+def check_editor(config: Config) -> None:
+    """Raise ValueError for evaluations in the editor that a run trains in; nothing is started."""
+    ports = (config.env.options.get("port"), evaluated(config).options.get("port"))
+    if config.eval.num_episodes and registry.is_editor(config.env) and ports[0] == ports[1]:
+        raise ValueError(
+            f"eval.num_episodes = {config.eval.num_episodes}: {config.env.name} is one game, and "
+            f"training uses it. Set eval.num_episodes = 0."
+        )
 
 
 def make_evaluator(setup: Setup, parts: Parts) -> Evaluator:

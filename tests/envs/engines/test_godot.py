@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -23,6 +24,7 @@ from purejaxppo import restore
 from purejaxppo.agents.decisions import followed
 from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs import registry
+from purejaxppo.envs.engines.godot.adapter import STREAMS
 from purejaxppo.envs.engines.process import free_port
 from purejaxppo.envs.host.bridge import HostEnv
 from purejaxppo.envs.host.workers.errors import SimulatorError
@@ -322,6 +324,62 @@ def test_a_run_trains_is_evaluated_in_turns_and_resumes(tmp_path, capsys, logs):
     # Two games of two agents play seven episodes in two turns. A reset takes three windows, which
     # is the length of agents' first episodes 0, and all but one window of agents' 1.
     assert evaluate(after, 7).lengths.tolist() == [3, 1, 3, 1, 3, 1, 3]
+
+
+@pytest.mark.toy
+def test_each_game_is_started_once_and_one_that_no_pool_takes_is_ended(tmp_path):
+    starts = tmp_path / "starts"
+    game = tmp_path / "game.x86_64"
+    game.write_text(f'#!/bin/sh\necho "$@" >> {starts}\nexec {GAME} "$@"\n')
+    game.chmod(0o755)
+    settings = EnvConfig(name=f"godot/{game}", num_envs=4)
+
+    def started(number):
+        """The seeds of the games that were started since the last call, so many."""
+        seeds = [
+            int(re.search(r"env_seed=(\d+)", line)[1]) for line in starts.read_text().splitlines()
+        ]
+        assert len(seeds) == number
+        starts.write_text("")
+        return sorted(seeds)
+
+    env = registry.make(settings, 4, seed=1)
+    described = started(1)
+    beside = registry.make(settings, 4, seed=1, evaluation=True)
+    assert started(0) == []
+    beside.pool(4)
+    evaluated = started(2)
+    env.pool(4)
+    trained = started(1)
+    assert described == [2 * STREAMS] and trained == [2 * STREAMS + 1]
+    assert evaluated == [3 * STREAMS, 3 * STREAMS + 1]
+    beside.close()
+    env.close()
+
+    again = registry.make(replace(settings, options={"timeout": 30.0}), 4, seed=1)
+    (waiting,) = again._waiting
+    again.continue_at(7, 0.5)  # other episodes than at the beginning
+    again.pool(4)
+    assert not waiting.engine.alive() and len(set(started(3))) == 3
+    again.close()
+    unused = registry.make(replace(settings, options={"timeout": 31.0}), 4, seed=1)
+    (waiting,) = unused._waiting
+    assert waiting.engine.alive()
+    unused.close()
+    assert not waiting.engine.alive()
+
+
+@pytest.mark.parametrize("name", ["godot/editor", "unity/editor"])
+def test_evaluations_in_the_editor_that_trains_are_refused_before_anything_waits(
+    name, tmp_path, capsys
+):
+    config_file = tmp_path / "editor.yaml"
+    config_file.write_text(f"env: {{name: {name}, num_envs: 1}}\n")
+    assert train(config_file, tmp_path / "run", "--num_shards", "1") == 2
+    said = f"eval.num_episodes = 32: {name} is one game, and training uses it. Set"
+    output = capsys.readouterr()
+    assert said in output.err and "press Play" not in output.out + output.err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_game_that_ends_ends_the_run_with_its_log_and_the_run_is_saved(tmp_path, capsys):
