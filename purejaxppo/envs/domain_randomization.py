@@ -23,7 +23,7 @@ import jax
 from purejaxppo import streams
 from purejaxppo.aliases import EnvAction, EnvState, Key, Obs
 from purejaxppo.config.schema import EnvConfig
-from purejaxppo.envs.adapted import Adapted, ParameterValues
+from purejaxppo.envs.adapted import Adapted, ParameterValues, adapted
 from purejaxppo.envs.wrappers import SameReturns
 
 
@@ -94,7 +94,7 @@ def vary(task: Adapted, spread: Mapping[str, float], values: ParameterValues) ->
     """
     if spread or task.draw_parameters is not None:
         return Randomized(task, spread, values)
-    return task.adjusted(values) if values else task
+    return adapted(task.adjusted(values)) if values else task
 
 
 def check(task: Adapted, config: EnvConfig) -> None:

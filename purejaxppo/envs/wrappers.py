@@ -69,7 +69,7 @@ class Wrapper(Adapted):
     def adjusted(self, values: ParameterValues) -> Self:
         """Return the same wrapper of a task with other parameters."""
         wrapper = copy.copy(self)
-        wrapper.task = self.task.adjusted(values)
+        wrapper.task = adapted(self.task.adjusted(values))
         return wrapper
 
     def global_state(self, state: EnvState) -> jax.Array:

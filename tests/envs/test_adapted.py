@@ -10,6 +10,7 @@ from purejaxppo.config.schema import EnvConfig
 from purejaxppo.envs.adapted import INTERFACE, Adapted, adapted
 from purejaxppo.envs.adapters import brax
 from purejaxppo.envs.base import TaskStep
+from purejaxppo.envs.domain_randomization import vary
 from purejaxppo.envs.wrappers import ActionRepeat, SameReturns, TimeLimit, Wrapper
 from purejaxppo.spaces import Box, Discrete
 
@@ -32,7 +33,7 @@ class Slope:
         return {"slope": self.slope}
 
     def adjusted(self, values):
-        return adapted(Slope(**values))
+        return Slope(**values)
 
     def reset(self, key):
         return jnp.zeros(1), jnp.zeros(1)
@@ -83,6 +84,14 @@ def test_a_wrapper_of_an_adjusted_task_is_the_same_wrapper(key):
         state, _ = task.reset(key)
         assert task.step(key, state, jnp.int32(0))[1].reward == paid
     assert copy.copy(repeated).length == 7
+
+
+def test_an_adjusted_custom_task_has_the_defaults_of_what_it_does_not_define(key):
+    steeper = vary(adapted(Slope()), {}, {"slope": 5.0})
+    assert (steeper.agents, steeper.length) == ((), 7)
+    state, _ = steeper.reset(key)
+    assert steeper.step(key, state, jnp.int32(0))[1].reward == 5.0
+    assert TimeLimit(Slope(), 6).adjusted({"slope": 5.0}).unwrap((state, 0)) is state
 
 
 def test_the_frame_rate_of_repeated_actions_counts_steps():
