@@ -113,6 +113,8 @@ class Custom(Adapted):
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the custom task, which custom wrappers may read."""
+        if name.startswith("__"):  # of Python, such as those that copies look for
+            raise AttributeError(name)
         return getattr(self.task, name)
 
 

@@ -83,7 +83,7 @@ def test_a_wrapper_of_an_adjusted_task_is_the_same_wrapper(key):
     for task, paid in ((repeated, 2.0 + 4.0), (steeper, 5.0 + 10.0)):
         state, _ = task.reset(key)
         assert task.step(key, state, jnp.int32(0))[1].reward == paid
-    assert copy.copy(repeated).length == 7
+    assert copy.copy(repeated).length == copy.copy(adapted(Slope())).length == 7
 
 
 def test_an_adjusted_custom_task_has_the_defaults_of_what_it_does_not_define(key):
