@@ -165,12 +165,13 @@ def check_kinds(config: "Config") -> None:
         )
     if ppo.value_clipping and ppo.critic != "scalar":
         raise ValueError(
-            f"ppo.value_clipping is for ppo.critic = scalar, and it is {ppo.critic}: leave it off"
+            f"ppo.value_clipping = true needs ppo.critic = scalar, not {ppo.critic}. Use "
+            f"ppo.value_clipping = false."
         )
     if network.policies and ppo.critic == "popart":
         raise ValueError(
-            "ppo.critic = popart is for one policy, and network.policies names more: use "
-            "scalar with ppo.normalize_reward"
+            "ppo.critic = popart does not support network.policies. Use ppo.critic = scalar with "
+            "ppo.normalize_reward = true."
         )
     if ppo.learning_rate_schedule == "adaptive" and ppo.num_epochs * ppo.num_minibatches == 1:
         raise ValueError(
@@ -192,16 +193,16 @@ def check_kinds(config: "Config") -> None:
 
 
 def check_new_episodes(config: "Config") -> None:
-    """Checks for choices that need episodes to go on from one rollout to the next."""
+    """Check for settings that need episodes to continue in the next rollout."""
     if config.env.curriculum:
         raise ValueError(
-            "ppo.reset_each_rollout begins episodes with the parameters of the run's start, "
-            "and env.curriculum changes them: leave it off"
+            "ppo.reset_each_rollout = true does not support env.curriculum, because its episodes "
+            "begin with the parameters of the run's start. Use false."
         )
     if config.env.stagger:
         raise ValueError(
-            "ppo.reset_each_rollout begins all episodes anew, and env.stagger is for episodes that "
-            "go on: leave one of them off"
+            "ppo.reset_each_rollout = true does not support env.stagger = true, because no episode "
+            "continues in the next rollout. Set one of them to false."
         )
 
 

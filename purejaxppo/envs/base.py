@@ -19,15 +19,17 @@ from purejaxppo.spaces import Space
 
 
 class Starts(NamedTuple):
-    """Observations that episodes begin with between two calls of `Env.begin_rollout`."""
+    """First observations of the episodes between two calls of `Env.begin_rollout`."""
 
     obs: Obs  # [M, ...] first observations
-    place: jax.Array  # [N] int32: which of them each environment's present episode began with
+    place: (
+        jax.Array
+    )  # [N] int32: index of the first observation of each environment's current episode
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """The static facts of a batch of environments."""
+    """The static metadata of a batch of environments."""
 
     observation: Space
     action: Space
@@ -40,17 +42,17 @@ class EnvSpec:
     max_episode_steps: int = 0
     """The time limit; 0 means none."""
     known_starts: bool = False
-    """True if `Env.starts` gives the observations that episodes of a rollout begin with."""
+    """True if `Env.starts` returns the first observations of a rollout's episodes."""
     absent: bool = False
-    """True if agents may ask for nothing for some steps: `EnvStep.absent` says which."""
+    """True if agents may need no action in some steps, given by `EnvStep.absent`."""
     restorable: bool = True
     """True if the state can be saved and continued exactly (False for host simulators)."""
     success_above: float | None = None
-    """Episodes with a greater return are a success, such as a game won; None: no such number."""
+    """Episodes with a greater return are a success, such as a game won; None: not defined."""
     native: Native | None = None
     """The simulator's own observations and actions, if they differ from the spaces above."""
     team: Team | None = None
-    """The agents, if rows are those of whole worlds."""
+    """The agents of a world, if each agent is a row."""
 
 
 class Env:
@@ -66,8 +68,8 @@ class Env:
     A step whose result is NaN, infinite or beyond ±`spaces.LARGEST` has `diverged`: it is not
     `valid`, ends nothing, and the next valid step is of a new episode.
 
-    An agent that asks for decisions only now and then is `absent` after a step that brought it no
-    observation: `obs` is stale, and the next step ignores its action and is not `valid`. Rewards
+    An agent that needs a decision only now and then is `absent` after a step without an observation
+    for it: `obs` is stale, and the next step ignores its action and is not `valid`. Rewards
     and ends may come with any step of a running episode, valid or not. With an end `obs` is the
     true last observation, and the agent is not absent; nor is it before an episode's first
     observation, when rows are not valid and have no reward.
@@ -77,7 +79,7 @@ class Env:
 
     @property
     def failure(self) -> Exception | None:
-        """The error of a simulator on the host, if there was one."""
+        """The error of a host simulator; None without one."""
         return None
 
     @property
@@ -112,11 +114,11 @@ class Env:
         """
 
     def starts(self, state: EnvState) -> Starts:
-        """Observations that episodes begin with in this rollout, if `EnvSpec.known_starts`."""
+        """Return the first observations of this rollout's episodes, if `EnvSpec.known_starts`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close simulators on the host; compiled programs must not step them again."""
+        """Close host simulators; compiled programs must not step them again."""
 
 
 class TaskStep(NamedTuple):
@@ -144,7 +146,7 @@ class Task(Protocol):
     action: Space
     max_episode_steps: int
     cheap_reset: bool
-    """True if a reset costs less than to fetch a start that was drawn before, as of few numbers."""
+    """True if a reset costs less than fetching a stored start, as for states of few numbers."""
 
     def reset(self, key: Key) -> tuple[EnvState, Obs]:
         """A key -> (state, obs)."""

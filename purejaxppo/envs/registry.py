@@ -253,8 +253,8 @@ def make(
     task = _adapted(config)
     if config.stagger and not (config.max_episode_steps or limit_of(task)):
         raise ValueError(
-            f"env.stagger: {config.name} has no time limit: set env.max_episode_steps, or leave it "
-            f"off"
+            f"env.stagger = true needs a time limit. Set env.max_episode_steps for {config.name}, "
+            f"or use env.stagger = false."
         )
     stagger = config.stagger and not evaluation
     every_step = config.reset == "every_step" or (config.reset == "auto" and task.cheap_reset)
@@ -281,16 +281,16 @@ def _make_on_host(config: EnvConfig, num_envs: int, **settings: Any) -> HostEnv 
     family, name = resolve(config)
     assert family.make_batch is not None
     config = families.with_checked_options(family, name, in_place(config))
-    gymnasium = "use one of Gymnasium's wrappers (env.options.wrappers)"
+    gymnasium = "one of Gymnasium's wrappers (env.options.wrappers)"
     remedies = (
-        ("wrappers", config.wrappers, gymnasium),
-        ("stagger", config.stagger, "leave it off"),
-        ("obs_indices", config.obs_indices, f"leave it empty, or {gymnasium}"),
+        ("wrappers", config.wrappers, f"Use {gymnasium}."),
+        ("stagger", config.stagger, "Use false."),
+        ("obs_indices", config.obs_indices, f"Leave it empty, or use {gymnasium}."),
     )
     for field, value, remedy in remedies:
         if value:
             raise ValueError(
-                f"env.{field} is for simulators in JAX, and {config.name} runs on the host: "
+                f"env.{field} needs a simulator in JAX, but {config.name} runs on the host. "
                 f"{remedy}"
             )
     if family.randomizes:

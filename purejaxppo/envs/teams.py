@@ -132,8 +132,8 @@ def joined_state_space(observation: Any) -> Box:
     """
     if not isinstance(observation, Box) or len(observation.shape) != 2:
         raise ValueError(
-            f"env.options.{GLOBAL_STATE}: this task shows no state of its own, and what its agents "
-            f"observe are no vectors to be joined: leave it off"
+            f"env.options.{GLOBAL_STATE}: the task has no global state, and its agents' "
+            f"observations are not vectors that can be joined. Use false."
         )
     return Box((observation.shape[0] * observation.shape[1],))
 

@@ -61,7 +61,7 @@ def count_worlds(
         among = f" in each of {parts} shards" if parts > 1 else ""
         raise ValueError(
             f"env.num_envs = {config.num_envs} counts agents, and {config.name} has {num_agents} "
-            f"to a world: these are no whole worlds{among}; try env.num_envs = "
+            f"per world, so worlds are not whole{among}. Try env.num_envs = "
             f"{max(step, round(config.num_envs / step) * step)}"
         )
     return num_envs // num_agents

@@ -250,9 +250,7 @@ class PartialObservation(SameReturns):
         super().__init__(task)
         space = task.observation
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise ValueError(
-                f"env.obs_indices is for observations that are vectors, not for {space}"
-            )
+            raise ValueError(f"env.obs_indices needs an observation that is a vector, not {space}")
         if not all(0 <= i < space.shape[0] for i in indices):
             raise ValueError(
                 f"env.obs_indices = {list(indices)}: the observation's numbers are 0 to "

@@ -69,8 +69,8 @@ def check_cpu(setup: Setup, device: jax.Device) -> None:
         asked = os.environ.get("JAX_PLATFORMS", "")
         what = "asynchronous" if config.asynchronous else config.env.name
         raise ValueError(
-            f"{what} needs JAX's CPU beside the {device.platform}, and JAX_PLATFORMS={asked} "
-            f"leaves it out: set JAX_PLATFORMS={asked},cpu, or unset it"
+            f"{what} needs JAX's CPU in addition to the {device.platform}, but JAX_PLATFORMS = "
+            f"{asked} excludes it. Set JAX_PLATFORMS={asked},cpu, or unset it."
         ) from error
 
 

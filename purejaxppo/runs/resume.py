@@ -36,7 +36,7 @@ def continue_config(config: Config, run_dir: Path) -> tuple[Config, list[str]]:
         more = f" (and {', '.join(structural[1:])})" if structural[1:] else ""
         raise ValueError(
             f"{run_dir} was trained with {key} = {_show(before[key])}, not {_show(after[key])}"
-            f"{more}; --run_dir NAME trains beside it, --clobber deletes it and starts afresh"
+            f"{more}. Use another --run_dir, or --clobber to delete it and start from scratch."
         )
     check_objects(config, run_dir)
     if not config.num_shards:

@@ -167,8 +167,8 @@ def record(folder: Path, command: SweepFlags, config: Config) -> None:
         if changed:
             raise ValueError(
                 f"{folder} was made with {changed[0]} = {old.get(changed[0])}, not "
-                f"{new[changed[0]]}; --run_dir NAME sweeps beside it, --clobber deletes it and "
-                f"starts afresh"
+                f"{new[changed[0]]}. Use another --run_dir, or --clobber to delete it and start "
+                f"from scratch."
             )
     write_whole(path, dump(new))
 

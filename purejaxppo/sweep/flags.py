@@ -16,8 +16,8 @@ def check_flags(command: SweepFlags, config: Config) -> None:
         raise ValueError("--launcher_options are for --launcher ray and slurm")
     if config.logging.wandb_project:
         raise ValueError(
-            "logging.wandb_project is for train: a sweep's numbers are in its results.csv and in "
-            "the metrics.csv of its runs"
+            "logging.wandb_project is not supported by sweep. A sweep writes results.csv, and its "
+            "runs write metrics.csv."
         )
     if config.num_shards > 1:
         raise ValueError(

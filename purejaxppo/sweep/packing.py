@@ -218,7 +218,9 @@ def train_batch(folder: Path, setup: Setup, rules: Rules | None = None) -> int:
             config, *old_members = (with_old_rules(x, old) for x in (config, *members))
             members = tuple(old_members)
             if any(compare(old, config)):
-                raise ValueError(f"{folder} was made by another sweep; --clobber starts afresh")
+                raise ValueError(
+                    f"{folder} was made by another sweep. Use --clobber to start from scratch."
+                )
         setup = divide(replace(setup, config=config, members=members), setup.devices)
         console = Console(len(members) * config.num_updates * config.steps_per_update)
         programs = without_hang(Programs(setup, functions_of(rules)))

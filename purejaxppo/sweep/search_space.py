@@ -139,7 +139,7 @@ def _parse_range(where: str, key: str, given: Any, base: Config) -> SearchRange:
     place = f"{where}: {key}"
     if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in KINDS:
         raise ValueError(
-            f"{place} = {given!r} is no range; expected one of {{uniform: [low, high]}}, "
+            f"{place} = {given!r} is not a range; expected one of {{uniform: [low, high]}}, "
             f"{{log_uniform: [low, high]}}, {{choice: [a, b]}}"
         )
     ((kind, values),) = given.items()

@@ -268,8 +268,8 @@ def test_mirrors_by_hand(make_config):
     [
         ((), (2, 1), "env.mirror_obs = [] has 0 entries, and needs 4"),
         ((1, 2, 3), (2, 1), "has 3 entries, and needs 4"),
-        ((1, 2, 3, 3), (2, 1), "is no permutation of 1 to 4"),
-        ((0, 1, 2, 3), (2, 1), "is no permutation"),
+        ((1, 2, 3, 3), (2, 1), "is not a permutation of 1 to 4"),
+        ((0, 1, 2, 3), (2, 1), "is not a permutation"),
         ((2, 3, 1, 4), (2, 1), "mirrored twice, value 1 is not what it was"),
         ((-2, 1, 3, 4), (2, 1), "mirrored twice"),
         ((1, 2, 3, 4), (-2, -1), "only swaps them"),

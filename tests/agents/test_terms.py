@@ -172,11 +172,11 @@ def test_rows_that_nobody_asks_for_are_not_stored():
 
 WRONG = [
     ([f"{FILE}:asks_too_late"], r"line \d+ .* rows has no 'reward'; ask for it with rows = "),
-    ([f"{FILE}:asks_for_the_weather"], "asks for rows 'weather'; it may ask for next_obs, reward"),
+    ([f"{FILE}:asks_for_the_weather"], "unknown rows 'weather'. It can name next_obs, reward"),
     ([f"{FILE}:gives_a_mean"], r"gives float32 \[\] and not float32 \[4\]"),
     ([f"{FILE}:plain_gradient"], r"takes \(log_ratio, advantage, hp\), and is called with \(outp"),
-    ([f"{FILE}:small_features"] * 2, "give each a name of its own"),
-    ([Term(examples.small_features, name="entropy")], "give each a name of its own"),
+    ([f"{FILE}:small_features"] * 2, "each with a different name"),
+    ([Term(examples.small_features, name="entropy")], "each with a different name"),
     ([Term(examples.small_features, init=examples.zero_weights)], r"called with \(params, outputs"),
     ([Term(examples.predicted_reward, init=lambda key: 0)], r"init takes \(key\), and is called"),
 ]

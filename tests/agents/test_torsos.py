@@ -106,7 +106,7 @@ def test_seeds_side_by_side_equal_each_alone():
         (f"{FILE}:two_arguments", "missing a required argument: 'log_ratio'"),
         (Torso(examples.Linear(), 3), "has a int. It must be an object with init, apply or actor"),
         (examples.Flat(), r"gives float32 \[\] for one observation, and not features float32"),
-        (f"{FILE}:Normed", "keeps 'batch_stats' besides its parameters"),
+        (f"{FILE}:Normed", "has variables 'batch_stats', but only parameters are supported"),
     ],
 )
 def test_what_is_no_torso_gets_one_sentence(torso, message):

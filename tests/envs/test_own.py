@@ -366,7 +366,7 @@ def test_choices_out_of_their_range_in_the_first_steps_are_refused():
 
 @pytest.mark.toy
 def test_wrappers_of_simulators_on_the_host_are_refused():
-    with pytest.raises(ValueError, match=r"env.wrappers is for simulators in JAX"):
+    with pytest.raises(ValueError, match=r"env.wrappers needs a simulator in JAX"):
         make("gymnasium/CartPole-v1", wrappers=(f"{FILE}:Doubled",))
 
 

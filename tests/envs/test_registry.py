@@ -185,8 +185,11 @@ def test_evaluations_are_not_staggered():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("jaxmarl/hanabi", "env.stagger: jaxmarl/hanabi has no time limit"),
-        ("gymnasium/CartPole-v1", "env.stagger is for simulators in JAX"),
+        (
+            "jaxmarl/hanabi",
+            "env.stagger = true needs a time limit. Set env.max_episode_steps for jaxmarl/hanabi",
+        ),
+        ("gymnasium/CartPole-v1", "env.stagger needs a simulator in JAX"),
     ],
 )
 def test_what_cannot_be_staggered_is_refused(name, said):

@@ -312,9 +312,7 @@ def test_vmapped_seeds_of_worlds_fold_into_one_pool():
 
 
 def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
-    with pytest.raises(
-        ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 to a world.*= 6$"
-    ):
+    with pytest.raises(ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 per world.*= 6$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
     with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 12$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=10), 5)

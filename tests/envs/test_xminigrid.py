@@ -130,8 +130,8 @@ def test_a_ruleset_that_is_followed_pays(benchmark_file, key):
         (EMPTY, {"view_size": 4}, r"view_size = 4 must be 3, 5, 7"),
         (EMPTY, {"pocket": "yes"}, "pocket = 'yes' is a word; it must be true or false"),
         (XLAND, {}, "pays nothing without rulesets: name a file of them"),
-        (XLAND, {"benchmark": "/no/such"}, "there is no such file"),
-        (XLAND, {"benchmark": __file__}, "is no file of XLand-MiniGrid's rulesets"),
+        (XLAND, {"benchmark": "/no/such"}, "no such file"),
+        (XLAND, {"benchmark": __file__}, "is not a file of XLand-MiniGrid's rulesets"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(name, options, said):

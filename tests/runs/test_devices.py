@@ -49,6 +49,6 @@ def test_the_host_is_called_through_jax_on_the_cpu(asynchronous, make_config, mo
     monkeypatch.setattr(jax, "local_devices", fails_with("no cpu"))
     devices.check_cpu(resolve(config), GPU)  # which calls nothing
     config = make_config(env={"name": "gymnasium/CartPole-v1"}, asynchronous=asynchronous)
-    with pytest.raises(ValueError, match="set JAX_PLATFORMS=cuda,cpu, or unset it"):
+    with pytest.raises(ValueError, match="Set JAX_PLATFORMS=cuda,cpu, or unset it"):
         devices.check_cpu(resolve(config), GPU)
     devices.check_cpu(resolve(config), jax.devices("cpu")[0])

@@ -123,8 +123,8 @@ def test_ranges_are_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ppo.gamma: [0.9, 0.99]", "is no range; expected one of"),
-        ("ppo.gamma: {normal: [0.9, 0.99]}", "is no range; expected one of"),
+        ("ppo.gamma: [0.9, 0.99]", "is not a range; expected one of"),
+        ("ppo.gamma: {normal: [0.9, 0.99]}", "is not a range; expected one of"),
         ("ppo.gamma: {uniform: [0.99, 0.9]}", "low must be below high"),
         ("ppo.gamma: {uniform: [0.9]}", "uniform needs two numbers"),
         ("ppo.gamma: {uniform: 0.9}", "uniform needs a list of values"),

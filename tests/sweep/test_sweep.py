@@ -391,7 +391,10 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
         (("--grid", "env.name=gymnax/Nothing-v0"), "Nothing-v0"),
         (("--grid", RATES, "--num_shards", 2), "leave num_shards at 0"),
-        (("--grid", RATES, "--logging.wandb_project", "x"), "logging.wandb_project is for train"),
+        (
+            ("--grid", RATES, "--logging.wandb_project", "x"),
+            "logging.wandb_project is not supported by sweep",
+        ),
         (
             ("--grid", RATES, "--asynchronous"),
             "asynchronous = true does not support several agents",

@@ -108,8 +108,8 @@ def make(config: PPOConfig, network: Network, policy: "Policy") -> Terms:
     names = [term.name for term in terms]
     if len(set(names)) < len(names) or set(names) & set(Losses._fields) or len(names) > MOST:
         raise ValueError(
-            f"ppo.terms: their metrics are losses/{', losses/'.join(names)}: give each a name of "
-            f"its own that is none of {', '.join(Losses._fields)}, and at most {MOST} terms"
+            f"ppo.terms: their metrics are losses/{', losses/'.join(names)}. Give at most {MOST} "
+            f"terms, each with a different name, not {', '.join(Losses._fields)}."
         )
     asked = tuple(sorted({name for term in terms for name in term.rows}))
     outputs, arrays = example(policy.network_input, network, policy.distribution)
@@ -153,8 +153,8 @@ def as_term(value: str | CodeRef) -> Term:
     unknown = [name for name in found.rows if name not in ASKED]
     if unknown:
         raise ValueError(
-            f"{where} asks for rows {unknown[0]!r}; it may ask for {', '.join(ASKED)}, and has "
-            f"{', '.join(GIVEN)}"
+            f"{where}: unknown rows {unknown[0]!r}. It can name {', '.join(ASKED)}, and always has "
+            f"{', '.join(GIVEN)}."
         )
     name = found.name or getattr(found.loss, "__name__", type(found.loss).__name__)
     return found._replace(name=name)

@@ -68,7 +68,7 @@ def signed(entries: Sequence[int], size: int, where: str) -> Callable[[Array], A
     places = np.abs(entries) - 1
     if sorted(places.tolist()) != list(range(size)):
         raise ValueError(
-            f"{where} = {list(entries)} is no permutation of 1 to {size}, each once, with or "
+            f"{where} = {list(entries)} is not a permutation of 1 to {size}, each once, with or "
             f"without a minus"
         )
     signs = np.sign(entries)

@@ -236,13 +236,13 @@ def part_of(observation: spaces.Space, keys: tuple[str, ...], field: str) -> spa
     if not isinstance(observation, spaces.Dict):
         if keys:
             raise ValueError(
-                f"network.{field} = {list(keys)} chooses parts of a Dict observation, and this "
-                f"observation has no parts: leave it empty"
+                f"network.{field} = {list(keys)} chooses parts of a Dict observation, but this "
+                f"observation is not a Dict. Leave it empty."
             )
         return observation
     names = [name for name, _ in observation.spaces if name != MASK]
     unknown = [key for key in keys if key not in names]
     if unknown:
-        raise ValueError(f"network.{field}: {unknown[0]!r} is no part; there are {names}")
+        raise ValueError(f"network.{field}: unknown part {unknown[0]!r}. Parts: {names}")
     chosen = [name for name in names if name in (keys or names)]
     return spaces.Dict(tuple((name, observation[name]) for name in chosen))

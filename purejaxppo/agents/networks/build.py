@@ -94,7 +94,7 @@ def make_networks(
         return make_network(observation, spec.action, config, critic_outputs, critic_gain)
     names = [policy_of(agent, config.policies) for agent in getattr(spec, "agents", ())]
     if not names:
-        raise ValueError("network.policies is for several agents, and this environment has one")
+        raise ValueError("network.policies needs several agents, but this environment has one")
     unused = set(config.policies.values()) - set(names)
     if unused:
         raise ValueError(

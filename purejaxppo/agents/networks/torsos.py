@@ -74,7 +74,7 @@ def init(torso: Any, space: spaces.Space, where: str) -> Callable[[Key], Params]
     found = tracing.check(parameters, where, "(key, obs)", jax.random.key(0))
     if isinstance(found, dict) and "params" in found and len(found) > 1:
         other = next(name for name in found if name != "params")
-        raise ValueError(f"{where} keeps {other!r} besides its parameters: leave it out")
+        raise ValueError(f"{where} has variables {other!r}, but only parameters are supported")
     shape = tracing.check(torso.apply, where, "(params, obs)", found, obs)
     if len(getattr(shape, "shape", ())) != 2 or not jnp.issubdtype(shape.dtype, jnp.floating):
         raise ValueError(

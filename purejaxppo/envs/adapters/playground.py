@@ -155,8 +155,8 @@ def _models(name: str, menagerie: str) -> Path:
     folder = Path(menagerie or mjx_env.MENAGERIE_PATH).expanduser()
     if not folder.is_dir():
         raise ValueError(
-            f"playground/{name} needs the robots' models of mujoco_menagerie, and there is no "
-            f"folder {folder}: name that of a clone of "
+            f"playground/{name} needs the robots' models of mujoco_menagerie, but the "
+            f"folder {folder} does not exist. Name a clone of "
             f"https://github.com/google-deepmind/mujoco_menagerie, as in --env.options menagerie "
             f"/data/mujoco_menagerie, or choose a task of the DeepMind control suite such as "
             f"playground/CheetahRun"

@@ -107,13 +107,13 @@ def _rulesets(name: str, options: dict[str, Any]) -> Any:
             f"env.options.benchmark, such as trivial_21k of {BENCHMARKS}"
         )
     if not Path(path).is_file():
-        raise ValueError(f"env.options.benchmark = {path!r}: there is no such file")
+        raise ValueError(f"env.options.benchmark = {path!r}: no such file")
     try:
         found = load_benchmark_from_path(path)
         count = found.num_rulesets()
     except (OSError, EOFError, LookupError, TypeError, ValueError, pickle.PickleError) as error:
         raise ValueError(
-            f"env.options.benchmark = {path!r} is no file of XLand-MiniGrid's rulesets"
+            f"env.options.benchmark = {path!r} is not a file of XLand-MiniGrid's rulesets"
         ) from error
     chosen = slice(None)
     if "ruleset" in options:

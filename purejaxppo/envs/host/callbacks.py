@@ -112,7 +112,7 @@ class CallbackPool(Generic[B]):
         num_envs: N.
         first: the number that the first environment has in a larger batch.
         at_once: their steps have a flag `at_once`; see `EnvStep`.
-        absent: agents may ask for nothing: `reset` returns (obs, bool [N]: there is no agent yet),
+        absent: agents may need no action: `reset` returns (obs, bool [N]: no agent yet),
             and steps have a flag `absent`; see `EnvStep`.
     """
 

@@ -101,7 +101,7 @@ def test_names_and_options_that_are_wrong_are_answered_in_a_sentence(tmp_path, m
 
 @pytest.mark.toy
 def test_rows_are_whole_games_and_evaluations_have_no_more_games_than_training():
-    with pytest.raises(ValueError, match=r"has 2 to a world.*try env.num_envs = 4"):
+    with pytest.raises(ValueError, match=r"has 2 per world.*Try env.num_envs = 4"):
         registry.make(config(num_envs=5), 5)
     for episodes, rows in [(1, 2), (3, 4), (9, 4)]:
         env = registry.make(config(), episodes, evaluation=True)

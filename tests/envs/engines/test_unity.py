@@ -234,7 +234,7 @@ def test_a_behaviour_that_comes_unasked_ends_the_run(path):
     ("fault", "said"),
     [
         ("silent", r"player 0 did not connect within 1.5 s; it printed nothing"),
-        ("garbage", r"player 0 sent 14 bytes that are no ML-Agents message"),
+        ("garbage", r"player 0 sent 14 bytes that are not an ML-Agents message"),
         ("version", r"player 0 speaks version '9.0.0' of ML-Agents' protocol"),
         ("die", r"(?s)player 0 ended with exit code 7 when it was to step.*NullReference"),
         ("hang", r"(?s)player 0 did not step within 1.5 s.*thinking"),

@@ -1,4 +1,4 @@
-"""Side channels: settings that ride along with actions, and what a player says beside its agents.
+"""Side channels: settings sent with actions, and messages of a player that are not about agents.
 
 A side channel's bytes are messages one after the other: a 16-byte id (a UUID in `bytes_le`), the
 payload's length as a little-endian int32, the payload. Nothing here imports JAX.
@@ -108,7 +108,7 @@ def stat(payload: bytes) -> tuple[str, float, int]:
         value, aggregation = struct.unpack_from("<fi", payload, 4 + length)
         return payload[4 : 4 + length].decode(), value, aggregation
     except (struct.error, UnicodeDecodeError) as error:
-        raise ProtocolError(f"sent a statistic of {len(payload)} bytes that is none") from error
+        raise ProtocolError(f"sent an invalid statistic of {len(payload)} bytes") from error
 
 
 def _text(text: str) -> bytes:

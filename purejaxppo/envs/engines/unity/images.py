@@ -49,7 +49,7 @@ def split(data: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(data) or not data:
         if data[start : start + 8] != SIGNATURE:
-            raise ProtocolError(f"sent an image of {len(data)} bytes that is no PNG")
+            raise ProtocolError(f"sent an image of {len(data)} bytes that is not a PNG")
         at, chunk = start + 8, b""
         while chunk != b"IEND":
             length, chunk = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8]

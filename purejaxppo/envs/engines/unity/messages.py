@@ -149,7 +149,7 @@ def parse(data: bytes) -> Message:
     try:
         return UnityMessage.FromString(data)
     except DecodeError as error:
-        raise ProtocolError(f"sent {len(data)} bytes that are no ML-Agents message") from error
+        raise ProtocolError(f"sent {len(data)} bytes that are not an ML-Agents message") from error
 
 
 def initialization(seed: int, package_version: str) -> Message:

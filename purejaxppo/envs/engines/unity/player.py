@@ -262,5 +262,5 @@ def own_channels(names: str) -> dict[uuid.UUID, SideChannel]:
         try:
             own[uuid.UUID(str(channel.id))] = channel
         except (AttributeError, ValueError) as error:
-            raise references.LoadError(f"{where}: {name} has no id that is a UUID") from error
+            raise references.LoadError(f"{where}: the id of {name} is not a UUID") from error
     return own

@@ -34,7 +34,7 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.name = name
         mask = mask_space(action_space(env.action_space))
         if mask is None:
-            raise MakeError(f"{name}: env.options.mask needs discrete actions, and there are none")
+            raise MakeError(f"{name}: env.options.mask needs discrete actions")
         own = env.observation_space
         self._parts = isinstance(own, gymnasium.spaces.Dict)
         parts = dict(own.spaces) if isinstance(own, gymnasium.spaces.Dict) else {"obs": own}
