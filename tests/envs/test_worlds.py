@@ -314,7 +314,7 @@ def test_vmapped_seeds_of_worlds_fold_into_one_pool():
 def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
     with pytest.raises(ValueError, match=r"env\.num_envs = 7 counts agents.*has 3 per world.*= 6$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
-    with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 12$"):
+    with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 12$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=10), 5)
     with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 96$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=100), 50)  # a multiple of 4, too
