@@ -316,9 +316,9 @@ def test_rows_that_are_no_whole_worlds_are_refused_with_the_nearest_that_are():
         registry.make(EnvConfig(name="particles/spread", num_envs=7), 7)
     with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 12$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=10), 5)
-    with pytest.raises(ValueError, match=r"in each of 2 shards; try env.num_envs = 96$"):
+    with pytest.raises(ValueError, match=r"in each of 2 shards. Try env.num_envs = 96$"):
         registry.make(EnvConfig(name="particles/spread", num_envs=100), 50)  # a multiple of 4, too
-    with pytest.raises(ValueError, match=r"env\.num_envs = 1 .*try env.num_envs = 3$"):
+    with pytest.raises(ValueError, match=r"env\.num_envs = 1 .*Try env.num_envs = 3$"):
         pettingzoo("Hand", 1)
     assert registry.make(EnvConfig(name="particles/tag"), 6, evaluation=True).spec.num_envs == 10
 

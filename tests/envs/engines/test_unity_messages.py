@@ -213,10 +213,10 @@ def test_stacked_images_are_pngs_one_after_the_other_and_averaged_as_the_mapping
 @pytest.mark.parametrize(
     ("data", "channels", "mapping", "said"),
     [
-        (b"", 3, (), "no PNG"),
-        (b"GIF89a", 3, (), "no PNG"),
+        (b"", 3, (), "not a PNG"),
+        (b"GIF89a", 3, (), "not a PNG"),
         (png(COLOURS)[:-5], 3, (), "breaks off"),
-        (png(COLOURS) + b"x", 3, (), "no PNG"),
+        (png(COLOURS) + b"x", 3, (), "not a PNG"),
         (png(COLOURS)[:40] + bytes(8) + png(COLOURS)[48:], 3, (), "breaks off|cannot be read"),
         (png(COLOURS), 4, (), "3 channels in place of 4"),
         (png(COLOURS), 3, [0, 1], r"mapping \[0, 1\]"),
