@@ -112,7 +112,7 @@ def refused(name, *, backend="", **options):
 
 def test_missing_models_are_one_sentence_that_says_what_to_give(tmp_path):
     text = refused("playground/Go1Getup", menagerie=str(tmp_path / "none"))
-    assert f"no folder {tmp_path / 'none'}" in text and "--env.options menagerie" in text
+    assert f"{tmp_path / 'none'} does not exist" in text and "--env.options menagerie" in text
     # A folder without this robot.
     text = refused("playground/Go1Getup", menagerie=str(tmp_path))
     assert f"playground/Go1Getup, with the models in {tmp_path}" in text

@@ -318,7 +318,7 @@ def test_another_sweep_in_the_same_folder_is_refused(swept, config_file, capsys)
     assert sweep(config_file, *other) == 2
     error = error_of(capsys)
     assert "was made with grid = ['ppo.learning_rate=1e-3,1e-2', 'ppo.gamma=0.9,0.99']" in error
-    assert "--clobber deletes it" in error
+    assert "--clobber to delete it" in error
     assert table(swept) == before
 
 
