@@ -66,9 +66,9 @@ class Option:
         """
         if self.parse is not None:
             return self.parse(name, value)
-        value = self._typed(name, value)
-        if self.choices and value not in self.choices:
+        if self.choices and not (isinstance(value, str) and value in self.choices):
             raise ValueError(f"{name} = {value!r} must be one of {', '.join(self.choices)}")
+        value = self._typed(name, value)
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         if None not in (self.low, self.high) and not low <= value <= high:

@@ -45,6 +45,7 @@ def test_given_options_have_the_types_of_their_declarations():
         ("share", 1.5, "env.options.share = 1.5 must be between 0 and 1"),
         ("share", float("nan"), "env.options.share = nan must be between 0 and 1"),
         ("kind", "c", "env.options.kind = 'c' must be one of a, b"),
+        ("kind", 2, "env.options.kind = 2 must be one of a, b"),
         ("file", 3, "env.options.file = 3 is a whole number; it must be a word"),
         ("half", 3, "env.options.half = 3 must be even"),
         ("slots.red", 0, "env.options.slots.red = 0 must be at least 1"),
