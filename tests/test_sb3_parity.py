@@ -322,7 +322,7 @@ def recorded_parts(task, monkeypatch):
     """Parts by the recorded run's settings; of the environment there are only the spaces."""
     obs, action = MODELS[task].spaces
     spec = EnvSpec(obs, action, num_envs=recorded.NUM_ENVS)
-    env = SimpleNamespace(spec=spec, at=lambda state, progress: state)
+    env = SimpleNamespace(spec=spec, begin_rollout=lambda state, key, progress: state)
     monkeypatch.setattr(registry, "make", lambda *_, **__: env)
     config = PPOConfig(
         learning_rate=recorded.LEARNING_RATE,
