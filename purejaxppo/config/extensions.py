@@ -27,6 +27,8 @@ class Point(NamedTuple):
     """True if a function can be the extension itself."""
     types: tuple[type, ...] = ()
     """Types whose objects are accepted without these attributes."""
+    family: str = ""
+    """What precedes the reference in the field, such as `jax/`."""
 
 
 _TASK = ("observation", "action", "reset", "step")
@@ -39,8 +41,10 @@ _EVENTS = (("on_start",), ("on_log",), ("on_evaluation",), ("on_save",), ("on_en
 _ROWS = "(log_ratio [B], advantage [B], hp)"
 _ROLLOUT = "(transitions, reward, predictions, hp)"
 
-TASK = Point("env.name", "jax/walk.py:Walk", "(**env.options)", (_TASK,))
-GYMNAX = Point("env.name", "gymnax/cart.py:make", "()", (_GYMNAX,), types=(tuple,))
+TASK = Point("env.name", "jax/walk.py:Walk", "(**env.options)", (_TASK,), family="jax/")
+GYMNAX = Point(
+    "env.name", "gymnax/cart.py:make", "()", (_GYMNAX,), types=(tuple,), family="gymnax/"
+)
 WRAPPER = Point("env.wrappers", "scaled.py:Scaled", "(task)", (_TASK,))
 TORSO = Point("network.torso", "net.py:Net", "() or (config)", _TORSOS)
 DISTRIBUTION = Point("network.distribution", "unit.py:unit_normal", "(size)", (_DISTRIBUTION,))
@@ -72,7 +76,8 @@ def make(point: Point, value: str | CodeRef, *args: Any, **options: Any) -> Any:
     Raises:
         ValueError: it cannot be loaded or made, or the point does not accept it.
     """
-    found, where = load(value, point.field), f"{point.field} = {value}"
+    found = load(value, point.field)
+    where = f"{point.field} = {point.family}{value}"
     if accepts(point, found) and options:
         raise ValueError(
             f"{where} is an object, which takes no options. Leave out {', '.join(options)}, or "

@@ -47,7 +47,7 @@ def draw(agent: Agent, path: str | Path, *, seed: int = 0, stochastic: bool | No
     config = agent.config
     stochastic = config.eval.stochastic if stochastic is None else stochastic
     task, states, rewards, agents = _record(agent, seed=seed, deterministic=not stochastic)
-    video.record(task, states, path, title=config.env.name, rewards=rewards)
+    video.record(task, states, path, title=str(config.env.name), rewards=rewards)
     of_all = f" of all {agents} agents together" if agents > 1 else ""
     place = short_path(Path(path))
     return f"drew {len(rewards)} steps, return {number(rewards.sum())}{of_all}, into {place}"
