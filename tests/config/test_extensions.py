@@ -71,7 +71,7 @@ def test_every_field_that_refers_to_code_is_a_point():
 @by_example(OBJECTS)
 def test_an_object_of_another_kind_gets_one_sentence(point):
     message = sentence(extensions.make, point, f"{FILE}:NOTHING")
-    what = f"{point.field} = {FILE}:NOTHING is a NoneType"
+    what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
     assert message == f"{what}. It must be {WANTED[point.example]}."
 
 
@@ -89,7 +89,7 @@ def test_an_object_of_another_kind_gets_one_sentence(point):
 )
 def test_a_function_that_makes_something_else_gets_one_sentence(point, args):
     message = sentence(extensions.make, point, f"{FILE}:three", *args)
-    what = f"{point.field} = {FILE}:three returns a int"
+    what = f"{point.field} = {point.family}{FILE}:three returns a int"
     assert message == f"{what}. It must be {WANTED[point.example]}."
     if args:
         wrong = sentence(extensions.make, point, f"{FILE}:none_of_these", *args)
@@ -99,7 +99,7 @@ def test_a_function_that_makes_something_else_gets_one_sentence(point, args):
 @by_example(FUNCTIONS)
 def test_what_is_no_function_gets_one_sentence(point):
     message = sentence(extensions.function, point, f"{FILE}:NOTHING", gives=None)
-    what = f"{point.field} = {FILE}:NOTHING is a NoneType"
+    what = f"{point.field} = {point.family}{FILE}:NOTHING is a NoneType"
     assert message == f"{what}, and not a function {point.signature}"
 
 
