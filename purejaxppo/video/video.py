@@ -5,7 +5,7 @@ A task may define its own drawing with
     draw(states, *, height, width) -> an iterator of frames, uint8 [height, width, 3]
     frame_rate: float                 states per second, so that videos run in real time
 
-and is otherwise drawn by its numbers (`pictures.charts`). Wrappers undo their nesting in `unwrap`.
+and is otherwise drawn by its numbers (`video.charts`). Wrappers undo their nesting in `unwrap`.
 """
 
 import base64
