@@ -49,7 +49,7 @@ FAULTS = {
         "ocp.CompositeCheckpointHandler(), async_options=now",
         "ocp.CompositeCheckpointHandler(), async_options=now,"
         " temporary_path_class=ocp.path.atomicity.CommitFileTemporaryPath,",
-        "runs/test_checkpoint.py::test_a_save_that_is_cut_at_any_moment_is_not_seen",
+        "runs/test_checkpoint.py::test_a_save_interrupted_at_any_point_leaves_a_readable_checkpoint",
     ),
     "a damaged array is restored": Fault(
         "runs/checkpoint.py",
@@ -73,7 +73,7 @@ FAULTS = {
         "runs/checkpoint.py",
         "return train.replace(agent=agent), best, saved.progress",
         "return train.replace(agent=agent, key=template.key), best, saved.progress",
-        "runs/test_loop.py::test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped",
+        "runs/test_loop.py::test_a_resumed_run_equals_an_uninterrupted_run",
     ),
     "a worker outlives a parent that is killed": Fault(
         "envs/host/workers/supervisor.py",

@@ -1,4 +1,4 @@
-"""Rollouts collected beside updates: what they are learned from, resumes, failures, signals."""
+"""Asynchronous training: the lag of the policy, resumes, failures, signals."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ from purejaxppo.runs.programs import Programs
 from purejaxppo.runs.rows import read_csv
 from purejaxppo.streams import split_keys
 
-# EnvPool's bounds are of another type than its numbers.
+# The dtype of EnvPool's bounds differs from that of its values.
 pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered.*:UserWarning")
 
 VECTOR = {"name": "dummy/vector", "num_envs": 4, "max_episode_steps": 7}
@@ -53,7 +53,7 @@ def agent_of(run_dir):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A folder with small.yaml and `run`, of 10 updates, which nobody changes."""
+    """A folder with small.yaml and `run`, a run of 10 updates. Tests must not change it."""
     folder = tmp_path_factory.mktemp("asynchronous")
     config = write(folder / "small.yaml")
     assert train(config, folder / "run", "--eval.num_episodes", "2") == 0
@@ -84,8 +84,8 @@ def test_a_run_does_not_depend_on_timing(finished, tmp_path, monkeypatch):
     )
 
 
-def test_rollouts_are_those_of_a_policy_one_update_older(finished):
-    """The loop by hand: rollout k + 1 is made before update k."""
+def test_rollouts_come_from_a_policy_one_update_older(finished):
+    """Write the loop by hand: rollout k + 1 is collected before update k."""
     config = load_config(finished / "small.yaml")
     parts, hp = make_parts(config), make_hyperparams(config)
     collect, learn = (jax.jit(partial(f, parts)) for f in (learner.collect, learner.learn))
@@ -101,7 +101,7 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
         next_rollout = collect(state.agent, rollout.end, keys.act, (update + 1) / 10)
         state, metrics = learn(state, rollout, hp)
         rollout = next_rollout
-    jax.block_until_ready((state, rollout))  # or a rollout under way would lose its simulator
+    jax.block_until_ready((state, rollout))  # a pending rollout still needs its simulator
     parts.env.close()
     assert metrics.losses.approx_kl >= 0
     jax.tree.map(
@@ -111,8 +111,8 @@ def test_rollouts_are_those_of_a_policy_one_update_older(finished):
     )
 
 
-def test_actor_and_learner_are_each_in_the_form_of_their_own_platform(tmp_path):
-    """Convolutions are products on a CPU; here the learner's part is lowered for a GPU."""
+def test_actor_and_learner_are_each_lowered_for_their_own_platform(tmp_path):
+    """Convolutions are matrix products on a CPU. Here the learner is lowered for a GPU."""
     config = load_config(write(tmp_path / "small.yaml", f"gymnasium/{EXAMPLE_ENVS}:Screen"))
     programs = Programs(setup_of(config))
     programs.shards.platform = "gpu"
@@ -133,7 +133,7 @@ def test_a_run_resumes_with_its_agent(finished, tmp_path, capsys):
     after = restore(tmp_path / "run", "last")
     assert after.env_steps > before.env_steps > 500
     lags = [row["charts/lag"] for row in read_csv(tmp_path / "run" / "metrics.csv")]
-    assert lags == 2 * ([0] + 9 * [1])  # after a pause the first rollout's policy is the newest
+    assert lags == 2 * ([0] + 9 * [1])  # the first rollout after a resume has the newest policy
 
 
 def test_a_failing_environment_is_named_and_the_run_saved(tmp_path, capsys):
@@ -146,7 +146,7 @@ def test_a_failing_environment_is_named_and_the_run_saved(tmp_path, capsys):
     assert restore(tmp_path / "run", "last").env_steps == saved
 
 
-def test_an_interrupt_saves_and_ends(tmp_path, capsys, monkeypatch):
+def test_an_interrupt_saves_the_run_and_stops_it(tmp_path, capsys, monkeypatch):
     config = write(tmp_path / "small.yaml", steps=10_000_000)
     interrupts = []
     monkeypatch.setattr(Interrupt, "__init__", lambda self: _start(self, interrupts))
@@ -164,7 +164,7 @@ def _start(interrupt, interrupts):
 
 
 @pytest.mark.toy
-def test_simulators_in_jax_are_refused(tmp_path, capsys):
+def test_jax_simulators_are_rejected(tmp_path, capsys):
     config = write(tmp_path / "small.yaml", "dummy/vector")
     assert train(config, tmp_path / "run") == 2
     assert "dummy/vector runs in JAX. Use asynchronous = false." in capsys.readouterr().err
@@ -172,13 +172,13 @@ def test_simulators_in_jax_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.toy
-def test_a_pure_function_is_refused(tmp_path):
+def test_make_train_rejects_asynchronous_training(tmp_path):
     with pytest.raises(ValueError, match="asynchronous = true is not supported by make_train"):
         make_train(load_config(write(tmp_path / "small.yaml")))
 
 
-def test_vtrace_is_gae_for_the_newest_policy_only(make_config):
-    """Of its own rollout the ratios are 1; of an older policy's rollout advantages differ."""
+def test_vtrace_equals_gae_only_for_the_newest_policy(make_config):
+    """The ratios are 1 for the policy's own rollout. With an older policy, advantages differ."""
     configs = [make_config(env=VECTOR, ppo={"advantage": a}) for a in ("gae", "vtrace")]
     both, hp = [make_parts(config) for config in configs], make_hyperparams(configs[0])
     state = jax.jit(partial(learner.init_state, both[0]))(jax.random.key(0), np.int32(0))

@@ -1,4 +1,4 @@
-"""Saves: whole or not there, of every kind of array, and refused where they do not fit."""
+"""Checkpoints: complete or absent, for every kind of array, and rejected if they do not fit."""
 
 import contextlib
 import functools
@@ -34,13 +34,13 @@ from purejaxppo.runs.progress import Progress
 from purejaxppo.runs.rows import read_csv
 
 WATCHED = []
-"""Who wants to know before a file is made, renamed or deleted."""
+"""Functions that are called before a file is created, renamed or deleted."""
 FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.rmdir", "os.remove"}
 
 
 @functools.cache
 def watch_files():
-    """Python has no way to take such a hook off again."""
+    """Install the audit hook once. Python cannot remove such a hook."""
 
     def hook(event, args):
         if WATCHED and event in FILE_EVENTS and isinstance(args[0], str | os.PathLike):
@@ -49,8 +49,8 @@ def watch_files():
     sys.addaudithook(hook)
 
 
-class Moments:
-    """Copies of a folder as a `kill -9` would leave it, before each thing that is done in it."""
+class Snapshots:
+    """Copies of a folder before each change in it, as a `kill -9` would leave it."""
 
     def __init__(self, folder, copies):
         self.folder, self.copies = folder, copies
@@ -72,11 +72,13 @@ class Moments:
         if listing not in self.seen:
             to = self.copies / f"{len(self.seen):03d}"
             self.seen.add(listing)
-            with contextlib.suppress(shutil.Error):  # XLA's threads write on
+            with contextlib.suppress(shutil.Error):  # XLA's threads still write
                 shutil.copytree(self.folder, to)
 
 
-def test_a_save_on_a_full_disk_leaves_the_one_before_and_no_folder(make_config, tmp_path):
+def test_a_failed_save_on_a_full_disk_keeps_the_previous_checkpoint_and_leaves_no_folder(
+    make_config, tmp_path
+):
     config = make_config()
     state = Programs(setup_of(config)).init()
     (tmp_path / "config.yaml").write_text(to_yaml(config))
@@ -131,8 +133,8 @@ def test_checkpoint_of_0_2_with_fewer_than_sixteen_starts_is_restored(
         pytest.param(".", "size=400k", marks=pytest.mark.full),
     ],
 )
-def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
-    """tensorboardX would block, and threads of Orbax would keep the process for five minutes."""
+def test_a_full_disk_ends_a_run_with_a_one_sentence_error(folder, options, config_file):
+    """tensorboardX would block, and threads of Orbax would keep the process alive for 5 minutes."""
     flags = "--total_timesteps 200000 --checkpoint.interval 2000 --eval.num_episodes 0"
     with small_disk(Path("run", folder), options):
         process = start(config_file, "--run_dir", "run", "--logging.tensorboard", *flags.split())
@@ -149,7 +151,7 @@ def test_a_full_disk_ends_a_run_with_one_sentence(folder, options, config_file):
         assert all(path.name.isdigit() for path in Path("run/checkpoints").iterdir())
 
 
-def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):
+def test_a_save_interrupted_at_any_point_leaves_a_readable_checkpoint(make_config, tmp_path):
     config = make_config()
     state = Programs(setup_of(config)).init()
     run, copies = tmp_path / "run", tmp_path / "copies"
@@ -159,7 +161,7 @@ def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):
     checkpoints.save(state.replace(update=state.update + 10), Progress(1, member_steps=[10]))
     checkpoints.close()
     watch_files()
-    WATCHED.append(Moments(run, copies))
+    WATCHED.append(Snapshots(run, copies))
     try:
         checkpoints = Checkpoints(run, keep=1)
         checkpoints.save(state.replace(update=state.update + 20), Progress(2, member_steps=[20]))
@@ -181,7 +183,7 @@ def test_a_save_that_is_cut_at_any_moment_is_not_seen(make_config, tmp_path):
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.full)])
-def test_kill_9_at_any_moment_never_loses_the_last_good_save(kills, config_file):
+def test_kill_9_never_loses_the_last_complete_checkpoint(kills, config_file):
     flags = ["--run_dir", "killed", "--total_timesteps", "100_000_000"]
     flags += ["--checkpoint.interval", "128", "--logging.interval", "128"]
     flags += ["--eval.interval", "1280"]
@@ -208,11 +210,11 @@ def test_kill_9_at_any_moment_never_loses_the_last_good_save(kills, config_file)
         assert all(np.isfinite(x).all() for name, x in state.items() if "params" in name)
         steps = [row["global_step"] for row in read_csv(Path("killed/metrics.csv"))]
         assert steps == sorted(set(steps))
-        # rows reach the disk before saves do: at most one save interval lies between them
+        # rows reach the disk before checkpoints: they differ by at most one checkpoint interval
         assert len([s for s in steps if s > saved]) <= 2
 
 
-def test_a_checkpoint_that_does_not_fit_the_config_gets_one_sentence(finished_run, capsys):
+def test_a_checkpoint_that_does_not_fit_the_config_gets_a_one_sentence_error(finished_run, capsys):
     text = Path("run/config.yaml").read_text()
     Path("run/config.yaml").write_text(text.replace("- 16", "- 32"))
     assert evaluate_command.main(["--run", "run"]) == 2
@@ -239,7 +241,7 @@ def contents(folder):
 
 
 def numbered(state, number):
-    """A state with `number` added to every array but keys."""
+    """Return the state with `number` added to every array except keys."""
     return jax.tree.map(lambda x: x if is_key(x) else (x + number).astype(x.dtype), state)
 
 
@@ -278,7 +280,7 @@ def assert_equal(tree, other):
 
 
 def resumed_at(run, state):
-    """The step at which training resumes, with every array and counter of that checkpoint."""
+    """Return the step at which training resumes. Check every array and counter."""
     checkpoints = Checkpoints(run)
     again, best, progress = checkpoints.restore(state)
     checkpoints.close()
@@ -290,7 +292,7 @@ def resumed_at(run, state):
 
 
 def read_at(run, state, checkpoint, plus):
-    """The step of the agent that `restore` reads, with every array of it."""
+    """Return the step of the agent that `restore` reads. Check every array."""
     agent = restore(run, checkpoint)
     expected = jax.tree.map(lambda x: x[0], numbered(state.agent, agent.env_steps + plus))
     assert_equal(agent.state, expected)
@@ -298,7 +300,7 @@ def read_at(run, state, checkpoint, plus):
 
 
 def damages(data):
-    """Damaged contents of a file; None: deleted."""
+    """Return damaged contents of a file. None means deleted."""
     middle = len(data) // 2
     flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
     return None, b"", data[:middle], flipped
@@ -316,7 +318,7 @@ def damages(data):
     ],
     ids=["training", "all"],
 )
-def test_damage_of_any_file_gives_the_checkpoint_before_or_the_right_numbers(
+def test_damage_to_any_file_restores_the_previous_checkpoint_or_correct_values(
     two, items, agents, capfd
 ):
     run, state = two
@@ -358,7 +360,7 @@ def flip(path):
 
 
 def damage(run, step, item="agent"):
-    """Changes a byte of each file with arrays of an item."""
+    """Change a byte of each file with arrays of an item."""
     for path in (run / "checkpoints" / str(step)).glob(f"{item}/**/d/*"):
         flip(path)
 
@@ -383,7 +385,7 @@ def test_training_renames_a_damaged_checkpoint_and_warns_of_the_steps_lost(two, 
     assert sorted(p.name for p in folder.iterdir()) == ["10", "20.damaged", "20.damaged2"]
 
 
-def test_reading_uses_the_checkpoint_before_a_damaged_one_and_renames_nothing(two, caplog):
+def test_reading_uses_the_checkpoint_before_a_damaged_one_without_renaming(two, caplog):
     run, state = two
     damage(run, 20, "best")
     before = contents(run)
@@ -397,7 +399,7 @@ def test_reading_uses_the_checkpoint_before_a_damaged_one_and_renames_nothing(tw
     assert contents(run) == before
 
 
-def test_a_damaged_checkpoint_named_by_its_step_is_an_error(two, caplog):
+def test_requesting_a_damaged_checkpoint_by_its_step_is_an_error(two, caplog):
     run, state = two
     damage(run, 20)
     with pytest.raises(ValueError, match=r"checkpoints/20 is damaged \(agent cannot be read\)"):
@@ -407,7 +409,7 @@ def test_a_damaged_checkpoint_named_by_its_step_is_an_error(two, caplog):
     assert "checkpoints/20 is damaged" in caplog.text
 
 
-def test_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
+def test_the_error_of_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
     run = two[0]
     damage(run, 20, "*")
     flip(run / "checkpoints" / "10" / "progress" / "metadata")
@@ -420,7 +422,7 @@ def test_a_run_with_only_damaged_checkpoints_names_them_and_their_folder(two):
     for item in ("agent", "progress", "best"):
         shutil.rmtree(run / "checkpoints" / "10" / item)
     with pytest.raises(ValueError, match=r"10 \(progress cannot be read"):
-        Checkpoints(run)  # and does not begin from scratch
+        Checkpoints(run)  # and does not start from scratch
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["10", "20"]
 
 
@@ -453,7 +455,7 @@ def test_a_checkpoint_without_checksums_is_restored(two):
     assert resumed_at(run, state) == 10
 
 
-def test_a_checkpoint_deleted_while_it_is_read_is_not_called_damaged(two, caplog):
+def test_a_checkpoint_deleted_while_it_is_read_is_not_reported_as_damaged(two, caplog):
     run, state = two
     folder = run / "checkpoints"
     (folder / "20").rename(run / "aside")
@@ -473,7 +475,7 @@ def test_a_checkpoint_deleted_while_it_is_read_is_not_called_damaged(two, caplog
     assert not caplog.messages
 
 
-def test_the_first_checkpoint_of_a_run_is_read_back(two_saved, tmp_path):
+def test_the_first_checkpoint_of_a_run_is_verified_after_writing(two_saved, tmp_path):
     state = two_saved[1]
 
     def cut(path):
@@ -503,7 +505,7 @@ def test_a_run_folder_may_have_any_name(name, two_saved, tmp_path, monkeypatch):
     source, state = two_saved
     monkeypatch.chdir(tmp_path)
     Path("up").mkdir()
-    Path("axb").mkdir()  # what the pattern a?b matches
+    Path("axb").mkdir()  # the pattern a?b matches it
     run = Path(name)
     checkpoints = Checkpoints(run)
     save_numbered(checkpoints, state, 10, 20, 30)
@@ -530,7 +532,7 @@ def test_a_state_with_empty_arrays_is_saved_and_restored(make_config, tmp_path, 
         assert bool(jnp.all(a == b))
 
 
-def test_a_state_may_be_deleted_right_after_it_is_handed_over(make_config, tmp_path):
+def test_arrays_may_be_deleted_right_after_save_returns(make_config, tmp_path):
     state = Programs(setup_of(make_config(num_shards=2), 2)).init()
     env = {"simulator": state.rollout.env, "forces": jnp.ones((1, 4, 2), jnp.bfloat16)}
     state = state.replace(rollout=state.rollout.replace(env=env))
@@ -556,7 +558,7 @@ def is_key(x):
 
 
 @pytest.mark.full
-def test_a_run_killed_before_its_first_save_starts_again(config_file):
+def test_a_run_killed_before_its_first_checkpoint_starts_from_scratch(config_file):
     Path("run/checkpoints").mkdir(parents=True)
     Path("run/.lock").touch()
     flags = ("--run_dir", "run", "--total_timesteps", 128, "--eval.num_episodes", 1)

@@ -1,4 +1,4 @@
-"""Checksums: hand-worked numbers, and the same for every sharding."""
+"""Checksums: hand-worked numbers, and independence of the sharding."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from purejaxppo.runs import checksums
 pytestmark = pytest.mark.toy
 
 
-def test_a_checksum_is_type_shape_and_the_bits_weighted_by_odd_numbers():
+def test_a_checksum_has_dtype_shape_and_the_sum_of_bits_weighted_by_odd_numbers():
     # 5 * 1 + 2 * 3 + 1 * 5 = 16; float32 1.0 is 0x3f800000
     arrays = {"a": np.array([[5, 2, 1]], np.uint8), "b": np.array(1.0, np.float32)}
     expected = {"a": "uint8[1, 3] 0000000000000010", "b": "float32[] 000000003f800000"}
@@ -43,7 +43,7 @@ def test_a_checksum_does_not_depend_on_the_sharding(axes):
     assert checksums.of_arrays({"x": sharded}) == checksums.of_arrays({"x": x})
 
 
-def test_the_checksum_of_keys_is_that_of_their_data():
+def test_the_checksum_of_keys_equals_that_of_their_data():
     keys = jax.random.split(jax.random.key(1), 3)
     data = np.asarray(jax.random.key_data(keys))
     assert checksums.of_arrays({"k": keys}) == checksums.of_arrays({"k": data})

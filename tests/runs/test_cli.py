@@ -1,4 +1,4 @@
-"""Command lines: what flags mean, and the one sentence that a wrong one gets."""
+"""Command lines: how flags are parsed, and the errors of wrong ones."""
 
 import dataclasses
 
@@ -39,13 +39,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(row[0], row[1:]) for row in WRONG])
-def test_a_wrong_flag_gets_one_sentence(flags, expected, tmp_path, capsys, monkeypatch):
+def test_a_wrong_flag_gets_a_one_sentence_error(flags, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = refusal(["--config", "cartpole", *flags], capsys)
     assert all(part in said for part in expected), said
 
 
-PORTED = {  # Stable-Baselines3's, at 256 x 128 rows
+PORTED = {  # names of Stable-Baselines3, at 256 x 128 rows
     "n_envs": (256, "env.num_envs", 256),
     "n_steps": (128, "ppo.rollout_length", 128),
     "batch_size": (64, "ppo.num_minibatches", 512),
@@ -53,7 +53,7 @@ PORTED = {  # Stable-Baselines3's, at 256 x 128 rows
 }
 
 
-def test_all_unknown_flags_are_answered_at_once_with_ours_and_its_value(capsys):
+def test_all_unknown_flags_are_reported_together_with_our_flag_and_value(capsys):
     words = [f"--{name}={theirs}" for name, (theirs, _, _) in PORTED.items()]
     words = [*words, "--seed", "1", "--ppo.gama=0.9", "--num-epochs", "4"]
     assert train_command.main(["--config", "cartpole", *words]) == 2
@@ -66,7 +66,7 @@ def test_all_unknown_flags_are_answered_at_once_with_ours_and_its_value(capsys):
     assert lines[-1].startswith("  --num-epochs: ") and "--ppo.num_epochs?" in lines[-1]
 
 
-def test_all_unknown_keys_of_a_file_are_answered_at_once_with_ours_and_its_value(tmp_path):
+def test_all_unknown_keys_of_a_file_are_reported_together_with_our_key_and_value(tmp_path):
     text = "".join(f"{name}: {theirs}\n" for name, (theirs, _, _) in PORTED.items())
     (tmp_path / "mine.yaml").write_text(text + "ppo: {gama: 0.9, gamma: 0.8}\n")
     with pytest.raises(ValueError, match=r"^mine.yaml: 5 unknown names\n") as error:
@@ -91,7 +91,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("key", "value"), SAME)
-def test_a_flag_means_the_same_as_the_key_of_a_file(key, value, tmp_path):
+def test_a_flag_is_parsed_like_the_key_of_a_file(key, value, tmp_path):
     section, _, leaf = key.rpartition(".")
     lines = f"{section}:\n  {leaf}: {value}\n" if section else f"{leaf}: {value}\n"
     (tmp_path / "mine.yaml").write_text(lines)
@@ -102,7 +102,7 @@ def test_a_flag_means_the_same_as_the_key_of_a_file(key, value, tmp_path):
 
 
 def outcome(function, *args):
-    """What a function returns, or its error without the place."""
+    """Return the function's result as text, or its error without the location."""
     try:
         return repr(function(*args))
     except ValueError as error:
@@ -118,7 +118,7 @@ def test_an_entry_of_a_mapping_has_a_flag():
     assert changed.env.options == {"arguments": "--level=3"}
 
 
-def test_yaml_numbers_and_words_are_what_flags_mean_too():
+def test_flag_values_are_parsed_as_yaml_scalars():
     flags = ["--total_timesteps", "1e6", "--env.options", "a", "false", "b", "2", "c", "word"]
     config = train_command.parse(["--config", "cartpole", *flags, "--ppo.no-normalize-obs"]).config
     assert config.total_timesteps == 1_000_000
@@ -142,7 +142,7 @@ def test_yaml_numbers_and_words_are_what_flags_mean_too():
         ],
     ],
 )
-def test_a_flags_word_is_a_number_a_quoted_text_or_itself(word, value, tmp_path):
+def test_a_flag_value_is_a_number_a_quoted_string_or_the_text_itself(word, value, tmp_path):
     options = ("--env.options", "x", word)
     keys = ("--network.actor_keys", word, "y")
     config = train_command.parse(["--config", "cartpole", *options, *keys]).config
@@ -162,7 +162,7 @@ def test_a_flags_word_is_a_number_a_quoted_text_or_itself(word, value, tmp_path)
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
     ],
 )
-def test_a_command_that_fails_says_one_sentence(error, code, said, capsys):
+def test_a_failing_command_prints_a_one_sentence_error(error, code, said, capsys):
     def command(words):
         assert words == ["--seed", "1"]
         raise error
@@ -172,7 +172,7 @@ def test_a_command_that_fails_says_one_sentence(error, code, said, capsys):
 
 
 @pytest.mark.parametrize("command", [train_command.main, sweep], ids=["train", "sweep"])
-def test_without_a_config_the_task_is_needed(command, capsys, tmp_path, monkeypatch):
+def test_without_a_config_env_name_is_required(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command(["--seed", "3"]) == 2
     said = error_of(capsys)
@@ -183,7 +183,7 @@ def test_without_a_config_the_task_is_needed(command, capsys, tmp_path, monkeypa
     assert "env.name is missing" in error_of(capsys)
 
 
-def test_without_a_config_every_field_has_its_own_default():
+def test_without_a_config_every_field_has_its_default():
     config = train_command.parse(["--env.name", "gymnax/CartPole-v1", "--seed", "3"]).config
     default = flatten(Config())
     found = {key: value for key, value in flatten(config).items() if value != default[key]}
@@ -210,7 +210,9 @@ def test_a_run_without_a_config_is_named_after_its_task(task, name):
 
 
 @pytest.mark.parametrize("flags", [[], ["--clobber"]])
-def test_a_typo_in_a_task_is_not_compared_with_an_earlier_run(flags, capsys, tmp_path, monkeypatch):
+def test_a_misspelled_task_is_not_compared_with_an_earlier_run(
+    flags, capsys, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     earlier = tmp_path / "runs" / "constannt-s0"
     earlier.mkdir(parents=True)

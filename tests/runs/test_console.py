@@ -1,4 +1,4 @@
-"""Lines that a run prints about its progress."""
+"""Progress lines of a run, and streams that cannot be written."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from purejaxppo.runs.console import Console, Printed, fail
 pytestmark = pytest.mark.toy
 
 
-def test_a_line_has_the_last_return_and_the_last_evaluation(capsys):
+def test_a_progress_line_has_the_last_return_and_the_last_evaluation(capsys):
     console = Console(100, lines=True)
     rows = (
         {},
@@ -46,7 +46,7 @@ def test_output_that_cannot_be_written_is_dropped():
             printed.flush()
 
 
-def test_characters_that_a_stream_does_not_have_are_replaced():
+def test_characters_outside_a_streams_encoding_are_replaced():
     raw = io.BytesIO()
     printed = Printed(io.TextIOWrapper(raw, encoding="ascii"))
     print("größe: 1 ± 2 \udcff", file=printed, flush=True)
@@ -54,7 +54,7 @@ def test_characters_that_a_stream_does_not_have_are_replaced():
 
 
 def test_a_run_continues_without_a_reader_of_its_output(monkeypatch):
-    """Rich would end the process."""
+    """Rich alone would end the process."""
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as stream:
@@ -66,8 +66,8 @@ def test_a_run_continues_without_a_reader_of_its_output(monkeypatch):
         assert fail("two") == 2
 
 
-def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path):
-    """Otherwise the output of libraries could end in metrics.csv."""
+def test_a_file_never_gets_the_descriptor_of_a_closed_stream(tmp_path):
+    """Otherwise the output of libraries could be written to metrics.csv."""
     script = (
         "from purejaxppo.cli import begin_process\n"
         "begin_process()\n"

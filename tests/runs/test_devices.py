@@ -1,4 +1,4 @@
-"""Devices that are missing, taken or too small are answered in a sentence."""
+"""Errors for missing and busy devices."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ def fails_with(message, kind=RuntimeError):
     return fail
 
 
-def test_a_platform_that_is_not_there_is_named(config_file, monkeypatch):
+def test_a_missing_platform_is_named(config_file, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     _, said = start(config_file).communicate()
     assert "JAX_PLATFORMS=cuda: JAX finds no such device" in said
@@ -34,7 +34,7 @@ def test_a_platform_that_is_not_there_is_named(config_file, monkeypatch):
         ("Unable to initialize backend 'cuda': no driver", "finds no such device"),
     ],
 )
-def test_a_card_that_cannot_be_used_is_one_sentence(message, sentence, monkeypatch):
+def test_an_unusable_gpu_gets_a_one_sentence_error(message, sentence, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(jax, "devices", fails_with(message))
     with pytest.raises(ValueError, match=sentence):
@@ -42,12 +42,12 @@ def test_a_card_that_cannot_be_used_is_one_sentence(message, sentence, monkeypat
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_host_is_called_through_jax_on_the_cpu(asynchronous, make_config, monkeypatch):
+def test_host_simulators_need_jax_on_the_cpu(asynchronous, make_config, monkeypatch):
     config = make_config(env={"name": "gymnax/CartPole-v1"})
     devices.check_cpu(resolve(config), GPU)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(jax, "local_devices", fails_with("no cpu"))
-    devices.check_cpu(resolve(config), GPU)  # which calls nothing
+    devices.check_cpu(resolve(config), GPU)  # a JAX simulator needs no host calls
     config = make_config(env={"name": "gymnasium/CartPole-v1"}, asynchronous=asynchronous)
     with pytest.raises(ValueError, match="Set JAX_PLATFORMS=cuda,cpu, or unset it"):
         devices.check_cpu(resolve(config), GPU)

@@ -1,4 +1,4 @@
-"""Simulators that diverge: runs that stop, the warning, and scores."""
+"""Diverging simulators: stopped runs, the warning, and scores."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ REMEDY = (
 
 
 class NoReward:
-    """Its reward is always NaN."""
+    """A task whose reward is always NaN."""
 
     observation = Box((2,))
     action = Discrete(2)
@@ -55,7 +55,7 @@ class NoReward:
 
 
 class EveryThird(NoReward):
-    """The second number of its observation is 1.9e12 at every third step."""
+    """A task whose observation[1] is 1.9e12 at every third step."""
 
     reward = 1.0
 
@@ -64,14 +64,14 @@ class EveryThird(NoReward):
 
 
 class LargeStart(EveryThird):
-    """Its first observation is beyond the limit."""
+    """A task whose first observation is beyond the limit."""
 
     def reset(self, key):
         return jnp.zeros((), jnp.int32), jnp.array([0.0, -2e11])
 
 
 class Market(gymnasium.Env):
-    """Each observation after a step is infinite."""
+    """An environment whose observation after a step is infinite."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
@@ -85,7 +85,7 @@ class Market(gymnasium.Env):
 
 
 class Pair:
-    """Two agents: the second one's reward is -3e10 at the second step."""
+    """Two agents. The second agent's reward is -3e10 at the second step."""
 
     agents = ("a", "b")
     observation = (Box((1,)), Box((1,)))
@@ -104,7 +104,7 @@ class Pair:
 
 
 def config_of(name, updates, **sections):
-    """A run of 2 environments and 6 steps per update."""
+    """Return a config with 2 environments and 6 steps per update."""
     return f"""
 env: {{name: "{name}", num_envs: 2, options: {sections.get("options", "{}")}}}
 network: {{hidden: [4]}}
@@ -158,7 +158,7 @@ def test_a_run_with_many_diverged_episodes_warns_once_and_continues(config_file,
     assert left and all(len(time) == len("0:00") for time in left)
 
 
-def test_a_first_observation_beyond_the_limit_is_refused_before_training(config_file, capsys):
+def test_a_first_observation_beyond_the_limit_is_rejected_before_training(config_file, capsys):
     name = f"jax/{__file__}:LargeStart"
     config_file.write_text(config_of(name, 6))
     assert train(config_file, "--run_dir", "run") == 2
@@ -196,7 +196,7 @@ def curriculum(task, num_envs):
         pytest.param(lambda: curriculum(NoReward(), 4), "reward = nan", id="reward"),
     ],
 )
-def test_a_simulator_in_jax_is_searched_for_the_value(env, value, make_config, monkeypatch):
+def test_replaying_a_jax_simulator_finds_the_diverged_value(env, value, make_config, monkeypatch):
     monkeypatch.setattr(parts_module, "make_env", lambda config: env())
     parts = make_parts(make_config(ppo={"rollout_length": 4}))
     state = jax.jit(init_program(parts))(jax.random.key(0), shard_ids(parts))
@@ -247,7 +247,7 @@ def test_an_agent_that_only_diverges_has_no_score_and_the_others_continue(
 
 
 @pytest.mark.toy
-def test_an_evaluation_leaves_few_diverged_episodes_out_and_has_no_score_with_more():
+def test_an_evaluation_excludes_few_diverged_episodes_and_has_no_score_with_more():
     returns = np.arange(32.0)
     returns[0] = np.nan
     lengths = np.full(32, 9)

@@ -1,4 +1,4 @@
-"""Elo ratings: by hand, against a general optimiser, and of a small run's saved agents."""
+"""Elo ratings: by hand, against a general optimiser, and for the saved agents of a small run."""
 
 import csv
 import itertools
@@ -21,7 +21,7 @@ from purejaxppo.runs.tournament import Match, game_of
 
 
 def scores(pairs, size):
-    """A table [P, P] of {(i, j): games that i won, games that j won}."""
+    """Return a table [P, P] of the games won, from {(i, j): (won by i, won by j)}."""
     score = np.zeros((size, size))
     for (i, j), (won, lost) in pairs.items():
         score[i, j], score[j, i] = won, lost
@@ -29,7 +29,7 @@ def scores(pairs, size):
 
 
 @pytest.mark.toy
-def test_three_of_four_games_won_are_191_points():
+def test_winning_three_of_four_games_gives_191_points():
     # 400 log10(75 / 25) = 190.85; the information is 100 * 0.75 * 0.25 = 18.75.
     found = elo.ratings(scores({(0, 1): (25, 75)}, 2))
     np.testing.assert_allclose(found.elo, [0, 400 * math.log10(3)], atol=1e-6)
@@ -78,7 +78,7 @@ def test_ratings_maximise_the_likelihood():
 
 
 @pytest.mark.toy
-def test_intervals_hold_the_truth_19_times_in_20():
+def test_confidence_intervals_contain_the_true_rating_19_times_in_20():
     rng = np.random.default_rng(0)
     strength = np.array([0.0, 0.7, 1.5])
     inside = []
@@ -94,7 +94,7 @@ def test_intervals_hold_the_truth_19_times_in_20():
 
 
 @pytest.mark.toy
-def test_who_has_won_all_games_has_a_finite_rating_with_a_draw_added_to_each_pair():
+def test_winning_every_game_gives_a_finite_rating_by_adding_a_draw_to_each_pair():
     found = elo.ratings(scores({(0, 1): (0, 100)}, 2))
     assert not found.bounded
     np.testing.assert_allclose(found.elo[1], 400 * math.log10(100.5 / 0.5), atol=1e-3)
@@ -120,7 +120,7 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_a_run_s_saved_agents_are_rated(run, capsys):
+def test_the_saved_agents_of_a_run_are_rated(run, capsys):
     assert main(["--run", str(run), "--elo", "--episodes", "20"]) == 0
     out = capsys.readouterr().out
     with open(run / "elo.csv") as file:
@@ -136,7 +136,7 @@ def test_a_run_s_saved_agents_are_rated(run, capsys):
     assert (run / "elo.png").stat().st_size > 1000
 
 
-def test_equal_players_win_equally_often_and_each_begins_in_half(run):
+def test_equal_players_win_equally_often_and_each_starts_half_of_the_games(run):
     agent = restore(run, "last")
     match = Match(game_of(agent.config), agent.policy, 400)
     play = jax.jit(match.play)
@@ -156,7 +156,7 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
     apart = policy.act_apart
 
     def wins(state, keys, carry, obs, start):
-        """Completes a row of three where that is possible, and else moves as the agent."""
+        """Complete a row of three if possible, otherwise move as the agent."""
         step = apart(state, keys, carry, obs, start)
         board, allowed = obs["obs"]["board"], obs["action_mask"] > 0
         own = board[..., 0].reshape(-1, 9)
@@ -175,7 +175,7 @@ def test_a_player_who_looks_one_move_ahead_beats_a_random_one(run, monkeypatch):
     assert lost < 35
 
 
-def test_what_cannot_be_rated_is_said_in_one_sentence(run, capsys, tmp_path):
+def test_an_impossible_rating_gets_a_one_sentence_error(run, capsys, tmp_path):
     def said(*flags):
         assert main([*map(str, flags)]) == 2
         return error_of(capsys)
@@ -190,7 +190,7 @@ def test_what_cannot_be_rated_is_said_in_one_sentence(run, capsys, tmp_path):
             game_of(config)
 
 
-def test_an_opponent_of_training_is_no_part_of_the_games(run):
+def test_rating_games_ignore_the_opponent_of_training(run):
     overrides = {"env.options": {"opponent": "random"}}
     config = load_config(run / "config.yaml", overrides, saved=True)
     spec = registry.make(game_of(config).env, 1, evaluation=True).spec

@@ -1,4 +1,4 @@
-"""A run folder is code: what it would import is named before it is."""
+"""Run folders can contain code: commands print the imports before they import."""
 
 import sys
 import types
@@ -51,13 +51,13 @@ OPENED = {
 
 
 @pytest.mark.parametrize("command", OPENED)
-def test_a_command_names_what_a_folder_imports_before_it_does(
+def test_a_command_prints_the_files_of_a_run_folder_before_importing_them(
     command, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     Path("given").mkdir()
     Path("given/config.yaml").write_text(CODE)
-    assert OPENED[command]() == 2  # no such files, and no saves either
+    assert OPENED[command]() == 2  # neither the files nor checkpoints exist
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         f"given runs code of {tmp_path / file}" for file in ("envs/mine.py", "shaped.py")
@@ -65,7 +65,7 @@ def test_a_command_names_what_a_folder_imports_before_it_does(
     assert err.count("\n") == 1
 
 
-def test_a_teachers_files_are_named_too(tmp_path, monkeypatch, capsys, make_config):
+def test_the_files_of_a_teacher_are_printed_too(tmp_path, monkeypatch, capsys, make_config):
     monkeypatch.chdir(tmp_path)
     Path("given").mkdir()
     Path("given/config.yaml").write_text(CURRICULUM)
@@ -76,7 +76,7 @@ def test_a_teachers_files_are_named_too(tmp_path, monkeypatch, capsys, make_conf
 
 @pytest.fixture
 def given(tmp_path, monkeypatch):
-    """A run folder of another user, next to a module and a program that leave a trace."""
+    """A run folder of another user, next to a module and a program that leave a trace when run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("evilmod.py").write_text("print('evilmod runs')")
@@ -134,7 +134,7 @@ def test_modules_and_programs_are_named_before_they_run(text, lines, given, caps
     assert capsys.readouterr().out == ""
 
 
-def test_the_members_of_a_run_are_read_too(given):
+def test_members_yaml_is_read_too(given):
     (given / "config.yaml").write_text("env: {name: gymnax/CartPole-v1}")
     (given / "members.yaml").write_text("- {network.torso: 'evilmod:Net'}\n- {seed: 1}\n")
     assert imports("given") == [MODULE.format(folder=Path.cwd())]
@@ -170,7 +170,7 @@ def test_a_module_is_named_before_its_import(given, capsys):
     assert out == [MODULE.format(folder=Path.cwd()), "evilmod runs"]
 
 
-def test_a_new_run_does_not_list_what_its_own_config_names(given, capsys):
+def test_a_new_run_does_not_list_the_imports_of_its_config(given, capsys):
     Path("mine.yaml").write_text("env: {name: 'jax/evilmod:Task'}")
     assert train_command.main(["--config", "mine.yaml", "--run_dir", "new"]) == 2
     sys.modules.pop("evilmod", None)
@@ -206,9 +206,9 @@ def test_every_field_that_holds_references_is_read(field, given):
 
 
 @pytest.mark.parametrize("family", ["godot", "unity", "gymnasium", "pettingzoo"])
-def test_every_text_option_is_marked_if_it_starts_something(family):
+def test_every_text_option_that_runs_code_or_a_program_is_marked(family):
     options = families.load(family).options
     texts = {key for key, option in options.items() if isinstance(option.default, str)}
-    harmless = {"workers", "package_version"}  # and the arguments of a program are in its line
+    harmless = {"workers", "package_version"}  # the arguments of a program are printed with it
     marked = {key for key, option in options.items() if option.refers in ("code", "program")}
     assert texts - harmless - {"arguments"} == marked

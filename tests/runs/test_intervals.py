@@ -1,4 +1,4 @@
-"""When rows, evaluations and saves are due."""
+"""When rows, evaluations and checkpoints are due."""
 
 import pytest
 
@@ -13,20 +13,20 @@ pytestmark = pytest.mark.toy
     ("interval", "keep", "update", "saved", "age", "due"),
     [
         (0, 2, 2, 0, 11.0, True),  # a tenth of 20 updates
-        (0, 2, 2, 0, 9.0, False),  # the last save is young
-        (0, 2, 3, 0, 11.0, True),  # and is made up for
+        (0, 2, 2, 0, 9.0, False),  # the last checkpoint is recent
+        (0, 2, 3, 0, 11.0, True),  # later, the missed one is due
         (0, 2, 3, 2, 11.0, False),
         (0, 2, 3, 2, 301.0, True),
-        (0, 3, 2, 0, 0.1, True),  # who keeps more wants them all
-        (96, 2, 2, 0, 0.1, True),  # asked for, however young the last one is
+        (0, 3, 2, 0, 0.1, True),  # with keep > 2 every checkpoint is written
+        (96, 2, 2, 0, 0.1, True),  # an explicit interval ignores the age of the last one
         (96, 2, 1, 0, 11.0, False),
         (96, 2, 1, 0, 301.0, True),
     ],
 )
-def test_a_save_is_due_at_its_interval_unless_the_last_is_young(
+def test_a_checkpoint_is_due_at_its_interval_unless_the_last_is_recent(
     interval, keep, update, saved, age, due, make_config
 ):
-    """Updates of 48 steps; a save is at most 300 s old."""
+    """Updates have 48 steps. A checkpoint is at most 300 s old."""
     checkpoint = CheckpointConfig(interval=interval, keep=keep, max_seconds=300.0)
     config = make_config(total_timesteps=20 * 48, checkpoint=checkpoint)
     every = Intervals(config)
@@ -35,14 +35,14 @@ def test_a_save_is_due_at_its_interval_unless_the_last_is_young(
     assert 0 <= every.age() < 5
 
 
-def test_a_limit_below_ten_seconds_holds(make_config):
+def test_max_seconds_below_ten_is_respected(make_config):
     config = make_config(total_timesteps=20 * 48, checkpoint=CheckpointConfig(max_seconds=2.0))
     assert Intervals(config).save_due(1, 2.1)
     assert not Intervals(config).save_due(2, 1.9)
 
 
-def test_shares_of_a_run_are_whole_updates(make_config):
-    """200 updates: rows every 2, evaluations every 10, saves every 20."""
+def test_default_intervals_are_whole_updates(make_config):
+    """200 updates: rows every 2, evaluations every 10, checkpoints every 20."""
     every = Intervals(make_config(total_timesteps=200 * 48, eval={"num_episodes": 4}))
     progress = Progress.of(1)
     assert (every.log, every.eval, every.save) == (2, 10, 20)
@@ -53,8 +53,8 @@ def test_shares_of_a_run_are_whole_updates(make_config):
     assert not every.due(every.eval, progress, 10)
 
 
-def test_intervals_of_agents_that_may_be_absent_are_in_decisions(make_config):
-    """Of 200 updates of 48 rows: rows of metrics every 96 decisions, evaluations every 480."""
+def test_intervals_with_absent_agents_count_decisions(make_config):
+    """200 updates of 48 rows: rows of metrics every 96 decisions, evaluations every 480."""
     config = make_config(total_timesteps=200 * 48, eval={"num_episodes": 4})
     every = Intervals(config, sparse=True)
     assert (every.total, every.log, every.eval, every.save) == (9600, 96, 480, 960)
@@ -64,7 +64,7 @@ def test_intervals_of_agents_that_may_be_absent_are_in_decisions(make_config):
     assert every.until_next(490) == 1
 
 
-def test_a_run_ends_with_its_decisions_or_after_a_hundred_times_its_rows(make_config):
+def test_a_run_with_absent_agents_ends_after_its_decisions_or_a_hundred_times_its_rows(make_config):
     every = Intervals(make_config(total_timesteps=200 * 48), sparse=True)
     assert not every.ended(Progress(update=200, member_steps=[9599]))
     assert every.ended(Progress(update=201, member_steps=[9600]))

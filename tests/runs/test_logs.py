@@ -1,4 +1,4 @@
-"""A run's log file, and what other loggers print meanwhile."""
+"""The log file of a run, and the output of other loggers."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ def test_a_log_file_on_a_full_disk_does_not_end_a_run(make_config, tmp_path, cap
     assert not logging.getLogger("purejaxppo").handlers
 
 
-def test_late_errors_of_a_failed_save_are_not_printed(make_config, tmp_path, caplog):
+def test_late_errors_of_a_failed_checkpoint_are_not_printed(make_config, tmp_path, caplog):
     asyncio = logging.getLogger("asyncio")
     with logs(make_config(), tmp_path):
         pass
@@ -38,7 +38,7 @@ def test_late_errors_of_a_failed_save_are_not_printed(make_config, tmp_path, cap
 
 
 class Run:
-    """A run in a thread of its own, as far as its log goes."""
+    """The log of a run in its own thread."""
 
     def __init__(self, folder, log_file="run.log"):
         self.thread, self.stack = ThreadPoolExecutor(1), contextlib.ExitStack()
@@ -59,7 +59,7 @@ class Run:
         return [line.rpartition(" ")[2] for line in self.file.read_text().splitlines()]
 
 
-def test_runs_in_threads_log_their_own_lines_alone(tmp_path, caplog):
+def test_runs_in_threads_log_only_their_own_lines(tmp_path, caplog):
     one, other = (Run(tmp_path / name) for name in ("one", "other"))
     ours, absl = logging.getLogger("purejaxppo"), logging.getLogger("absl")
 

@@ -1,4 +1,4 @@
-"""The outer loop: resumed exactly, interrupted, compiled once, and safe from what fails."""
+"""The outer loop: exact resumes, interrupts, one compile, and failures."""
 
 import errno
 import logging
@@ -63,7 +63,7 @@ total_timesteps: 1024
 
 
 def rows_of(run, *without):
-    """What a run logged by update, but for what depends on the clock."""
+    """Return the logged rows by update, without the columns that depend on time."""
     drop = ("seconds", "charts/SPS", *without)
     rows = [
         {k: v for k, v in row.items() if not k.startswith(drop)}
@@ -74,7 +74,7 @@ def rows_of(run, *without):
 
 
 @pytest.mark.usefixtures("optimized")
-def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(config_file):
+def test_a_resumed_run_equals_an_uninterrupted_run(config_file):
     flags = ("--checkpoint.interval", 512, "--run_dir")
     assert train(config_file, *flags, "whole") == 0
     shutil.copytree("whole", "half")
@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_from_a_save_ends_as_one_that_was_never_stopped(confi
 
 @pytest.mark.usefixtures("optimized")
 def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
-    """Rows after updates 4 and 8, saves after 3 and 6."""
+    """Rows after updates 4 and 8, checkpoints after 3 and 6."""
     flags = ["--logging.interval", 512, "--checkpoint.interval", 384, "--eval.num_episodes", 0]
     assert train(config_file, *flags, "--run_dir", "whole") == 0
     shutil.copytree("whole", "half")
@@ -96,12 +96,12 @@ def test_the_first_row_of_a_resumed_run_covers_its_whole_interval(config_file):
     assert train(config_file, *flags, "--run_dir", "half") == 0
     whole, half = rows_of("whole"), rows_of("half")
     assert list(whole) == list(half) == [4, 8]
-    for update, row in whole.items():  # numbers are added up in another order
+    for update, row in whole.items():  # sums are computed in another order
         assert half[update] == pytest.approx(row, rel=1e-5)
 
 
-def test_a_custom_env_that_cannot_be_restored_starts_from_scratch_at_a_resume(tmp_path):
-    """2 of 4 updates are done then."""
+def test_a_custom_env_that_cannot_be_restored_starts_from_scratch_on_resume(tmp_path):
+    """The resume is after 2 of 4 updates."""
     calls = []
 
     class Unrestored(VectorEnv):
@@ -136,14 +136,14 @@ def test_counts_of_a_row_may_exceed_int32():
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(CARTPOLE, id="gymnax", marks=pytest.mark.slow),  # as in the test before
+        pytest.param(CARTPOLE, id="gymnax", marks=pytest.mark.slow),  # covered by the previous test
         pytest.param(PENDULUM, id="brax", marks=pytest.mark.full),
     ],
 )
 def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
     config_file.write_text(text)
     constant = ["--ppo.learning_rate_schedule", "constant"]
-    if text == PENDULUM:  # long to compile; what evaluations change, CartPole's would show
+    if text == PENDULUM:  # slow to compile, and CartPole already covers evaluations
         constant += ["--eval.num_episodes", "0"]
     assert train(config_file, *constant, "--run_dir", "parts", "--total_timesteps", 512) == 0
     assert train(config_file, *constant, "--run_dir", "parts") == 0
@@ -159,7 +159,7 @@ def test_n_and_n_more_updates_equal_2n_bit_for_bit(text, config_file):
 @pytest.mark.full
 @pytest.mark.usefixtures("optimized")
 def test_a_run_with_every_extra_resumes_exactly(config_file):
-    """Stopped after half of its updates, as progress decides what its curriculum is at."""
+    """Stop after half of the updates, because the curriculum depends on progress."""
     config_file.write_text(EXTRAS)
     flags = ("--checkpoint.interval", 512, "--run_dir")
     assert train(config_file, *flags, "whole") == 0
@@ -205,7 +205,7 @@ def test_a_signal_saves_and_the_same_command_resumes_exactly(number, config_file
 
 
 @pytest.mark.xdist_group("processes")
-def test_sigterm_before_the_first_update_ends_the_process_at_once(config_file):
+def test_sigterm_before_the_first_update_ends_the_process_immediately(config_file):
     process = start(config_file, "--run_dir", "early", "--total_timesteps", "1e8")
     wait_for(Path("early/config.yaml").exists, process)
     process.send_signal(signal.SIGTERM)
@@ -214,7 +214,7 @@ def test_sigterm_before_the_first_update_ends_the_process_at_once(config_file):
     assert err == "error: interrupted; what was saved before is as it was\n"
 
 
-def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_file, caplog):
+def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_checkpoints(config_file, caplog):
     before = set(threading.enumerate()) - {threading.current_thread()}  # of earlier tests
     jax.config.update("jax_log_compiles", True)  # for all threads
     try:
@@ -224,7 +224,7 @@ def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_fi
         jax.config.update("jax_log_compiles", False)
     rows = read_csv(Path("once/metrics.csv"))
     assert sum("eval/return_mean" in row for row in rows) > 2
-    # One that has ended may have left its number to a thread of this run.
+    # A thread of this run may reuse the number of a finished thread.
     others = {thread.ident for thread in before if thread.is_alive()}
     records = [r for r in caplog.records if r.thread not in others]
     lines = [r.message for r in records if "Finished XLA compilation" in r.message]
@@ -233,8 +233,8 @@ def test_train_chunk_compiles_once_in_a_run_with_evaluations_and_saves(config_fi
 
 
 @pytest.mark.toy
-def test_the_reported_rate_is_that_of_the_schedule_times_the_adapted_factor(make_config):
-    """Two of ten updates, a warm-up of five, and a rate that has become three times as large."""
+def test_the_reported_learning_rate_is_the_schedule_times_the_adaptive_factor(make_config):
+    """Update 2 of 10, a warm-up of 5 updates, and an adaptive factor of 3."""
     settings = {"learning_rate_schedule": "adaptive", "learning_rate_warmup": 0.5}
     run, _ = a_run(Saves(), make_config(ppo=settings))
     run.progress.update, run.total_updates = 2, [10.0]
@@ -247,7 +247,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Saves:
-    """Saves of which the first few fail."""
+    """Checkpoints whose first few saves fail."""
 
     def __init__(self, failing=0, before=None):
         self.failing, self.steps, self.closed = failing, before, False
@@ -271,7 +271,7 @@ class Saves:
 
 
 def a_run(saves: Any, config):
-    """A run that is being trained, without programs to train it."""
+    """Return a run in training without compiled programs, and the list of closed parts."""
     closed = []
     programs: Any = SimpleNamespace(
         setup=SimpleNamespace(config=config, members=(config,)),
@@ -289,7 +289,7 @@ def a_run(saves: Any, config):
 
 
 class EverySecond:
-    """A hook that is due after every second update, and may stop the run."""
+    """A hook that is due after every second update and may stop the run."""
 
     def __init__(self, stop_at=0):
         self.updates, self.stop_at = [], stop_at
@@ -310,7 +310,7 @@ class EverySecond:
 def test_the_loop_trains_until_its_end_a_stop_or_a_signal_and_saves(
     stop_at, signal, updates, make_config
 ):
-    """Six updates of 48 steps, each a chunk, because each is logged."""
+    """Six updates of 48 steps. Each is a chunk, because each is logged."""
     config = make_config(total_timesteps=6 * 48, logging=LoggingConfig(interval=48))
     saves = Saves()
     run, _ = a_run(saves, config)
@@ -350,7 +350,7 @@ def test_failed_evaluation_of_the_best_agent_does_not_change_its_settings(make_c
         (Saves(9), "Nothing could be saved in runs/a"),
     ],
 )
-def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_config):
+def test_an_error_between_chunks_is_reported_after_a_save(saves, done, make_config):
     run, closed = a_run(saves, make_config())
     with pytest.raises(Stopped) as failed, reported(run):
         raise RuntimeError("events cannot\nbe written")
@@ -362,7 +362,7 @@ def test_what_fails_between_chunks_is_named_after_a_save(saves, done, make_confi
     assert closed == ["simulators"]
 
 
-def test_who_has_said_it_all_saves_nothing(make_config):
+def test_stopped_and_not_finite_errors_pass_through_without_a_save(make_config):
     told = (Stopped("full disk"), NotFiniteError("nan"), SimulatorError("worker 3 died"))
     for error in told:
         saves = Saves()
@@ -373,12 +373,12 @@ def test_who_has_said_it_all_saves_nothing(make_config):
             assert failed.value is error
             assert saves.steps is None
         else:
-            assert saves.steps == 4096  # a simulator's failure saves by itself
+            assert saves.steps == 4096  # after a simulator's failure the run is saved
 
 
 @pytest.mark.toy
 @pytest.mark.parametrize("training", [False, True])
-def test_too_little_memory_is_one_sentence_after_a_save(training, make_config):
+def test_out_of_memory_is_a_one_sentence_error_after_a_save(training, make_config):
     saves = Saves()
     run, _ = a_run(saves, make_config())
     run.state = run.state if training else None
@@ -393,7 +393,7 @@ def test_too_little_memory_is_one_sentence_after_a_save(training, make_config):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
 
-def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
+def test_a_state_that_is_not_finite_is_not_saved_after_another_failure(make_config):
     run, _ = a_run(Saves(before=128), make_config())
     run.lost = True
     said = "The checkpoint at 128 steps in runs/a is intact"
@@ -401,7 +401,7 @@ def test_what_is_not_finite_is_not_saved_whatever_else_fails(make_config):
         raise FULL
 
 
-def test_simulators_are_closed_whatever_else_cannot_be(make_config):
+def test_simulators_are_closed_even_if_loggers_and_checkpoints_fail(make_config):
     class Broken:
         def close(self):
             raise FULL
@@ -413,17 +413,17 @@ def test_simulators_are_closed_whatever_else_cannot_be(make_config):
     assert closed == ["simulators"]
     assert run.checkpoints.closed
     with pytest.raises(ValueError, match="first"), reported(run):
-        raise ValueError("first")  # and what comes of closing does not hide it
+        raise ValueError("first")  # an error of closing does not hide it
 
 
 @pytest.mark.parametrize(
     ("seconds", "saves"),
     [pytest.param(0.0, [*range(1, 9), 8], marks=pytest.mark.full), (1e9, [8])],
 )
-def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
+def test_a_short_run_saves_once_and_a_longer_one_at_every_tenth(
     seconds, saves, config_file, monkeypatch
 ):
-    """Eight updates, whose last is saved at the end, too, which does nothing then."""
+    """Eight updates. The last one is saved again at the end, which does nothing."""
     monkeypatch.setattr(intervals, "SECONDS_BETWEEN_SAVES", seconds)
     made, save = [], Training.save
 
@@ -436,7 +436,9 @@ def test_a_run_of_seconds_saves_once_and_a_longer_one_at_each_tenth(
     assert made == saves
 
 
-def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(config_file, monkeypatch, capsys):
+def test_a_run_on_a_full_disk_is_saved_and_the_same_command_resumes(
+    config_file, monkeypatch, capsys
+):
     command = ["--config", "small.yaml", "--run_dir", "run", "--checkpoint.interval", "1024"]
     write, close, closed = CsvSink.write, Programs.close, []
 
@@ -462,8 +464,8 @@ def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(config_file, mon
     ]
 
 
-def test_a_run_ends_as_usual_when_nobody_reads_its_output(config_file, monkeypatch):
-    """Also on a terminal that has no letter of its folder's name, as `train | head -n 1` there."""
+def test_a_run_completes_when_its_output_is_closed(config_file, monkeypatch):
+    """Like `train | head -n 1`, on a terminal that cannot encode the folder's name."""
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     process = start(config_file, "--run_dir", "größe")
     assert process.stdout.readline().endswith(r"into gr\xf6\xdfe" + "\n")
@@ -475,7 +477,7 @@ def test_a_run_ends_as_usual_when_nobody_reads_its_output(config_file, monkeypat
     assert max(map(int, steps)) == read_csv(Path("größe/metrics.csv"))[-1]["global_step"]
 
 
-def test_a_plot_that_fails_does_not_fail_the_run(config_file, monkeypatch, capsys):
+def test_a_failed_plot_does_not_fail_the_run(config_file, monkeypatch, capsys):
     def broken(*args, **kwargs):
         raise RuntimeError("no fonts")
 
@@ -484,7 +486,7 @@ def test_a_plot_that_fails_does_not_fail_the_run(config_file, monkeypatch, capsy
     assert "no learning curve: RuntimeError: no fonts\n" in capsys.readouterr().out
 
 
-def test_simulators_are_closed_if_nothing_could_be_prepared(config_file, monkeypatch, capsys):
+def test_simulators_are_closed_if_opening_the_run_fails(config_file, monkeypatch, capsys):
     closed = []
     monkeypatch.setattr(Programs, "close", lambda self: closed.append(True))
 

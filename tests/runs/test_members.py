@@ -1,4 +1,4 @@
-"""Agents that train side by side are those that train alone, wherever they live."""
+"""Agents trained as a batch equal agents trained alone, on any devices."""
 
 import contextlib
 import io
@@ -49,7 +49,7 @@ def small(make_config, **overrides):
 
 
 def trained(programs, updates=4):
-    """(parameters as one vector per agent, returns of their episodes) after some updates."""
+    """Return (one parameter vector per agent, returns of their episodes) after some updates."""
     state = programs.init()
     programs.compile(state)
     agents, _ = programs.train_chunk(state, programs.hp, np.int32(updates))
@@ -61,7 +61,7 @@ def trained(programs, updates=4):
 
 
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.full), 2])
-def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
+def test_each_agent_of_a_batch_equals_the_agent_trained_alone(make_config, devices):
     config = small(make_config, eval={"num_episodes": 3})
     members = [
         replace(config, seed=seed, ppo=replace(config.ppo, learning_rate=rate))
@@ -71,17 +71,17 @@ def test_each_of_many_seeds_and_settings_is_that_alone(make_config, devices):
     assert programs.shards.num_devices == devices
     together, returns = trained(programs)
     params, scores = trained(Programs(setup_of(members[3])))
-    # Batched products add in another order, and Adam divides by small numbers.
+    # Batched products sum in another order, and Adam divides by small numbers.
     np.testing.assert_allclose(together[3], params[0], rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(returns[3], scores[0])
     assert np.abs(together[0] - together[1]).max() > 0.1
     assert np.abs(together[0] - together[2]).max() > 1e-3
-    # Agents alone have nothing to tell each other.
+    # Independent agents do not communicate.
     assert collectives(programs.train_chunk.as_text()) == 0
 
 
 @pytest.mark.toy
-def test_shards_of_one_agent_talk():
+def test_shards_of_one_agent_communicate():
     shards = Shards(2, jax.devices()[:2])
     total = shards.map(lambda x: shards.psum({"x": x}), (0,), None)
     assert collectives(jax.jit(total).lower(np.ones(2)).compile().as_text()) > 0
@@ -97,7 +97,9 @@ def collectives(hlo):
     ("num_shards", "num_members", "devices", "across", "along"),
     [(1, 4, 2, 2, 1), (2, 3, 2, 1, 2), (2, 2, 2, 2, 1), (1, 3, 2, 1, 1), (2, 0, 2, 1, 2)],
 )
-def test_members_are_spread_first(num_shards, num_members, devices, across, along):
+def test_agents_are_spread_over_devices_before_shards(
+    num_shards, num_members, devices, across, along
+):
     shards = Shards(num_shards, jax.devices("cpu")[:devices], num_members)
     assert shards.num_devices == across * along
     if shards.mesh is not None:
@@ -105,7 +107,7 @@ def test_members_are_spread_first(num_shards, num_members, devices, across, alon
 
 
 def observed(make_config, name, devices):
-    """What two seeds' environments show after two updates, a row for each environment."""
+    """Return the observations of two seeds after two updates, a row for each environment."""
     env = {"name": name, "num_envs": 4}
     config = small(make_config, env=env, num_seeds=2, eval={"num_episodes": 0})
     programs = Programs(setup_of(config, devices))
@@ -119,16 +121,14 @@ def observed(make_config, name, devices):
 
 
 @pytest.mark.full
-def test_seeds_of_a_simulator_on_the_host_share_one_pool_of_different_environments(make_config):
+def test_seeds_of_a_host_simulator_share_one_pool_of_different_environments(make_config):
     pytest.importorskip("envpool")
     assert len(np.unique(observed(make_config, "envpool/CartPole-v1", 2), axis=0)) == 8
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["envpool/CartPole-v1", "gymnasium/CartPole-v1"])
-def test_seeds_of_a_simulator_on_the_host_share_one_pool_on_any_number_of_devices(
-    make_config, name
-):
+def test_seeds_of_a_host_simulator_share_one_pool_on_any_number_of_devices(make_config, name):
     pytest.importorskip(name.partition("/")[0])
     two = observed(make_config, name, 2)
     assert len(np.unique(two, axis=0)) == 8  # no two environments are the same
@@ -180,11 +180,11 @@ print("equal", one.size)
         ),
     ],
 )
-def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name):
+def test_two_seeds_of_two_shards_on_four_devices_equal_those_on_one(tmp_path, name):
     config = tmp_path / "four.yaml"
     text = CARTPOLE.replace("num_shards: 1", "num_shards: 2\nnum_seeds: 2")
     text = text.replace("num_envs: 8", "num_envs: 8, reset: every_rollout")
-    if name.startswith("brax"):  # long to compile; and CartPole's agents are evaluated, too
+    if name.startswith("brax"):  # slow to compile, and CartPole already covers evaluations
         text = text.replace("num_episodes: 3", "num_episodes: 0")
     config.write_text(text)
     run = subprocess.run(
@@ -198,7 +198,7 @@ def test_two_seeds_of_two_shards_on_four_devices_are_those_on_one(tmp_path, name
 
 @pytest.mark.toy
 def test_seeds_are_initialised_one_after_another(make_config):
-    # JAX's batched QR waits for itself on CPUs; see below.
+    # JAX's batched QR deadlocks on CPUs, see below.
     config = small(make_config, num_seeds=4)
     programs = Programs(setup_of(config))
     jaxpr = jax.make_jaxpr(init_program(programs.parts))(programs.key, shard_ids(programs.parts))
@@ -234,8 +234,8 @@ print("started")
 
 @pytest.mark.full
 def test_a_hundred_starts_of_many_seeds_do_not_hang():
-    # JAX's batched QR waits for itself on CPUs: with flax's own orthogonal initialiser, vmapped,
-    # this hangs at once.
+    # JAX's batched QR deadlocks on CPUs: with flax's orthogonal initialiser under vmap, this
+    # hangs immediately.
     run = subprocess.run(
         [sys.executable, "-c", HUNDRED_STARTS],
         capture_output=True,
@@ -247,7 +247,7 @@ def test_a_hundred_starts_of_many_seeds_do_not_hang():
 
 
 @pytest.mark.toy
-def test_the_better_agent_is_kept_for_each():
+def test_the_better_agent_is_kept_for_each_seed():
     old = {"a": np.zeros((3, 2)), "b": np.zeros(3)}
     new = {"a": np.ones((3, 2)), "b": np.ones(3)}
     kept = keep_better(np.array([True, False, True]), old, new)
@@ -256,14 +256,14 @@ def test_the_better_agent_is_kept_for_each():
 
 
 @pytest.mark.toy
-def test_the_band_is_students():
+def test_the_confidence_band_uses_students_t_distribution():
     # mean 2, sample deviation 1, t(0.975, 2 degrees of freedom) = 4.302653
     np.testing.assert_allclose(confidence(np.array([1.0, 2.0, 3.0])), 4.302653 / 3**0.5, rtol=1e-6)
     assert np.isnan(confidence(np.array([1.0])))
 
 
 @pytest.mark.toy
-def test_curves_have_the_points_that_all_members_have():
+def test_curves_have_the_updates_that_all_agents_have():
     rows = [
         {"member": m, "update": u, "global_step": 10.0 * u + m, "x": u + 10.0 * m}
         for u in (1, 2, 3)
@@ -280,7 +280,7 @@ SEEDS = ("--num_seeds", 2, "--seed", 5, "--checkpoint.interval", 512, "--logging
 
 @pytest.fixture(scope="module")
 def trained_once(tmp_path_factory):
-    """A folder with `run`, of seeds 5 and 6, which nobody changes; its output is in `out`."""
+    """A folder with `run`, of seeds 5 and 6, and its output in `out`. Tests must not change it."""
     folder, out = tmp_path_factory.mktemp("members"), io.StringIO()
     (folder / "small.yaml").write_text(CARTPOLE)
     with pytest.MonkeyPatch.context() as patch:
@@ -294,13 +294,13 @@ def trained_once(tmp_path_factory):
 
 @pytest.fixture
 def run(trained_once, tmp_path, monkeypatch):
-    """A finished run of two seeds: a copy in the current folder, with its config file."""
+    """A copy of a finished run of two seeds in the current folder, with its config file."""
     shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return Path("run")
 
 
-def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
+def test_a_run_of_seeds_keeps_the_curve_and_best_agent_of_each_seed(run, capsys):
     assert "2 agents of 8 environments" in Path("out").read_text()
     rows = read_csv(run / "metrics.csv")
     assert {(row["member"], row["seed"]) for row in rows} == {(0, 5), (1, 6)}
@@ -312,14 +312,14 @@ def test_a_run_of_seeds_keeps_each_ones_curve_and_best(run, capsys):
     assert together.returns.shape == (2, 4)
     one = agents.member(1)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[1]), one.state, agents.state)
-    # Batched products add in another order, and a pole that is nearly upright may fall otherwise.
+    # Batched products sum in another order, and a nearly upright pole may fall the other way.
     assert (evaluate(one, 4).returns == together.returns[1]).any()
     assert evaluate_command.main(["--run", str(run), "--episodes", "4", "--member", "1"]) == 0
     assert str(evaluate(one, 4)) in capsys.readouterr().out
 
 
 @pytest.mark.full
-def test_each_best_agent_is_that_of_its_own_best_evaluation(run):
+def test_each_best_agent_comes_from_its_own_best_evaluation(run):
     scores = {}
     for row in read_csv(run / "metrics.csv"):
         if "eval/return_mean" in row:
@@ -344,7 +344,7 @@ def test_a_run_of_seeds_resumes_exactly(run):
         jax.tree.map(np.testing.assert_array_equal, parts.params, straight.params)
 
 
-def test_more_seeds_than_a_run_has_are_refused(run, capsys):
+def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
     for flags, said in (
         (["--member", "2"], "member = 2: there is 0 to 1"),
         (["--member", "-2"], "--member = -2 is too small; it must be at least -1"),
@@ -355,7 +355,7 @@ def test_more_seeds_than_a_run_has_are_refused(run, capsys):
 
 
 @pytest.mark.toy
-def test_seeds_that_cannot_be_are_refused(config_file, capsys):
+def test_impossible_seeds_are_rejected(config_file, capsys):
     for flags, said in (
         (["--num_seeds", "0"], "num_seeds = 0 is too small; it must be at least 1"),
         (["--num_seeds", "3", "--seed", str(2**31 - 2)], "seed = 2147483646 is too large"),
@@ -366,7 +366,7 @@ def test_seeds_that_cannot_be_are_refused(config_file, capsys):
 
 
 @pytest.mark.toy
-def test_asynchronous_training_of_many_agents_is_refused(make_config):
+def test_asynchronous_training_of_many_agents_is_rejected(make_config):
     config = small(make_config, num_seeds=2, eval=EvalConfig(num_episodes=0).__dict__)
     config = replace(config, asynchronous=True)
     with pytest.raises(ValueError, match="asynchronous = true does not support several agents"):

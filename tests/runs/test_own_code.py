@@ -1,4 +1,4 @@
-"""A run keeps copies of a user's own files, and every later command uses these."""
+"""A run keeps copies of custom files, and later commands use the copies."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def write(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a user's files and `run`, which was trained by them."""
+    """A folder with custom files and `run`, which was trained with them."""
     folder = tmp_path_factory.mktemp("own")
     write(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def elsewhere(trained, tmp_path, monkeypatch):
-    """An empty current folder with a copy of the run, from a machine without the user's files."""
+    """A new current folder with a copy of the run, as on a computer without the custom files."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained / "run", "run")
     index = tmp_path / "run/code/files.json"
@@ -74,7 +74,7 @@ def elsewhere(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.toy
-def test_files_are_copied_with_what_they_import(trained):
+def test_files_are_copied_with_their_imports(trained):
     (entry,) = copies.index(trained / "run").values()
     copy = trained / "run/code" / entry["copy"]
     assert copy.read_text() == MINE
@@ -88,14 +88,14 @@ def test_files_are_copied_with_what_they_import(trained):
 
 
 @pytest.mark.toy
-def test_restored_elsewhere_by_the_copy(elsewhere):
+def test_a_run_is_restored_elsewhere_from_its_copy(elsewhere):
     agent = restore("run")
     assert str(elsewhere / "run/code") in agent.config.env.name.files["mine.py"]
     assert evaluate(agent, 2).returns.shape == (2,)
 
 
 @pytest.mark.toy
-def test_a_changed_original_is_told_and_not_used(trained, tmp_path, monkeypatch):
+def test_a_changed_original_is_reported_and_not_used(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
     shutil.copytree(trained / "run", "run")
@@ -112,7 +112,7 @@ def test_a_changed_original_is_told_and_not_used(trained, tmp_path, monkeypatch)
     restore("run")
 
 
-def test_resumed_elsewhere_it_goes_on_as_if_it_had_not_stopped(trained, elsewhere, capfd):
+def test_a_run_resumed_elsewhere_equals_an_uninterrupted_run(trained, elsewhere, capfd):
     shutil.copy(trained / "own.yaml", "own.yaml")
     forget_last_save("run")
     (elsewhere / "mine.py").write_text("raise SystemError\n")
@@ -121,7 +121,7 @@ def test_resumed_elsewhere_it_goes_on_as_if_it_had_not_stopped(trained, elsewher
 
 
 @pytest.mark.toy
-def test_damaged_copies_are_one_sentence(elsewhere, capsys):
+def test_damaged_copies_get_a_one_sentence_error(elsewhere, capsys):
     Path("run/code/files.json").write_text("[1]")
     with pytest.raises(ValueError, match=r"files.json: was changed or damaged"):
         restore("run")
@@ -143,7 +143,7 @@ def test_equal_names_in_two_folders_do_not_collide(tmp_path):
     ]
 
 
-def test_evaluated_in_a_process_elsewhere(elsewhere):
+def test_a_run_is_evaluated_elsewhere_in_a_new_process(elsewhere):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
     command = [sys.executable, "-m", "purejaxppo.evaluate", "--run", "run", "--episodes", "2"]
     out = subprocess.run(command, capture_output=True, text=True, env=env, check=True).stdout
@@ -163,5 +163,5 @@ def test_a_sweep_keeps_its_own_copies(tmp_path, monkeypatch):
     assert list(Path("swept").glob("rounds/*/*/batch-*/code/*/mine.py"))
     Path("mine.py").write_text("raise SystemError\n")
     before = Path("swept/results.csv").read_text()
-    assert main(words) == 0  # finished, and not read again
+    assert main(words) == 0  # finished, so the file is not read again
     assert Path("swept/results.csv").read_text() == before

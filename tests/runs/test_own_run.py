@@ -1,4 +1,4 @@
-"""An own environment, network and term in one run: killed, resumed, exported, swept."""
+"""A custom environment, network and auxiliary loss in one run: killed, resumed, exported, swept."""
 
 import csv
 import os
@@ -47,7 +47,7 @@ def last_row(run):
 
 
 @pytest.mark.full
-def test_killed_and_resumed_by_the_copy_it_equals_a_run_that_was_not(folder):
+def test_a_killed_run_resumed_from_its_copy_equals_an_uninterrupted_run(folder):
     assert train("own.yaml", "--run_dir", "whole") == 0
     assert float(last_row("whole")["losses/next_position"]) > 0
     command = [sys.executable, "-m", "purejaxppo.train", "--config", "own.yaml", "--run_dir", "cut"]
@@ -65,7 +65,7 @@ def test_killed_and_resumed_by_the_copy_it_equals_a_run_that_was_not(folder):
 
 
 @pytest.mark.full
-def test_exported_without_the_users_code(folder):
+def test_a_policy_is_exported_without_its_custom_code(folder):
     assert train("own.yaml", "--run_dir", "run", "--total_timesteps", "64") == 0
     (folder / "mine.py").unlink()
     for name in ("policy.npz", "policy.onnx"):  # each is compared with the checkpoint
@@ -77,7 +77,7 @@ def test_exported_without_the_users_code(folder):
 
 
 @pytest.mark.full
-def test_a_sweep_over_the_coefficient_is_one_program(folder, capsys):
+def test_a_sweep_over_a_loss_coefficient_is_one_program(folder, capsys):
     words = ["--config", "own.yaml", "--grid", "ppo.term_coefs=[0.0],[5.0]", "--run_dir", "swept"]
     assert sweep([*words, "--total_timesteps", "512"]) == 0
     assert "2 settings x 1 seeds in 1 program\n" in capsys.readouterr().out
@@ -87,4 +87,4 @@ def test_a_sweep_over_the_coefficient_is_one_program(folder, capsys):
     errors = [
         float(row["losses/next_position"]) for row in rows if row["update"] == rows[-1]["update"]
     ]
-    assert errors[1] < errors[0]  # the weighed one is learned
+    assert errors[1] < errors[0]  # the loss with the larger coefficient is learned

@@ -1,4 +1,4 @@
-"""Populations: who is copied, what is perturbed, and that it pays."""
+"""Population-based training: selection, perturbation, resumes, and its benefit."""
 
 import contextlib
 import csv
@@ -47,14 +47,14 @@ RULES = Rules((("learning_rate", 1e-4, 1e-2), ("ent_coef", 0.0, 0.1)), interval=
 
 
 @pytest.mark.toy
-def test_the_worst_go_on_from_the_best(key):
+def test_the_worst_members_are_replaced_by_copies_of_the_best(key):
     score = jnp.array([5.0, 1.0, 7.0, 2.0, 6.0, 3.0, 8.0, 4.0])
     source = np.asarray(select(key, score, 0.25))
     np.testing.assert_array_equal(source[[0, 2, 4, 5, 6, 7]], [0, 2, 4, 5, 6, 7])
     assert set(source[[1, 3]]) <= {2, 6}
 
 
-def test_both_of_the_best_are_drawn(key):
+def test_parents_are_drawn_equally_often_from_the_best(key):
     score = jnp.arange(8.0)
     drawn = [int(select(jax.random.fold_in(key, i), score, 0.25)[0]) for i in range(200)]
     assert 60 < drawn.count(6) < 140
@@ -62,7 +62,7 @@ def test_both_of_the_best_are_drawn(key):
 
 
 @pytest.mark.toy
-def test_who_finished_no_episode_is_among_the_worst(key):
+def test_a_member_without_a_finished_episode_is_replaced(key):
     score = jnp.array([1.0, jnp.nan, 2.0, 3.0])
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
@@ -71,14 +71,14 @@ def test_who_finished_no_episode_is_among_the_worst(key):
 @pytest.mark.parametrize(
     "score", [[jnp.nan] * 4, [-jnp.inf, -jnp.inf, jnp.nan, -jnp.inf], [0.0] * 4, [-3.0, jnp.nan]]
 )
-def test_nobody_goes_on_from_one_that_is_not_better(score, key):
+def test_no_member_is_replaced_by_one_that_is_not_better(score, key):
     score = jnp.array(score)
     expected = jnp.arange(len(score)) if len(score) == 4 else [0, 0]  # NaN is below any number
     np.testing.assert_array_equal(select(key, score, 0.5), expected)
 
 
 @pytest.mark.toy
-def test_infinite_scores_lose(key):
+def test_a_member_with_an_infinite_score_is_replaced(key):
     score = jnp.array([1.0, jnp.inf, 2.0, 3.0])
     np.testing.assert_array_equal(select(key, score, 0.25), [0, 3, 2, 3])
 
@@ -91,7 +91,7 @@ def test_at_least_one_and_at_most_half_are_replaced(key):
 
 
 @pytest.mark.toy
-def test_copied_numbers_are_perturbed_within_their_bounds(key):
+def test_copied_hyperparameters_are_perturbed_within_their_bounds(key):
     size = 3000
     config = Config(ppo=PPOConfig(learning_rate=1e-3, ent_coef=0.09, gamma=0.9))
     hp = make_hyperparams(config)
@@ -108,7 +108,7 @@ def test_copied_numbers_are_perturbed_within_their_bounds(key):
 
 
 @pytest.mark.toy
-def test_one_coefficient_of_several_terms_is_perturbed(key):
+def test_one_coefficient_of_several_auxiliary_losses_is_perturbed(key):
     hp = make_hyperparams(Config())._replace(term_coefs=(jnp.full(300, 2.0), jnp.full(300, 4.0)))
     rules = Rules((("term_coefs.1", 0.1, 4.5),), interval=2)
     first, second = perturb(key, hp, jnp.ones(300, bool), rules).term_coefs
@@ -117,8 +117,8 @@ def test_one_coefficient_of_several_terms_is_perturbed(key):
 
 
 @pytest.mark.toy
-def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
-    """0.99 x 1.25 would be above 1, and its clipped value the bound, whatever was drawn."""
+def test_gamma_and_lambda_are_perturbed_in_their_distance_to_one(key):
+    """0.99 x 1.25 would be above 1 and always clipped to the bound."""
     hp = make_hyperparams(Config(ppo=PPOConfig(gamma=0.99, gae_lambda=0.9)))
     hp = jax.tree.map(lambda x: jnp.full(300, x), hp)
     rules = Rules((("gamma", 0.5, 0.9999), ("gae_lambda", 0.89, 0.99)), interval=2)
@@ -138,7 +138,7 @@ def test_of_gamma_and_lambda_the_distance_to_one_is_perturbed(key):
         ({"ppo.gamma": Choice((0.9, 0.99))}, "give it a uniform or log_uniform range"),
     ],
 )
-def test_only_ranges_of_tunable_numbers_evolve(ranges, said):
+def test_only_ranges_of_tunable_fields_evolve(ranges, said):
     with pytest.raises(ValueError, match=said):
         search.rules_of(ranges, 1, 0.25, 1.25)
     assert search.rules_of({"ppo.gamma": LogUniform(0.9, 0.99)}, 1, 0.25, 1.25).bounds == (
@@ -165,7 +165,7 @@ SIZE, NUM_ENVS = 4, 2
 
 @pytest.fixture(scope="module")
 def told_apart(make_config):
-    """The state of four members with a memory, curiosity and PopArt: all of member i's are i."""
+    """State of four members with an LSTM, curiosity and PopArt. All arrays of member i hold i."""
     config = make_config(
         env={"name": "dummy/vector", "num_envs": NUM_ENVS},
         network={"rnn": "lstm", "rnn_size": 2},
@@ -206,7 +206,9 @@ def test_every_field_of_a_state_is_copied_or_kept_by_name(told_apart, key):
             old = jax.tree.map(lambda x: x[jnp.array([0, 0, 2, 3])], old)
         elif field.name == "rollout":
             for x in jax.tree.leaves(new.carry):
-                np.testing.assert_array_equal(x[1], 0.0)  # it was the network's that is gone
+                np.testing.assert_array_equal(
+                    x[1], 0.0
+                )  # the carry belongs to the replaced network
                 assert (x[0] == 0).all() and (x[2] == 2).all() and (x[3] == 3).all()
             old, new = old.replace(carry=()), new.replace(carry=())
         assert_same(old, new)
@@ -225,8 +227,8 @@ def test_a_selection_waits_until_every_member_has_finished_an_episode(told_apart
     np.testing.assert_array_equal(selected.return_sum, 0.0)
 
 
-def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, key):
-    """Member 0 seems the best, and has a NaN; it ends episodes or does not."""
+def test_a_member_that_is_not_finite_is_replaced_and_not_waited_for(told_apart, key):
+    """Member 0 has the best return and a NaN parameter, with and without finished episodes."""
     state, carry = told_apart
     params = state.agent.params
     bias = params["critic"]["bias"].at[0].set(jnp.nan)
@@ -237,7 +239,7 @@ def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, 
         after, selected = selected_from(key, broken, known, carry)
         np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
         assert finite(after.agent.params).all()
-    # Its parameters may be finite and its updates' numbers not, which make its returns NaN.
+    # The parameters may be finite while the updates are not. Then the returns are NaN.
     known = known_of([np.nan, 1.0, 2.0, 3.0], [0, 1, 1, 1])
     _, selected = selected_from(key, state, known, carry)
     np.testing.assert_array_equal(selected.parent, [3, 1, 2, 3])
@@ -245,8 +247,8 @@ def test_parameters_that_are_not_finite_lose_and_are_not_waited_for(told_apart, 
 
 
 @pytest.mark.parametrize("finished", [10, 0])
-def test_who_breaks_the_simulator_loses_and_is_not_waited_for(finished, told_apart, key):
-    """Of member 0's episodes the long and dear ones diverge, so that the others look the best."""
+def test_a_member_that_diverges_is_replaced_and_not_waited_for(finished, told_apart, key):
+    """Member 0's long, expensive episodes diverge, and its other episodes have the best mean."""
     state, carry = told_apart
     known = known_of([-5.0, -59.0, -60.0, -61.0], [finished, 100, 100, 100])
     known = known._replace(diverged=jnp.array([90, 0, 1, 0], jnp.int32))
@@ -256,14 +258,14 @@ def test_who_breaks_the_simulator_loses_and_is_not_waited_for(finished, told_apa
 
 
 @pytest.mark.toy
-def test_nobody_goes_on_from_one_without_a_score_while_there_is_another(key):
+def test_no_member_copies_one_without_a_score_if_another_has_one(key):
     score = jnp.array([jnp.nan, jnp.nan, jnp.nan, 5.0])
     for i in range(20):
         source = np.asarray(select(jax.random.fold_in(key, i), score, 0.5))
         assert (source == 3).sum() == 3
 
 
-def test_an_interval_shorter_than_an_episode_is_named():
+def test_an_interval_shorter_than_an_episode_is_reported():
     said = short_interval(RULES, rollout_length=100, limit=1000)
     assert "an episode may last 1000 steps" in said and "every 200 steps" in said
     assert "5 times the --population_interval" in said
@@ -276,7 +278,7 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
     programs = population(make_config, rates, 2)
     state = programs.init()
     programs.compile(state)
-    # The episodes so far say who is best, and these two updates do not outweigh them.
+    # The earlier episodes determine the best member: two updates do not outweigh them.
     known = state.population._replace(
         return_sum=jnp.array([9e9, 0.0, 5e8, 6e8]), episodes=jnp.full(4, 10**6, jnp.int32)
     )
@@ -299,7 +301,7 @@ def test_a_selection_copies_agents_inside_the_program(make_config):
 
 
 def test_the_best_of_a_population_is_scored_since_its_last_copy(make_config, tmp_path):
-    """Agent 0 had the best evaluation, and became a copy with another rate after update 2."""
+    """Agent 0 had the best evaluation and became a copy with another rate after update 2."""
     config = make_config()
     (tmp_path / "population").mkdir()
     (tmp_path / "population" / "metrics.csv").write_text(
@@ -331,7 +333,7 @@ def test_training_returns_count_from_the_row_after_the_copy():
     assert value(since_last_copy(rows[:1]), "mean") == 50.0
 
 
-def test_donated_state_of_a_population_does_not_share_its_numbers_with_the_programs(make_config):
+def test_donated_state_of_a_population_does_not_share_buffers_with_the_programs(make_config):
     programs = population(make_config, (1e-3, 1e-2), 1)
     state, read = programs.init().population.hp, programs.hp
     for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(read), strict=True):
@@ -339,7 +341,7 @@ def test_donated_state_of_a_population_does_not_share_its_numbers_with_the_progr
 
 
 @pytest.mark.full
-def test_between_selections_members_train_as_they_would_alone(make_config):
+def test_between_selections_members_train_as_if_alone(make_config):
     rates = (1e-3, 1e-2)
     programs = population(make_config, rates, 1)
     state = programs.init()
@@ -355,7 +357,7 @@ def test_between_selections_members_train_as_they_would_alone(make_config):
         )
 
 
-def test_numbers_can_be_vmapped_in_python(make_config, key):
+def test_hyperparameters_can_be_vmapped_in_python(make_config, key):
     config = make_config(total_timesteps=48)
     train = jax.jit(jax.vmap(make_train(config)))
     keys = jnp.stack([key, key])
@@ -390,7 +392,7 @@ checkpoint: {interval: 5000}
 
 @pytest.fixture(scope="module")
 def evolved(tmp_path_factory):
-    """A folder with `whole`, a finished population; what it said is in `out`."""
+    """A folder with `whole`, a finished population, and its output in `out`."""
     folder = tmp_path_factory.mktemp("population")
     (folder / "small.yaml").write_text(CARTPOLE)
     (folder / "ranges.yaml").write_text("ppo.learning_rate: {log_uniform: [1e-6, 1e-2]}\n")
@@ -431,7 +433,7 @@ def assert_resumed_exactly():
 
 
 @pytest.mark.full
-def test_a_population_leaves_useless_numbers_behind(folder):
+def test_a_population_abandons_useless_learning_rates(folder):
     assert "selected every" in Path("out").read_text()
     rows = read_csv(Path("whole/population/metrics.csv"))
     rates = [
@@ -456,7 +458,7 @@ def test_a_population_resumes_exactly(folder):
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.xdist_group("processes")
-def test_a_population_that_is_terminated_resumes_exactly(folder):
+def test_a_population_stopped_by_sigterm_resumes_exactly(folder):
     command = [sys.executable, "-u", "-m", "purejaxppo.sweep", *FLAGS, "--run_dir", "parts"]
     command += ["--checkpoint.interval", "5000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

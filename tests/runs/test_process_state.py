@@ -1,4 +1,4 @@
-"""Custom code that changes the state of its process, such as the current folder, changes no run."""
+"""Custom code that changes its process, such as the current folder, does not affect a run."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def command(folder, *words):
-    """Runs a command with relative paths in a folder; returns its output."""
+    """Run a command with relative paths in a folder and return its output."""
     made = subprocess.run(
         [sys.executable, "-m", "purejaxppo", *words],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""Where rows go, and what a killed run leaves there."""
+"""Loggers: where rows are written, and what a killed run leaves there."""
 
 import struct
 import sys
@@ -41,7 +41,9 @@ def wandb(monkeypatch):
     return fake
 
 
-def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, make_config):
+def test_a_killed_run_continues_in_wandb_at_the_step_of_its_checkpoint(
+    wandb, tmp_path, make_config
+):
     saved = []
     config = make_config(logging=LoggingConfig(tensorboard=False, wandb_project="ours"))
 
@@ -56,7 +58,7 @@ def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, 
         sink.write({"global_step": step, "charts/episodic_return": 1.0})
         if step == 20:
             saved.append(step)
-    # Killed here: no close, and no save after 20 steps. What follows is another life's.
+    # Killed here: no close, and no checkpoint after 20 steps. The rest is the resumed run.
     sink = begin()
     for step in (32, 45):
         sink.write({"global_step": step, "charts/episodic_return": 2.0})
@@ -66,7 +68,7 @@ def test_a_killed_run_goes_on_in_wandb_at_the_step_of_its_save(wandb, tmp_path, 
     assert rows == [(10, 1.0), (20, 1.0), (32, 2.0), (45, 2.0)]
 
 
-def test_rows_that_no_save_covers_are_dropped_at_the_end():
+def test_rows_after_the_last_checkpoint_are_dropped_at_the_end():
     passed = []
     inner = SimpleNamespace(write=lambda row: passed.append(row["global_step"]), close=list)
     sink = HeldBack(inner, lambda: 20)
@@ -77,7 +79,7 @@ def test_rows_that_no_save_covers_are_dropped_at_the_end():
 
 
 def events(folder):
-    """The events of the files in a folder: records of a length, a checksum, bytes and another."""
+    """Yield the events of the files in a folder. A record is length, checksum, data, checksum."""
     for path in sorted(folder.glob("events.*")):
         data = path.read_bytes()
         while data:
@@ -86,7 +88,7 @@ def events(folder):
             data = data[16 + length :]
 
 
-def test_tensorboard_files_hold_rows_and_what_callbacks_add(tmp_path):
+def test_tensorboard_files_hold_rows_and_the_values_of_callbacks(tmp_path):
     sink = TensorBoardSink(tmp_path, 7)
     sink.write({"global_step": 10, "update": 3, "charts/a": 1.5, "charts/b": float("nan")})
     sink.writer.add_histogram("mine/weights", np.arange(4.0), 10)
@@ -105,8 +107,8 @@ def test_tensorboard_files_hold_rows_and_what_callbacks_add(tmp_path):
 
 
 @pytest.mark.parametrize("make", [TensorBoardSink, CsvSink])
-def test_a_row_that_cannot_be_written_is_an_error_that_names_the_place(make, tmp_path):
-    """tensorboardX alone would block at the eleventh value after the disk is full."""
+def test_a_row_that_cannot_be_written_is_an_error_that_names_the_path(make, tmp_path):
+    """tensorboardX alone would block at the eleventh value on a full disk."""
     place = tmp_path / "there"
     sink = make(place, 0)
     row = {"global_step": 1, "update": 1} | {f"charts/{i}": 0.123456789 for i in range(100)}

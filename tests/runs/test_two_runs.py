@@ -1,4 +1,4 @@
-"""Two runs in one process, at once and one after the other, are as each of them alone."""
+"""Several runs in one process, in parallel and in sequence, equal each run alone."""
 
 import re
 import signal
@@ -52,19 +52,19 @@ TIMES = ("seconds", "charts/SPS")
 
 
 def run(folder, name):
-    """The run of a config in a folder of its own."""
+    """Run a config in its own folder."""
     return train(run_dir=folder / name, quiet=True, **SIZES | CONFIGS[name])
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Each run as the only one of the process, by name."""
+    """Runs trained one at a time, by name."""
     folder = tmp_path_factory.mktemp("alone")
     return {name: run(folder, name) for name in CONFIGS}
 
 
 def assert_equal(one, other):
-    """Of two runs: the last save, the metrics, and the number of lines of the log."""
+    """Check that the last checkpoints and the metrics of two runs are equal."""
     (arrays, progress), (others, other_progress) = map(final_state, (one.run_dir, other.run_dir))
     assert_same_bits(arrays, others)
     assert progress.env_steps == other_progress.env_steps
@@ -75,11 +75,11 @@ def assert_equal(one, other):
 
 
 def logged_steps(run):
-    """The environment steps of the rows in the log of a run."""
+    """Return the environment steps of the rows in the log of a run."""
     return re.findall(r"'global_step': (\d+)", (run.run_dir / "run.log").read_text())
 
 
-def test_runs_in_threads_have_the_numbers_and_the_logs_of_each_alone(alone, tmp_path):
+def test_runs_in_threads_have_the_same_metrics_and_logs_as_alone(alone, tmp_path):
     both = threading.Barrier(len(CONFIGS))
 
     def start(name):
@@ -94,16 +94,16 @@ def test_runs_in_threads_have_the_numbers_and_the_logs_of_each_alone(alone, tmp_
         assert logged_steps(ended) == steps
 
 
-def test_a_run_after_another_has_the_numbers_of_each_alone(alone, tmp_path):
-    """The first one of `alone` has none before it: these have other runs of the same programs."""
+def test_consecutive_runs_have_the_same_metrics_as_alone(alone, tmp_path):
+    """Unlike the first run of `alone`, these follow other runs of the same programs."""
     for name in reversed(CONFIGS):
         ended = run(tmp_path, name)
         assert_equal(ended, alone[name])
         assert len(logged_steps(ended)) == len(ended.metrics["global_step"])
 
 
-def test_an_interrupt_in_a_thread_leaves_the_handlers_of_the_process():
-    """Python lets the main thread alone handle signals."""
+def test_an_interrupt_in_a_thread_keeps_the_signal_handlers():
+    """Only the main thread can handle signals."""
     numbers = signal.SIGINT, signal.SIGTERM
     handlers = [signal.getsignal(number) for number in numbers]
 

@@ -1,4 +1,4 @@
-"""Help of commands with flags: short, by section, with each field's own default."""
+"""Help of commands with flags: short, by section, with the default of each field."""
 
 import subprocess
 import sys
@@ -39,19 +39,19 @@ def test_every_flag_of_a_command_has_its_default_and_a_description(name, capsys)
 
 
 @pytest.mark.parametrize("words", [["--help", "ppo"], ["--help=ppo"], ["-h", "ppo.gamma"]])
-def test_help_of_a_section_has_every_field_of_it_and_no_other(words, capsys):
+def test_help_of_a_section_lists_its_fields_and_no_others(words, capsys):
     lines = help_of(["train", *words], capsys).splitlines()
     found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert found == [key for key in HINTS if key.startswith("ppo.")]
 
 
-def test_help_of_the_run_has_the_fields_that_are_in_no_section(capsys):
+def test_help_run_lists_the_fields_outside_of_sections(capsys):
     lines = help_of(["train", "--help", "run"], capsys).splitlines()
     found = [line.split()[0].removeprefix("--") for line in lines if line.startswith("  --")]
     assert found == [key for key in HINTS if "." not in key]
 
 
-def test_a_default_is_the_fields_own_beside_what_the_config_has(capsys):
+def test_help_shows_the_default_and_the_value_in_the_config(capsys):
     said = help_of(["train", "--config", "hopper.yaml", "--help", "network"], capsys)
     assert "--network.hidden INT ...  (default [64, 64]; hopper.yaml has [128, 128])" in said
     assert "--network.rnn none|gru|lstm|mingru  (default none)" in said
@@ -78,7 +78,7 @@ def test_help_all_has_every_field(name, capsys):
         (["--config", "no.yaml", "--help"], "--config no.yaml: no such file"),
     ],
 )
-def test_help_about_nothing_gets_one_sentence(words, sentence, capsys):
+def test_help_for_an_unknown_topic_gets_a_one_sentence_error(words, sentence, capsys):
     assert main(["train", *words]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {sentence}") and err.count("\n") == 1
@@ -98,7 +98,7 @@ def test_a_first_sentence_ends_before_the_second_and_not_at_a_citation():
     assert usage.first_sentence("A file; empty:\nnone.") == "A file."
 
 
-def test_descriptions_are_those_under_the_fields():
+def test_descriptions_are_the_docstrings_under_the_fields():
     docs = usage.field_docs(SweepFlags)
     assert docs.keys() == flat_hints(SweepFlags).keys()
     assert docs["memory_gb"].endswith("More agents than fit are trained one batch after another.")
