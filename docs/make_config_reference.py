@@ -1,8 +1,8 @@
-"""Writes docs/config.md: the fields of a config, and the options of environments by family.
+"""Write docs/config.md: the config fields, and the options of each family of environments.
 
 Fields and their docstrings are in purejaxppo/config/schema.py, options in `FAMILY` of each adapter.
 
-With --check it writes nothing, and fails if the file is not up to date.
+With --check, write nothing and fail if the file is not up to date.
 """
 
 import inspect
@@ -22,54 +22,53 @@ from purejaxppo.envs.options import Option
 TARGET = Path(__file__).resolve().parent / "config.md"
 HEAD = """# Config reference
 
-Every field of a config, generated from `purejaxppo/config/schema.py` by
-`docs/make_config_reference.py`. In YAML, sections are nested mappings. On the command line a field
-is a flag with the same values: `--ppo.learning_rate 1e-3`, `--ppo.learning_rate=1e-3` and
-`--ppo.learning-rate 1e-3` are the same. Everything after `=` is the value, also a word that begins
-with `--`. Other forms:
+All config fields. In YAML, sections are nested mappings. On the command line, each field is a flag:
+`--ppo.learning_rate 1e-3`, `--ppo.learning_rate=1e-3` and `--ppo.learning-rate 1e-3` are the same.
+Use `=` for a value that starts with `--`. Other forms:
 
-| kind | flags |
+| type | flags |
 | --- | --- |
 | `bool` | `--env.stagger`, `--env.no_stagger`, `--env.stagger false` |
 | `tuple[...]` | `--network.hidden 128 64`, `--network.hidden=[128,64]` |
 | `dict[...]` | `--env.options length 3 other x`, `--env.options.length 3` |
 
-Entries of a mapping are added to those of the config; `--env.options` alone drops these. Fields
-marked * are numbers that may change when a run resumes, and over which one can `vmap`. "Needs"
-lists the settings without which a field has no effect: a run that changes such a field prints a
-line at its start.
+Entries of a mapping are added to those of the config file; `--env.options` without a value removes
+those. Fields marked * may change when a run resumes, and can be vmapped over. "Requires"
+lists the settings that give a field an effect. A run that changes a field without them prints a
+warning at its start.
 """
 
 OPTIONS_HEAD = """## Options of environments
 
-The entries of `env.options` by family, as each family's adapter declares them. An option without a
-default keeps the simulator's value. `purejaxppo list envs FAMILY` also prints them.
+The entries of `env.options` for each family. An option without a default keeps the simulator's
+value. `purejaxppo list envs FAMILY` also prints them.
 """
 
 
 def kind_text(hint: Any) -> str:
-    """A type, or the choices that a Literal gives, as Markdown."""
+    """Return a type, or the choices of a Literal, as Markdown."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in args)
     if args and typing.get_origin(args[0]) is Literal:
-        return f"{kind_text(args[0])}, [your own](own_code.md)"
+        return f"{kind_text(args[0])}, or [custom code](own_code.md)"
     if origin is dict:
         return f"`dict[str, {getattr(args[1], '__name__', 'Scalar')}]`"
     return f"`{hint if args else hint.__name__}`"
 
 
-def limits_text(about: dict[str, Any]) -> str:
-    """The range of a `setting` as Markdown, such as ", 1 to 2^16"."""
-    low, above, high = (about.get(name) for name in ("low", "above", "high"))
+def limits_text(metadata: dict[str, Any]) -> str:
+    """Return the range of a `setting` as Markdown, such as ", 1 to 2^16"."""
+    low, above, high = (metadata.get(name) for name in ("low", "above", "high"))
     if low is not None and high is not None:
         return f", {power(low)} to {power(high)}"
-    parts = [f", from {low}"] * (low is not None) + [f", above {above}"] * (above is not None)
-    return "".join(parts)
+    if low is not None:
+        return f", from {low}"
+    return "" if above is None else f", greater than {above}"
 
 
 def power(number: float) -> str:
-    """A number, from 2^12 on as a power of two if it is one, or one less than one."""
+    """Return a number; above 2^12, powers of two as 2^n, and those minus one as 2^n - 1."""
     size = abs(int(number)).bit_length()
     if size > 12 and abs(number) == 2 ** (size - 1):
         return f"{'-' * (number < 0)}2^{size - 1}"
@@ -77,39 +76,39 @@ def power(number: float) -> str:
 
 
 def default_text(value: Any) -> str:
-    """A default as YAML has it."""
+    """Return a default value as in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(list(value)) if isinstance(value, tuple) else str(value) or '""'
 
 
 def table(section: str, cls: type) -> str:
-    """One Markdown table of the fields of a section, or of those in no section."""
-    rows = ["| field | kind | default | what it is |", "| --- | --- | --- | --- |"]
+    """Return a Markdown table of the fields of a section, or of the top-level fields."""
+    rows = ["| field | type | default | description |", "| --- | --- | --- | --- |"]
     docs = field_docs(cls)
-    for name, about, default in settings(Config()):
+    for name, metadata, default in settings(Config()):
         part, _, leaf = name.rpartition(".")
         if (part or RUN) != section:
             continue
         text = docs[leaf].replace("|", "\\|").replace("<", "&lt;")
-        needs = f" Needs `{about['needs']}`." if about.get("needs") else ""
-        star = " *" if about.get("tunable") else ""
-        kind = kind_text(HINTS[name]) + limits_text(about)
+        needs = f" Requires `{metadata['needs']}`." if metadata.get("needs") else ""
+        star = " *" if metadata.get("tunable") else ""
+        kind = kind_text(HINTS[name]) + limits_text(metadata)
         rows.append(f"| `{name}`{star} | {kind} | `{default_text(default)}` | {text}{needs} |")
     return "\n".join(rows)
 
 
 def options() -> str:
-    """The options of all families as Markdown."""
+    """Return the options of all families as Markdown."""
     parts = [OPTIONS_HEAD]
-    for name in families.ADAPTERS:
-        family = families.load(name)
+    for family_name in families.ADAPTERS:
+        family = families.load(family_name)
         if not (family.options or family.more_options):
             continue
-        rows = [f"### {name}/\n"]
+        rows = [f"### {family_name}/\n"]
         if family.options:
-            rows += ["| option | kind | default | what it is |", "| --- | --- | --- | --- |"]
-            rows += [option_row(option, one) for option, one in family.options.items()]
+            rows += ["| option | type | default | description |", "| --- | --- | --- | --- |"]
+            rows += [option_row(name, option) for name, option in family.options.items()]
         if family.more_options:
             others = "Other options: " if family.options else "Options: "
             rows.append(f"\n{others}{family.more_options}.".lstrip("\n" * (not family.options)))
@@ -118,7 +117,7 @@ def options() -> str:
 
 
 def option_row(name: str, option: Option) -> str:
-    """One row of the table of a family's options."""
+    """Return a table row of an option."""
     kind = option.kind or type(option.default)
     if option.choices:
         text = ", ".join(f"`{choice}`" for choice in option.choices)
@@ -130,7 +129,7 @@ def option_row(name: str, option: Option) -> str:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [HEAD]
     for section, cls in {RUN: Config, **sections()}.items():
         title = "Top level" if section == RUN else section
@@ -140,7 +139,7 @@ def render() -> str:
 
 
 def main() -> int:
-    """Writes or checks the page; returns the exit code."""
+    """Write or check the page, and return the exit code."""
     return pages.run(__doc__, TARGET, lambda old: render())
 
 

@@ -81,7 +81,7 @@ def make_parts(
         act=policy.act,
         initial_carry=policy.network.initial_carry,
         storage=obs_storage.make(env.spec.observation, known),
-        layout=sequences.make(policy.recurrent, settings.stretch),
+        layout=sequences.make(policy.recurrent, settings.sequence_length),
         critic=critics.make(settings),
         bonus=intrinsic.make(config, replace(env.spec, observation=policy.network_input)),
         symmetry=symmetry.make(config, env.spec, policy.distribution),

@@ -440,7 +440,7 @@ def in_rows(units, config):
     """An array of units as rows [T, N]."""
     if config.network.rnn == "none":
         return np.asarray(units).reshape(T, N)
-    length = config.ppo.stretch
+    length = config.ppo.sequence_length
     return np.asarray(units).reshape(T // length, N, length).swapaxes(1, 2).reshape(T, N)
 
 

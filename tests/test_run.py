@@ -67,7 +67,7 @@ def test_changed_tunables_are_announced_and_one_without_effect_too(
     assert train(config_file, *flags, "--ppo.kl_coef", "0.5") == 0
     out = capsys.readouterr().out
     assert "ppo.ent_coef changes from 0.0 to 0.01" in out
-    assert "ppo.kl_coef = 0.5 has no effect: it needs ppo.objective = kl or clip_kl\n" in out
+    assert "ppo.kl_coef = 0.5 has no effect. It requires ppo.objective = kl or clip_kl.\n" in out
 
 
 @pytest.mark.toy
@@ -155,7 +155,7 @@ def test_evaluate_restores_and_reports_exactly_the_episodes_asked_for(finished_r
         (["run"], "'run' is not a flag. Did you mean --run run?"),
         (["--run", "nowhere"], "nowhere: not a run folder"),
         (["--run", "run", "--checkpoint", "7"], "no checkpoint '7'; there is last, 640"),
-        (["--run", "run", "--episodes", "0"], "--episodes = 0 is too small; it must be at least 1"),
+        (["--run", "run", "--episodes", "0"], "--episodes = 0: must be at least 1"),
         (["--run", "run", "--episodes", "x"], "--episodes = 'x' is a word"),
         (["--run", "run", "--render", "film.avi"], "film.avi: a film ends in .mp4, .gif or .html"),
         (["--run", "run", "--render", "no/film.gif"], "the folder no does not exist"),

@@ -123,7 +123,7 @@ def section(topic: str, config: Config, source: str) -> Iterator[str]:
         shown = f"default {show(defaults[key])}"
         if values[key] != defaults[key]:
             shown += f"; {source} has {show(values[key])}"
-        needs = f" Needs {about['needs']}." if about.get("needs") else ""
+        needs = f" Requires {about['needs']}." if about.get("needs") else ""
         yield from entry(key, HINTS[key], shown, docs[name] + needs)
 
 

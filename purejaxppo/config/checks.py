@@ -1,4 +1,4 @@
-"""Checks of settings, alone and together; `Config` runs them when it is made."""
+"""Checks of single settings and of combinations, run by `Config.__post_init__`."""
 
 import math
 import re
@@ -14,53 +14,58 @@ if TYPE_CHECKING:
     from purejaxppo.config.schema import Config
 
 
-MOST = 2**31 - 1
-"""Largest number of rows in a rollout, and of updates in a run: both are counted in int32."""
+MAX_COUNT = 2**31 - 1
+"""Largest number of rows in a rollout, and of updates in a run; both are int32."""
 
 
 def check(config: "Config") -> None:
-    """Checks fields against each other, before anything is compiled.
+    """Check all fields of a config, alone and in combination.
 
     Raises:
-        ValueError: names the fields, the values found, and what would do.
+        ValueError: a field, or a combination of fields, is invalid.
     """
     check_ranges(config)
     check_singles(config)
     check_kinds(config)
-    check_products(config)
+    check_sizes(config)
 
 
-def inside(path: str) -> bool:
-    """True if a path stays in the folder that it is relative to."""
+def is_inside(path: str) -> bool:
+    """Return True for a relative path that does not leave its base folder."""
     drives = (PurePosixPath(path), PureWindowsPath(path))
     return not any(p.root or p.drive or ".." in p.parts for p in drives)
 
 
 def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, Any], Any]]:
-    """(dotted name, its `config.setting`, value) of every field, with its section's use."""
+    """Yield (dotted name, metadata, value) of each field.
+
+    The metadata are the arguments of `schema.setting`. `free` and `swept` of a section apply to its
+    fields.
+    """
     for field in fields(config):
-        value, own = getattr(config, field.name), dict(field.metadata)
+        value, metadata = getattr(config, field.name), dict(field.metadata)
         if not is_dataclass(value) or isinstance(value, CodeRef):
-            yield f"{prefix}{field.name}", {"free": False, "swept": True, **own}, value
+            yield f"{prefix}{field.name}", {"free": False, "swept": True, **metadata}, value
             continue
-        for name, inner, x in settings(value, f"{prefix}{field.name}."):
-            use = {"free": inner["free"] or own["free"], "swept": inner["swept"] and own["swept"]}
-            yield name, inner | use, x
+        for name, inner, inner_value in settings(value, f"{prefix}{field.name}."):
+            free = inner["free"] or metadata["free"]
+            swept = inner["swept"] and metadata["swept"]
+            yield name, inner | {"free": free, "swept": swept}, inner_value
 
 
 def without_effect(configs: Sequence["Config"]) -> list[str]:
-    """Return a line for each setting that differs from its default and has no effect.
+    """Return a warning for each changed setting that has no effect.
 
     Args:
-        configs: of one run, or of all runs of a sweep. A setting that has an effect in one of them
-            gets no line.
+        configs: the config of a run, or the configs of all runs of a sweep. A setting that has an
+            effect in one of them is left out.
     """
     lines, values = [], [{name: value for name, _, value in settings(c)} for c in configs]
     for name, metadata, default in settings(type(configs[0])()):
         needs = metadata.get("needs")
         changed = dict.fromkeys(show(v[name]) for v in values if v[name] != default)
         if needs and changed and not any(is_met(needs, v) for v in values):
-            lines.append(f"{name} = {', '.join(changed)} has no effect: it needs {needs}")
+            lines.append(f"{name} = {', '.join(changed)} has no effect. It requires {needs}.")
     return lines
 
 
@@ -70,16 +75,16 @@ def is_met(needs: str, values: Mapping[str, Any]) -> bool:
     Custom code meets any need, because it may use every setting.
 
     Args:
-        needs: such as "ppo.objective = kl or clip_kl".
-        values: of all settings by dotted name.
+        needs: alternatives, such as "ppo.objective = kl or clip_kl".
+        values: all settings by dotted name.
     """
     name = ""
     for alternative in re.split(", | or ", needs):
         match alternative.split():
             case [name, ">", limit]:
                 met = values[name] > float(limit)
-            case [one] if one in values:
-                met = bool(values[one])
+            case [field] if field in values:
+                met = bool(values[field])
             case [*start, word]:
                 name = start[0] if start else name
                 met = show(values[name]) == word or is_reference(show(values[name]))
@@ -89,83 +94,90 @@ def is_met(needs: str, values: Mapping[str, Any]) -> bool:
 
 
 def check_ranges(config: Any, prefix: str = "") -> None:
-    """Check for numbers that are too small, too large, or not finite.
+    """Raise ValueError if a number is too small, too large, or not finite.
 
     Args:
-        config: a dataclass of fields made by `schema.setting`, and of sections.
-        prefix: of the names of its fields, for messages.
+        config: a dataclass of `schema.setting` fields and of sections.
+        prefix: prepended to field names in messages.
     """
     for name, setting, value in settings(config, prefix):
         low, above, high = (setting.get(limit) for limit in ("low", "above", "high"))
         if isinstance(value, tuple):
             if low is not None is not high and not all(low <= entry <= high for entry in value):
-                raise ValueError(f"{name} = {list(value)}: each must be from {low} to {high}")
+                raise ValueError(f"{name} = {list(value)}: each must be from {low} to {high}.")
             continue
         if low is above is high is None:
             continue
         if not abs(value) < math.inf:
-            raise ValueError(f"{name} = {value} is not a finite number")
+            raise ValueError(f"{name} = {value}: must be a finite number.")
         if above is not None and not value > above:
-            raise ValueError(f"{name} = {value} must be greater than {above}")
+            raise ValueError(f"{name} = {value}: must be greater than {above}.")
         whole = isinstance(value, int)
         if low is not None is not high and not whole and not low <= value <= high:
-            raise ValueError(f"{name} = {value} is not between {low} and {high}")
+            raise ValueError(f"{name} = {value}: must be from {low} to {high}.")
         if high is not None and value > high:
-            raise ValueError(f"{name} = {value} is too large; it must be at most {high}")
+            raise ValueError(f"{name} = {value}: must be at most {high}.")
         if low is not None and value < low:
-            raise ValueError(f"{name} = {value} is too small; it must be at least {low}")
+            raise ValueError(f"{name} = {value}: must be at least {low}.")
 
 
 def check_singles(config: "Config") -> None:
-    """Checks for invalid values, and pairs of them."""
+    """Raise ValueError for invalid single values and pairs of values."""
     if config.seed + config.num_seeds > 2**31:
-        raise ValueError(f"seed = {config.seed} is too large; it must be below {2**31}")
-    if config.env.privileged_obs and not config.env.obs_indices:
-        raise ValueError("env.privileged_obs goes with env.obs_indices, which is empty")
-    if config.logging.log_file and not config.logging.log_file.endswith(".log"):
-        raise ValueError(f"logging.log_file = {config.logging.log_file!r} must end in .log")
-    if not inside(config.logging.log_file):
         raise ValueError(
-            f"logging.log_file = {config.logging.log_file!r} lies outside of the run's folder; "
-            f"name it relative to that, as in debug.log"
+            f"seed = {config.seed}: seed + num_seeds must be at most {2**31}. Use a smaller seed."
+        )
+    if config.env.privileged_obs and not config.env.obs_indices:
+        raise ValueError(
+            "env.privileged_obs = true requires env.obs_indices, which is empty. Set it to the "
+            "indices that the policy observes."
+        )
+    if config.logging.log_file and not config.logging.log_file.endswith(".log"):
+        raise ValueError(f"logging.log_file = {config.logging.log_file}: must end in .log.")
+    if not is_inside(config.logging.log_file):
+        raise ValueError(
+            f"logging.log_file = {config.logging.log_file}: must be inside the run folder. Use a "
+            f"path relative to it, such as debug.log."
         )
     if config.network.min_std > config.network.max_std:
         raise ValueError(
-            f"network.min_std = {config.network.min_std} is above "
-            f"network.max_std = {config.network.max_std}"
+            f"network.min_std = {config.network.min_std}: must be at most network.max_std = "
+            f"{config.network.max_std}."
         )
     if config.ppo.min_learning_rate > config.ppo.max_learning_rate:
         raise ValueError(
-            f"ppo.min_learning_rate = {config.ppo.min_learning_rate}: it is above "
-            f"ppo.max_learning_rate = {config.ppo.max_learning_rate}. Set it to at most that."
+            f"ppo.min_learning_rate = {config.ppo.min_learning_rate}: must be at most "
+            f"ppo.max_learning_rate = {config.ppo.max_learning_rate}."
         )
     if not config.network.min_std <= config.network.init_std <= config.network.max_std:
         raise ValueError(
-            f"network.init_std = {config.network.init_std} is not between network.min_std = "
-            f"{config.network.min_std} and network.max_std = {config.network.max_std}"
+            f"network.init_std = {config.network.init_std}: must be from network.min_std = "
+            f"{config.network.min_std} to network.max_std = {config.network.max_std}."
         )
 
 
 def check_kinds(config: "Config") -> None:
-    """Checks for choices that do not go together."""
+    """Raise ValueError for combinations that are not supported."""
     network, ppo = config.network, config.ppo
     if not network.hidden and network.block == "residual":
-        raise ValueError("network.block = residual needs at least one width in network.hidden")
+        raise ValueError(
+            "network.hidden is empty: network.block = residual requires at least one width."
+        )
     for name in ("hidden", "critic_hidden"):
         widths = getattr(network, name)
         if network.block == "residual" and len(set(widths)) > 1:
             raise ValueError(
-                f"network.block = residual needs blocks of one width, and network.{name} = "
-                f"{list(widths)}"
+                f"network.{name} = {list(widths)}: network.block = residual requires equal widths. "
+                f"Use equal widths, or network.block = plain."
             )
     if network.torso == "shared" and network.critic_keys:
         raise ValueError(
-            "network.critic_keys gives the critic an observation of its own, which "
-            "network.torso = shared rules out: set it to separate"
+            "network.torso = shared does not support network.critic_keys, because policy and "
+            "critic share one observation. Use network.torso = separate."
         )
     if ppo.value_clipping and ppo.critic != "scalar":
         raise ValueError(
-            f"ppo.value_clipping = true needs ppo.critic = scalar, not {ppo.critic}. Use "
+            f"ppo.value_clipping = true requires ppo.critic = scalar, not {ppo.critic}. Use "
             f"ppo.value_clipping = false."
         )
     if network.policies and ppo.critic == "popart":
@@ -175,29 +187,28 @@ def check_kinds(config: "Config") -> None:
         )
     if ppo.learning_rate_schedule == "adaptive" and ppo.num_epochs * ppo.num_minibatches == 1:
         raise ValueError(
-            "ppo.learning_rate_schedule = adaptive reads the divergence before each gradient step, "
-            "which is 0 before a rollout's first, and ppo.num_epochs x ppo.num_minibatches = 1 "
-            "makes no other: raise one of them, or take another schedule"
+            "ppo.learning_rate_schedule = adaptive requires several gradient steps per update, but "
+            "ppo.num_epochs x ppo.num_minibatches = 1. Increase either, or use another schedule."
         )
     if ppo.reset_each_rollout:
-        check_new_episodes(config)
+        check_continuing_episodes(config)
     if len(ppo.term_coefs) not in (0, len(ppo.terms)):
         raise ValueError(
-            f"ppo.term_coefs = {list(ppo.term_coefs)} has {len(ppo.term_coefs)} numbers, and "
-            f"ppo.terms has {len(ppo.terms)}: give one for each"
+            f"ppo.term_coefs = {list(ppo.term_coefs)}: requires one number per auxiliary loss, and "
+            f"ppo.terms has {len(ppo.terms)}."
         )
     if not all(abs(coef) < math.inf for coef in ppo.term_coefs):
-        raise ValueError(f"ppo.term_coefs = {list(ppo.term_coefs)} are not finite numbers")
+        raise ValueError(f"ppo.term_coefs = {list(ppo.term_coefs)}: must be finite numbers.")
     if not config.intrinsic.hidden:
-        raise ValueError("intrinsic.hidden needs at least one width")
+        raise ValueError("intrinsic.hidden is empty: requires at least one width.")
 
 
-def check_new_episodes(config: "Config") -> None:
-    """Check for settings that need episodes to continue in the next rollout."""
+def check_continuing_episodes(config: "Config") -> None:
+    """Raise ValueError for settings that require episodes to continue in the next rollout."""
     if config.env.curriculum:
         raise ValueError(
-            "ppo.reset_each_rollout = true does not support env.curriculum, because its episodes "
-            "begin with the parameters of the run's start. Use false."
+            "ppo.reset_each_rollout = true does not support env.curriculum, because episodes would "
+            "always use the curriculum's initial values. Use ppo.reset_each_rollout = false."
         )
     if config.env.stagger:
         raise ValueError(
@@ -206,88 +217,88 @@ def check_new_episodes(config: "Config") -> None:
         )
 
 
-def check_products(config: "Config") -> None:
-    """Checks that sizes divide each other, and limits the numbers of rows and updates."""
+def check_sizes(config: "Config") -> None:
+    """Raise ValueError for sizes that are too large or do not divide each other."""
     rows, updates = config.steps_per_update, config.num_updates
-    if rows > MOST:
+    if rows > MAX_COUNT:
         raise ValueError(
-            f"env.num_envs x ppo.rollout_length = {rows} must be at most {MOST}. Reduce either."
+            f"env.num_envs x ppo.rollout_length = {rows}: must be at most {MAX_COUNT}. Reduce "
+            f"either."
         )
-    if updates > MOST:
+    if updates > MAX_COUNT:
         raise ValueError(
             f"total_timesteps = {config.total_timesteps} needs {updates} updates of env.num_envs x "
-            f"ppo.rollout_length = {rows} steps, more than {MOST}. Increase one of these."
+            f"ppo.rollout_length = {rows} steps, more than {MAX_COUNT}. Increase one of these."
         )
     shards = max(config.num_shards, 1)
     if config.env.num_envs % shards:
         raise ValueError(
-            f"env.num_envs = {config.env.num_envs} does not split into num_shards = {shards}; "
-            f"try {nearest_multiple(config.env.num_envs, shards)}"
+            f"env.num_envs = {config.env.num_envs}: must be divisible by num_shards = {shards}. "
+            f"Try env.num_envs = {nearest_multiple(config.env.num_envs, shards)}."
         )
     local_envs = config.env.num_envs // shards
-    check_stretches(config, local_envs)
+    check_sequences(config, local_envs)
     if config.ppo.shuffle == "trajectories":
         if local_envs % config.ppo.num_minibatches:
             raise ValueError(
-                f"ppo.shuffle = trajectories deals out whole environments, and env.num_envs = "
-                f"{config.env.num_envs} does not split into num_shards x ppo.num_minibatches = "
-                f"{shards * config.ppo.num_minibatches}; try env.num_envs = "
-                f"{nearest_multiple(config.env.num_envs, shards * config.ppo.num_minibatches)}"
+                f"env.num_envs = {config.env.num_envs}: ppo.shuffle = trajectories requires a "
+                f"multiple of num_shards x ppo.num_minibatches = "
+                f"{shards * config.ppo.num_minibatches}. Try env.num_envs = "
+                f"{nearest_multiple(config.env.num_envs, shards * config.ppo.num_minibatches)}."
             )
     elif local_envs * config.ppo.rollout_length % config.ppo.num_minibatches:
         step = shards * config.ppo.num_minibatches
-        good = nearest_multiple(config.env.num_envs, step)
+        suggestion = nearest_multiple(config.env.num_envs, step)
+        divisor = f"num_shards = {shards} x " if shards > 1 else ""
         raise ValueError(
-            f"env.num_envs x ppo.rollout_length = "
-            f"{config.env.num_envs * config.ppo.rollout_length} does not split into "
-            f"{f'num_shards = {shards} x ' if shards > 1 else ''}ppo.num_minibatches = "
-            f"{config.ppo.num_minibatches}; try env.num_envs = {good}"
+            f"env.num_envs x ppo.rollout_length = {rows} is not divisible by {divisor}"
+            f"ppo.num_minibatches = {config.ppo.num_minibatches}. Try env.num_envs = {suggestion}."
         )
     check_normalization(config)
 
 
 def check_normalization(config: "Config") -> None:
-    """Check that advantages are normalised over more than one row of all shards."""
+    """Raise ValueError if advantages are normalised over a single row."""
     ppo, rows = config.ppo, config.steps_per_update
     if ppo.objective == "imitate":  # which does not use advantages
         return
     if ppo.advantage_normalization == "minibatch" and rows == ppo.num_minibatches > 1:
         raise ValueError(
-            f"ppo.num_minibatches = {rows}: a minibatch has one row, and the only advantage of a "
-            f"minibatch is normalised to 0. Try ppo.num_minibatches = {rows // 2}, or "
+            f"ppo.num_minibatches = {rows}: each minibatch has only one row, and its advantage "
+            f"would be normalised to 0. Try ppo.num_minibatches = {rows // 2}, or "
             f"ppo.advantage_normalization = batch or none."
         )
     if ppo.advantage_normalization != "none" and rows == 1:
         raise ValueError(
-            "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised "
-            "to 0. Increase either, or set ppo.advantage_normalization = none."
+            "env.num_envs x ppo.rollout_length = 1: the only advantage would be normalised to 0. "
+            "Increase either, or use ppo.advantage_normalization = none."
         )
 
 
-def check_stretches(config: "Config", local_envs: int) -> None:
-    """Checks the sizes of recurrent networks' stretches and curiosity's minibatches."""
+def check_sequences(config: "Config", local_envs: int) -> None:
+    """Raise ValueError if sequences or minibatches do not divide a rollout of a shard."""
     ppo, rows = config.ppo, local_envs * config.ppo.rollout_length
     if config.network.rnn != "none":
-        if ppo.rollout_length % ppo.stretch:
+        if ppo.rollout_length % ppo.sequence_length:
             raise ValueError(
-                f"ppo.rollout_length = {ppo.rollout_length} does not split into stretches of "
-                f"ppo.bptt_length = {ppo.bptt_length}; try "
-                f"{nearest_multiple(ppo.rollout_length, ppo.bptt_length)}"
+                f"ppo.rollout_length = {ppo.rollout_length}: must be divisible by "
+                f"ppo.bptt_length = {ppo.bptt_length}. Try ppo.rollout_length = "
+                f"{nearest_multiple(ppo.rollout_length, ppo.bptt_length)}."
             )
-        stretches = rows // ppo.stretch
-        if stretches % ppo.num_minibatches:
+        sequences = rows // ppo.sequence_length
+        if sequences % ppo.num_minibatches:
             raise ValueError(
-                f"network.rnn deals out stretches of {ppo.stretch} steps, and the {stretches} "
-                f"of a rollout (of a shard) do not split into ppo.num_minibatches = "
-                f"{ppo.num_minibatches}; shorten ppo.bptt_length, or change env.num_envs"
+                f"ppo.num_minibatches = {ppo.num_minibatches}: must divide the {sequences} "
+                f"sequences of {ppo.sequence_length} steps in a rollout (of one shard). Reduce "
+                f"ppo.bptt_length, or change env.num_envs."
             )
     if config.intrinsic.kind in ("icm", "rnd") and rows % config.intrinsic.num_minibatches:
         raise ValueError(
-            f"the {rows} steps of a rollout (of a shard) do not split into "
-            f"intrinsic.num_minibatches = {config.intrinsic.num_minibatches}"
+            f"intrinsic.num_minibatches = {config.intrinsic.num_minibatches}: must divide the "
+            f"{rows} steps of a rollout (of one shard)."
         )
 
 
 def nearest_multiple(n: int, step: int) -> int:
-    """The positive multiple of `step` that is nearest to `n`."""
+    """Return the positive multiple of `step` that is nearest to `n`."""
     return max(step, round(n / step) * step)

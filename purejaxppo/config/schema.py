@@ -1,8 +1,8 @@
-"""Every setting of a run: frozen dataclasses, one docstring per field, checked together.
+"""Settings of a run: frozen dataclasses with a docstring per field.
 
-The docstrings are the help of the command line and the reference in the docs. Sizes, counts and
-kinds are structure: they are fixed for the life of a run. Floats marked `tunable` are traced, may
-change when a run resumes, and can be vmapped over.
+The docstrings are the help of the command line and docs/config.md. Sizes, counts and kinds are
+static: they are fixed for the whole run. Floats marked `tunable` are traced; they may change when a
+run resumes, and can be vmapped over.
 """
 
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -35,22 +35,22 @@ def setting(
     code: bool = False,
     needs: str = "",
 ) -> Any:
-    """A field with its range and its use; the docstring under it describes it.
+    """Return a dataclass field with its range and use. The docstring under it is its help.
 
     Args:
-        default: its value.
-        low: the smallest value; of a list, of each entry.
-        above: values are greater than this.
-        high: the largest value; of a list, of each entry. Integers have one far above any
+        default: the default value.
+        low: the smallest allowed value; for a list, of each entry.
+        above: values must be greater than this.
+        high: the largest allowed value; for a list, of each entry. For integers it is far above any
             practical value, so a typo is an error instead of a run that never starts.
-        tunable: a float that is traced, may change on resume, and can be vmapped over; every one is
-            a field of `types.Hyperparams`.
-        free: may change when a run resumes, since what is learned does not depend on it.
+        tunable: True for a traced float, which may change on resume and can be vmapped over. Each
+            one is a field of `types.Hyperparams`.
+        free: True if it may change when a run resumes, because it does not affect learning.
         swept: True if a sweep may vary it.
-        code: it may refer to custom code; then it holds a text or a `references.CodeRef`.
-        needs: the settings without which it has no effect, such as "ppo.value_clipping = true",
+        code: True if it may refer to custom code, as a string or a `references.CodeRef`.
+        needs: the settings that give it an effect, such as "ppo.value_clipping = true",
             "ppo.num_epochs > 1" or "network.rnn = gru, lstm or mingru". A run that changes it
-            without them prints a line (`checks.without_effect`).
+            without them prints a warning (`checks.without_effect`).
     """
     range_ = {"low": low, "above": above, "high": high}
     use = {"tunable": tunable, "free": free, "swept": swept, "code": code, "needs": needs}
@@ -58,15 +58,15 @@ def setting(
 
 
 def section(kind: Any, *, free: bool = False, swept: bool = True) -> Any:
-    """A field that holds further fields, all `free` and `swept` as in `setting`."""
+    """Return a dataclass field for a section; `free` and `swept` apply to all of its fields."""
     return field(default_factory=kind, metadata={"free": free, "swept": swept})
 
 
 class Section:
-    """A section of fields, some of which may refer to custom code."""
+    """A section of a config. Some of its fields may refer to custom code."""
 
     def __post_init__(self) -> None:
-        """Replace numbers of other types by Python's, and objects by `references.CodeRef`."""
+        """Convert numbers to Python numbers, and references to custom code to `CodeRef`."""
         for field_ in fields(self):  # type: ignore[arg-type]
             if not field_.metadata.get("code"):
                 value = plain(getattr(self, field_.name))
@@ -81,78 +81,86 @@ class Section:
 
 
 def as_data(section: Section) -> dict[str, Any]:
-    """Return the fields of a section by name, of its own sections as nested dicts."""
+    """Return the fields of a section as a dict, with nested sections as nested dicts."""
     values = {f.name: getattr(section, f.name) for f in fields(section)}  # type: ignore[arg-type]
     return {name: as_data(x) if isinstance(x, Section) else x for name, x in values.items()}
 
 
 def code_fields(section: Any) -> list[str]:
-    """The fields of a section's class that may refer to custom code."""
+    """Return the names of the fields that may refer to custom code."""
     return [f.name for f in fields(section) if f.metadata.get("code")]
 
 
 def is_list(value: Any) -> bool:
-    """True for a list or a tuple that is no record, such as a NamedTuple of functions."""
+    """Return True for a list or plain tuple, False for a NamedTuple or another type."""
     return type(value) in (list, tuple)
 
 
 @dataclass(frozen=True)
 class EnvConfig(Section):
-    """The simulator."""
+    """The environment."""
 
     name: Code = setting("", code=True)
-    """family/task, as in gymnax/CartPole-v1; `purejaxppo list envs` prints families, and `list envs
-    gymnax` one's tasks. Your own in JAX: jax/file.py:Name, and gymnax/file.py:Name for what has
-    gymnax's interface."""
+    """Environment as family/task, for example gymnax/CartPole-v1. `purejaxppo list envs` prints the
+    families, and `purejaxppo list envs gymnax` the tasks of gymnax. For a custom environment in
+    JAX, use jax/file.py:Name. For a custom class with gymnax's interface, use
+    gymnax/file.py:Name."""
     num_envs: int = setting(256, low=1, high=2**24)
-    """Environments that step in parallel; of a task with several agents, each agent counts."""
+    """Number of environments that step in parallel. In a task with several agents, each agent
+    counts as one."""
     backend: str = ""
-    """Physics engine: brax has spring, positional, generalized, mjx; playground has jax, warp.
-    Empty: the family's default."""
+    """Physics engine of the simulator. brax has spring, positional, generalized and mjx; playground
+    has jax and warp. Empty: the family's default."""
     max_episode_steps: int = setting(0, low=0, high=2**30)
-    """Time limit in steps, a truncation; 0 keeps the task's own."""
+    """Time limit of an episode, in steps. Reaching it truncates the episode. 0: the task's default
+    limit."""
     reset: Literal["auto", "every_rollout", "every_step"] = "auto"
-    """Time at which starts of episodes are drawn. every_rollout: before each rollout, one per
-    environment, or ceil(16 / n) per environment where a shard has n < 16; each environment takes
-    all starts of its shard in turn as its episodes end (fast; exact while no environment begins
-    more episodes within a rollout than its shard has starts). every_step: one for each episode
-    (always exact). auto: every_step where a reset is cheap."""
+    """When the first states of episodes are computed. every_step: a new one for each episode;
+    always exact. every_rollout: before each rollout, one per environment, or ceil(16 / n) per
+    environment if a shard has n < 16; each environment uses all of its shard's in turn. This is
+    faster if resets are expensive, and exact while no environment starts more episodes in a rollout
+    than its shard has first states. auto: every_step if the task's resets are cheap, otherwise
+    every_rollout."""
     stagger: bool = False
-    """Begin each environment's first episode at a random step of the time limit, so that
-    time limits do not cut all episodes at once, again and again (as Rudin et al. 2022 do). These
-    episodes are shorter: until they are over, charts/episodic_return is of shorter episodes than
-    eval/return_mean. For simulators in JAX."""
+    """Start the first episode of each environment at a random step of the time limit, so time
+    limits do not end all episodes at the same step (Rudin et al. 2022). Until these
+    shorter episodes are over, charts/episodic_return is not comparable with eval/return_mean. For
+    simulators in JAX."""
     obs_indices: tuple[int, ...] = setting((), low=0, high=2**24)
-    """Indices of the numbers of a vector observation that are observed, from 0 on; empty: all. The
-    policy has to remember the others. For simulators in JAX."""
+    """Indices of the entries of a vector observation that the agent observes, from 0. Empty: all.
+    Use it to make a task partially observed. For simulators in JAX."""
     privileged_obs: bool = False
-    """With `obs_indices`: observe a Dict of `obs`, the numbers seen, and `state`, all of them, for
-    a critic that may see more (network.actor_keys, network.critic_keys)."""
+    """With env.obs_indices: return a Dict observation of `obs` (the selected entries) and `state`
+    (all entries). Use network.actor_keys and network.critic_keys to give the critic more than the
+    policy."""
     wrappers: tuple[Code, ...] = setting((), code=True)
-    """Your own wrappers of a task in JAX, as [file.py:Wrap], the first one innermost: each takes a
-    task and is one. (Gymnasium's: env.options.)"""
+    """Custom wrappers of a task in JAX, as a list of file.py:Wrap. Each takes a task and returns a
+    task; the first one is innermost. For Gymnasium wrappers, use env.options."""
     options: dict[str, Scalar] = field(default_factory=dict)
-    """Further options that the task itself takes, as name value pairs. Flags are added to the
-    config's; --env.options alone drops these."""
+    """Options of the task, as name-value pairs. On the command line, they are added to those of the
+    config file; --env.options without a value removes those."""
     randomize: dict[str, float] = field(default_factory=dict)
-    """Parameters that every episode draws anew, as name value pairs: with x, between 1 - x and
-    1 + x times their value (Tobin et al. 2017). Also in evaluations."""
+    """Parameters of the task to randomise in each episode, as name-value pairs. With value x, a
+    parameter is sampled between 1 - x and 1 + x times its default (Tobin et al. 2017). Evaluations
+    randomise, too."""
     curriculum: dict[str, str] = field(default_factory=dict)
-    """Parameters that change while a run goes on, as name value pairs: `0.5 to 1.0`, `0.5 to 1.0
-    until 0.6` of the run, or file.py:function of progress from 0 to 1 (Bengio et al. 2009).
-    Evaluations have them as they are at the end."""
+    """Parameters that change during training, as name-value pairs. Values are `0.5 to 1.0` (linear
+    over the run), `0.5 to 1.0 until 0.6` (linear over the first 60 % of the run), or
+    file.py:function for a function of the progress from 0 to 1 (Bengio et al. 2009). Evaluations
+    use the values at the end of the run."""
     mirror_obs: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
-    """An observation in the mirror, for ppo.symmetry: for each of its values the place, from 1 on,
-    of the one that takes it over, with a minus if its sign turns, as in [-1, -2, 4, 3]."""
+    """Mirror image of an observation, for ppo.symmetry, as in [-1, -2, 4, 3]. Entry i is the
+    position, counted from 1, of the value that replaces value i. A minus sign negates the value."""
     mirror_action: tuple[int, ...] = setting(
         (), low=-(2**24), high=2**24, needs="ppo.symmetry = augment or loss"
     )
-    """An action in the mirror: as mirror_obs or, of n discrete actions, each one's image."""
+    """Mirror image of an action, for ppo.symmetry. Continuous actions: as for env.mirror_obs.
+    Discrete actions: for each action, the number of its mirror image."""
 
     def __post_init__(self) -> None:
-        """Replace an object by a `references.CodeRef` with the family's name."""
+        """Convert an object in `name` to a `references.CodeRef` with the family's name."""
         object.__setattr__(self, "name", references.parse_env(self.name))
         super().__post_init__()
 
@@ -166,69 +174,76 @@ class NetworkConfig(Section):
     critic_hidden: tuple[int, ...] = setting(
         (), low=1, high=2**16, needs="network.torso = separate"
     )
-    """Widths of the critic's hidden layers; empty: the same as `hidden`."""
+    """Widths of the critic's hidden layers. Empty: the same as network.hidden."""
     activation: Literal["tanh", "relu", "swish", "gelu", "elu"] = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     torso: Literal["separate", "shared"] | Code = setting("separate", code=True)
-    """Layers of policy and value: their own, or shared ones. Your own: a network from observations
-    to features, of which policy and critic have one each, or a `Torso`."""
+    """Hidden layers of policy and critic. separate: each has its own. shared: both use the same.
+    file.py:Net: a custom flax module from observations to features, used once for the policy and
+    once for the critic, or a `Torso`."""
     block: Literal["plain", "residual"] = "plain"
-    """residual: a linear layer, then per width of `hidden` (all the same) a residual block with
-    normalisation (Lee et al. 2024, SimBa)."""
+    """Kind of hidden layers. plain: a linear layer and the activation per width in network.hidden.
+    residual: a linear layer, then one normalised residual block per width (SimBa, Lee et al. 2024);
+    all widths must be equal."""
     layer_norm: bool = setting(False, needs="network.block = plain")
-    """Layer normalisation after each hidden layer of plain ones."""
+    """Apply layer normalisation after each hidden layer."""
     rnn: Literal["none", "gru", "lstm", "mingru"] = "none"
-    """Recurrent cell behind the hidden layers. mingru is a parallel scan over time: faster where
-    stretches are long (Feng et al. 2024)."""
+    """Recurrent cell after the hidden layers, for tasks that need memory. mingru is a parallel scan
+    over time (Feng et al. 2024), which is faster than gru and lstm for long sequences."""
     rnn_size: int = setting(64, low=1, high=2**16, needs="network.rnn = gru, lstm or mingru")
     """Width of the recurrent cell."""
     rnn_timescale: int = setting(100, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
-    """Steps that its units remember at first, each its own number from 1 to this (Tallec & Ollivier
-    2018); 0: about one."""
+    """Longest memory of a recurrent unit at initialisation, in steps. Each unit gets a timescale
+    between 1 and this (Tallec & Ollivier 2018). 0: about one step for all units."""
     actor_keys: tuple[str, ...] = ()
-    """Parts of a Dict observation that the policy sees; empty: all."""
+    """Keys of a Dict observation that the policy sees. Empty: all."""
     critic_keys: tuple[str, ...] = ()
-    """Parts of a Dict observation that the critic sees; empty: all. More than the policy's make
-    the critic a privileged one (Pinto et al. 2018)."""
+    """Keys of a Dict observation that the critic sees. Empty: all. A critic that sees more than the
+    policy is an asymmetric (privileged) critic (Pinto et al. 2018)."""
     policies: dict[str, Scalar] = field(default_factory=dict)
-    """With several agents, which of them share a policy: patterns of agents' names, and names of
-    policies. Empty: all share one. Each policy has a network of its own, critic included."""
+    """With several agents: policies by agent, as pairs of a pattern of agents' names and the name
+    of a policy. Each policy has its own network and critic. Empty: all agents share one policy."""
     input_hidden: tuple[int, ...] = setting((), low=1, high=2**16)
-    """Widths of layers of its own that each part of a Dict observation goes through before the
-    parts are joined; empty: none."""
+    """Widths of separate hidden layers for each key of a Dict observation, before the keys are
+    concatenated. Empty: none."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype in which encoder and hidden layers compute. Under bfloat16 parameters, optimiser, the
-    heads (distribution parameters, values) and losses stay float32. Faster on accelerators with
-    large networks, slower on CPUs."""
+    """Data type of the computation in encoder and hidden layers. bfloat16 is faster for large
+    networks on GPUs and TPUs, and slower on CPUs. Parameters, optimiser, output layers and losses
+    stay float32."""
     matmul_precision: Literal["same", "highest", "high", "default"] = "same"
-    """Of the networks' float32 products and their gradients, so that they may be faster than the
-    simulator's are exact; same: as the run's matmul_precision."""
+    """Precision of float32 matrix products of the networks and their gradients; values as for
+    matmul_precision. same: that of the run. Use it to keep the simulator exact and the networks
+    fast."""
     encoder: Literal["auto", "mlp", "cnn_nature", "cnn_nips", "cnn_impala", "cnn_small"] = "auto"
-    """Encoder of images: Mnih et al. 2015's three convolutions, the two narrower ones of their
-    network of 2013, Espeholt et al. 2018's fifteen in residual blocks, or one 3x3 convolution of 16
-    channels as in MinAtar. auto: by size, cnn_nature, cnn_small or mlp, which flattens them."""
+    """Encoder of image observations. cnn_nature: three convolutions (Mnih et al. 2015). cnn_nips:
+    two smaller ones (Mnih et al. 2013). cnn_impala: fifteen in residual blocks (Espeholt et al.
+    2018). cnn_small: one 3x3 convolution with 16 channels, as for MinAtar. mlp: flatten the image.
+    auto: cnn_nature, cnn_small or mlp, by the size of the image."""
     channels: Literal["auto", "first", "last"] = "auto"
-    """Axis of an image's channels. auto: first if that axis is smaller than both others."""
+    """Position of an image's channel axis. auto: first if that axis is smaller than both others,
+    otherwise last."""
     initializer: Literal["orthogonal", "lecun_normal"] = "orthogonal"
-    """Weights at the start: orthogonal with gains sqrt(2), 0.01 for the policy's head and 1 for
-    the critic's (Saxe et al. 2013), or LeCun's normal everywhere, flax's default."""
+    """Initial weights. orthogonal: gain sqrt(2), 0.01 for the policy's output and 1 for the
+    critic's (Saxe et al. 2013). lecun_normal: flax's default, everywhere."""
     distribution: Literal["gaussian", "tanh_gaussian", "beta"] | Code = setting(
         "gaussian", code=True
     )
-    """Continuous actions: a Gaussian whose samples are clipped at the bounds, one squashed by
-    tanh, or a Beta distribution between the bounds (Chou et al. 2017)."""
+    """Distribution of continuous actions. gaussian: samples are clipped to the bounds.
+    tanh_gaussian: samples are squashed into the bounds by tanh. beta: a Beta distribution between
+    the bounds (Chou et al. 2017). file.py:Name: a custom distribution."""
     std: Literal["independent", "dependent"] = setting(
         "independent", needs="network.distribution = gaussian or tanh_gaussian"
     )
-    """independent: the standard deviation is a parameter. dependent: an output of the network."""
+    """Standard deviation of the policy. independent: one trainable parameter per action dimension.
+    dependent: an output of the network."""
     init_std: float = setting(1.0, needs="network.distribution = gaussian or tanh_gaussian")
-    """Standard deviation at the start."""
+    """Standard deviation of the policy at the start."""
     min_std: float = setting(
         1e-3, above=0, needs="network.distribution = gaussian or tanh_gaussian"
     )
-    """Lower limit of the standard deviation."""
+    """Lower limit of the policy's standard deviation."""
     max_std: float = setting(10.0, needs="network.distribution = gaussian or tanh_gaussian")
-    """Upper limit of the standard deviation."""
+    """Upper limit of the policy's standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -236,228 +251,244 @@ class PPOConfig(Section):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     learning_rate: float = setting(3e-4, low=0, tunable=True)
-    """The optimiser's step size."""
+    """Step size of the optimiser."""
     learning_rate_schedule: RateSchedule = setting("linear", code=True)
-    """Over total_timesteps, linear and cosine anneal to 0, exponential to a hundredth, and step
-    goes down to a tenth at the half and a hundredth at three quarters. adaptive: change
-    the rate at every gradient step to keep the divergence near target_kl (Rudin et al. 2022),
-    within min_learning_rate and max_learning_rate.
-    Your own: a function from progress, 0 to 1, to the factor."""
+    """Schedule of the learning rate over total_timesteps. linear and cosine anneal to 0,
+    exponential to a hundredth. step: a tenth after half of the run, a hundredth after three
+    quarters. adaptive: after each gradient step, raise or lower the rate to keep the KL divergence
+    near ppo.target_kl (Rudin et al. 2022), between ppo.min_learning_rate and ppo.max_learning_rate.
+    file.py:function: a custom function from the progress, 0 to 1, to a factor."""
     min_learning_rate: float = setting(1e-5, above=0, needs="ppo.learning_rate_schedule = adaptive")
-    """Smallest rate under the adaptive schedule."""
+    """Smallest learning rate of the adaptive schedule."""
     max_learning_rate: float = setting(1e-2, above=0, needs="ppo.learning_rate_schedule = adaptive")
-    """Largest rate under the adaptive schedule."""
+    """Largest learning rate of the adaptive schedule."""
     learning_rate_warmup: float = setting(0.0, low=0, high=1)
-    """Part of the run in which the rate rises to its schedule, from the first update's share on."""
+    """Fraction of the run, 0 to 1, in which the learning rate rises linearly to its schedule. 0: no
+    warmup."""
     optimizer: (
         Literal["adam", "adamw", "nadam", "adabelief", "lion", "rmsprop", "sgd", "muon"] | Code
     ) = setting("adam", code=True)
-    """By its name in optax. adamw is adam: any weight decay is apart from the gradient. muon
-    takes steps of Adam's size."""
+    """Optimiser, by its name in optax, or file.py:function for a custom one. adam and adamw are the
+    same here: weight decay is always decoupled from the gradient. muon's steps are scaled to the
+    size of Adam's."""
     weight_decay: float = setting(0.0, low=0)
-    """Per unit of learning rate, of matrices alone."""
+    """Weight decay per unit of learning rate. It applies to matrices only, not to biases and
+    scales."""
     gamma: float = setting(0.99, low=0, high=1, tunable=True)
-    """Discount per step."""
+    """Discount factor per step."""
     gae_lambda: float = setting(0.95, low=0, high=1, tunable=True)
-    """Trace decay of generalised advantage estimation (Schulman et al. 2016)."""
+    """Lambda of generalised advantage estimation (Schulman et al. 2016)."""
     advantage: Literal["gae", "vtrace"] | Code = setting("gae", code=True)
-    """vtrace corrects advantages and value targets for rollouts of an older policy (Espeholt et
-    al. 2018), for asynchronous runs; for a rollout of the newest policy it is gae."""
+    """Advantage estimator. gae: generalised advantage estimation. vtrace: corrects for rollouts of
+    an older policy (Espeholt et al. 2018), for asynchronous = true; equal to gae for rollouts of
+    the newest policy. file.py:function: a custom estimator."""
     clip_eps: float = setting(
         0.2, above=0, tunable=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
     )
-    """Range of the probability ratio, 1 - clip_eps to 1 + clip_eps."""
+    """Clip range of the probability ratio: 1 - clip_eps to 1 + clip_eps."""
     clip_schedule: Schedule = setting(
         "constant", code=True, needs="ppo.objective = clip, dual_clip, spo or clip_kl"
     )
-    """Of clip_eps, as for the learning rate."""
+    """Schedule of ppo.clip_eps; values as for ppo.learning_rate_schedule."""
     objective: Literal["clip", "dual_clip", "spo", "kl", "clip_kl", "imitate"] | Code = setting(
         "clip", code=True
     )
-    """clip: PPO's. dual_clip: also bounded for bad actions (Ye et al. 2020). spo: a quadratic
-    penalty in place of the clip (Xie et al. 2024). kl: no clip, but a penalty on the divergence
-    from the old policy. clip_kl: both. imitate: no reward, but the likelihood of the actions."""
+    """Objective of the policy. clip: PPO's clipped surrogate. dual_clip: also bounds the ratio of
+    actions with a negative advantage (Ye et al. 2020). spo: a quadratic penalty instead of the clip
+    (Xie et al. 2024). kl: a penalty on the KL divergence from the old policy instead of the clip.
+    clip_kl: clip and penalty. imitate: the likelihood of the actions, without reward.
+    file.py:function: a custom objective."""
     terms: tuple[Code, ...] = setting((), code=True)
-    """Your own terms of the loss, as [file.py:name]."""
+    """Custom auxiliary losses that are added to PPO's loss, as a list of file.py:name."""
     term_coefs: tuple[float, ...] = setting((), tunable=True)
-    """Weights of the terms, one for each; empty: 1."""
+    """Weights of ppo.terms, one per auxiliary loss. Empty: 1 for each."""
     kl_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.objective = kl or clip_kl")
-    """Weight of the divergence under the objectives kl and clip_kl."""
+    """Weight of the KL penalty of the objectives kl and clip_kl."""
     dual_clip: float = setting(3.0, above=1, tunable=True, needs="ppo.objective = dual_clip")
-    """Bound on the ratio of bad actions under dual_clip; above 1."""
+    """Bound of the dual_clip objective on the ratio of actions with a negative advantage; greater
+    than 1."""
     target_kl: float = setting(
         0.02, above=0, needs="ppo.early_stop_kl = true or ppo.learning_rate_schedule = adaptive"
     )
-    """Divergence from the old policy that early_stop_kl and the adaptive learning rate aim at."""
+    """Target KL divergence from the old policy, for ppo.early_stop_kl and the adaptive learning
+    rate."""
     early_stop_kl: bool = setting(False, needs="ppo.num_epochs > 1")
-    """Make no further epoch after one whose mean divergence is above target_kl."""
+    """Skip the remaining epochs of an update after an epoch whose mean KL divergence exceeds
+    ppo.target_kl."""
     value_clipping: bool = False
-    """Clip the value's change around its old prediction, too (off by default: Andrychowicz et al.
-    2021 found that it hurts)."""
+    """Clip the change of the value estimate to ppo.vf_clip_eps. It is off by default because it
+    usually hurts (Andrychowicz et al. 2021)."""
     vf_clip_eps: float = setting(0.2, above=0, tunable=True, needs="ppo.value_clipping = true")
-    """Range of the value's change under value_clipping."""
+    """Clip range of the change of the value estimate, under ppo.value_clipping."""
     critic: Literal["scalar", "symlog", "hl_gauss", "popart"] = "scalar"
-    """Output of the critic. scalar: the value. symlog: its symlog (Hafner et al. 2023), biased
-    where returns vary. hl_gauss: a histogram over symlog values (Farebrother et al. 2024), with
-    the mean return as its mean. popart: the value in standard deviations of the targets so far
-    (van Hasselt et al. 2016)."""
+    """Output of the critic. scalar: the value. symlog: the symlog of the value (Hafner et al.
+    2023), which is biased if returns vary. hl_gauss: a histogram of symlog values (Farebrother et
+    al. 2024). popart: the value normalised by running statistics of the value targets (van Hasselt
+    et al. 2016). Use one of the last three if returns are large or vary in scale."""
     value_limit: float = setting(0.0, low=0, needs="ppo.critic = hl_gauss")
-    """Largest magnitude of a value in the bins of hl_gauss; 0: that of all value targets so far,
-    rounded up to 1.7, 6.4, 54, 2,980 or 8.9 million."""
+    """Largest magnitude of a value in the bins of hl_gauss. 0: adapt it to the value targets so
+    far, rounded up to 1.7, 6.4, 54, 2,980 or 8.9 million."""
     clip_bootstrap: Literal["none", "fixed", "observed"] = "none"
-    """Keep values that are bootstrapped from within ±bootstrap_limit, or within the range of all
-    value targets so far."""
+    """Limit the values that returns bootstrap from. none: no limit. fixed: to ±ppo.bootstrap_limit.
+    observed: to the range of all value targets so far. Use it if the value estimate diverges."""
     bootstrap_limit: float = setting(100.0, above=0, needs="ppo.clip_bootstrap = fixed")
-    """Largest magnitude of a bootstrapped value under clip_bootstrap = fixed."""
+    """Largest magnitude of a bootstrapped value under ppo.clip_bootstrap = fixed."""
     recompute_advantages: bool = setting(False, needs="ppo.num_epochs > 1")
-    """Compute advantages again before each epoch, with the critic at that time."""
+    """Recompute the advantages before each epoch with the current critic."""
     vf_coef: float = setting(0.5, low=0, tunable=True)
-    """Weight of the value loss, which is half the mean squared error."""
+    """Weight of the value loss. The value loss is half the mean squared error."""
     ent_coef: float = setting(0.0, low=0, tunable=True)
     """Weight of the entropy bonus."""
     ent_schedule: Schedule = setting("constant", code=True, needs="ppo.ent_coef > 0")
-    """Of ent_coef, as for the learning rate."""
+    """Schedule of ppo.ent_coef; values as for ppo.learning_rate_schedule."""
     intrinsic_coef: float = setting(1.0, low=0, tunable=True, needs="intrinsic.kind = icm or rnd")
-    """Weight of the intrinsic reward, in standard deviations of its discounted returns."""
+    """Weight of the intrinsic reward, which is divided by the standard deviation of its discounted
+    return."""
     intrinsic_schedule: Schedule = setting(
         "constant", code=True, needs="intrinsic.kind = icm or rnd"
     )
-    """Of intrinsic_coef, as for the learning rate."""
+    """Schedule of ppo.intrinsic_coef; values as for ppo.learning_rate_schedule."""
     symmetry: Literal["none", "augment", "loss"] = "none"
-    """Use of a task's mirror image, env.mirror_obs and env.mirror_action (Mittal et al.
-    2024). augment: learn from each minibatch and its image. loss: a penalty on what the policy
-    does otherwise in the mirror."""
+    """Use of a task's mirror symmetry, given by env.mirror_obs and env.mirror_action (Mittal et al.
+    2024). augment: train on each minibatch and its mirror image. loss: penalise a policy that is
+    not symmetric."""
     symmetry_coef: float = setting(1.0, low=0, tunable=True, needs="ppo.symmetry = loss")
-    """Weight of the squared difference under symmetry = loss."""
+    """Weight of the squared difference from the mirrored policy, under ppo.symmetry = loss."""
     max_grad_norm: float = setting(0.5, low=0, tunable=True)
-    """Gradients are scaled down to this global norm; 0 leaves them as they are."""
+    """Gradients are scaled down to this global norm. 0: no limit."""
     adam_eps: float = setting(1e-5, above=0, needs="ppo.optimizer = adam, adamw, nadam or rmsprop")
-    """Adam's epsilon (Engstrom et al. 2020 and OpenAI's baselines use 1e-5)."""
+    """Epsilon of Adam and related optimisers. The default is OpenAI Baselines' 1e-5 (Engstrom et
+    al. 2020), not optax's 1e-8."""
     rollout_length: int = setting(128, low=1, high=2**24)
-    """Steps of each environment between updates."""
+    """Steps of each environment per update."""
     reset_each_rollout: bool = False
-    """Begin each rollout with new episodes, so that none is longer than a rollout; otherwise they
-    go on from one rollout to the next. For simulators in JAX."""
+    """Reset all environments at the start of each rollout, so no episode is longer than a rollout.
+    If false, episodes continue from one rollout to the next. For simulators in JAX."""
     bptt_length: int = setting(0, low=0, high=2**24, needs="network.rnn = gru, lstm or mingru")
-    """Steps that a recurrent network's gradient reaches back, within a rollout; 0: all of it."""
+    """Number of steps over which the gradient of a recurrent network flows back. It must divide
+    ppo.rollout_length. 0: the whole rollout."""
     num_minibatches: int = setting(4, low=1, high=2**24)
-    """Parts that one epoch's data is divided into."""
+    """Number of minibatches per epoch."""
     num_epochs: int = setting(4, low=1, high=2**16)
-    """Passes over the data of a rollout."""
+    """Number of passes over the data of a rollout."""
     shuffle: Literal["transitions", "trajectories"] = setting(
         "transitions", needs="ppo.num_minibatches > 1"
     )
-    """Units of the minibatches: single steps, or whole environments' rollouts (faster)."""
+    """Unit that minibatches are sampled from. transitions: single steps. trajectories: whole
+    rollouts of single environments, which is faster."""
     advantage_normalization: Literal["minibatch", "batch", "none"] = "minibatch"
-    """Over what advantages get mean 0 and standard deviation 1."""
+    """Set over which advantages are normalised to mean 0 and standard deviation 1: each minibatch,
+    the whole batch, or none."""
     normalize_obs: bool = True
-    """Shift and scale vectors (observations of up to two axes, of any type) by their running mean
-    and standard deviation."""
+    """Normalise observations by their running mean and standard deviation. This applies to
+    observations with at most two axes, of any type, and not to images."""
     obs_preprocessing: Literal["by_bounds", "by_dtype"] = setting("by_bounds", swept=False)
-    """Preprocessing of integer, byte and bool observations. by_bounds: the same as for float32,
-    except that bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule
-    of version 0.2 and its runs: none are normalised, and all bytes are divided by 255."""
+    """Preprocessing of integer, byte and bool observations. by_bounds: the same as for float32;
+    bytes from 0 to 255 that are not normalised are divided by 255. by_dtype: the rule of version
+    0.2, for its runs: they are never normalised, and all bytes are divided by 255."""
     clip_obs: float = setting(10.0, above=0, needs="ppo.normalize_obs = true")
-    """Normalised observations are clipped to this many standard deviations."""
+    """Normalised observations are clipped to this magnitude, in standard deviations."""
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
     clip_reward: float = setting(10.0, above=0, needs="ppo.normalize_reward = true")
     """Normalised rewards are clipped to this magnitude."""
     reward_scale: float = setting(1.0, above=0)
-    """Factor of the rewards that are learned from, after any normalisation. Returns that are
-    reported, and intrinsic rewards, are not scaled."""
+    """Factor of the rewards that the agent learns from, after any normalisation. Reported returns
+    and intrinsic rewards are not scaled."""
 
     @property
     def coefs(self) -> tuple[float, ...]:
-        """The weight of each term."""
+        """Return the weight of each auxiliary loss."""
         return self.term_coefs or (1.0,) * len(self.terms)
 
     @property
-    def stretch(self) -> int:
-        """Steps of the stretches that recurrent networks learn from."""
+    def sequence_length(self) -> int:
+        """Return the sequence length of truncated backpropagation through time."""
         return self.bptt_length or self.rollout_length
 
 
 @dataclass(frozen=True)
 class IntrinsicConfig(Section):
-    """A reward for what is new; its weight is ppo.intrinsic_coef."""
+    """Intrinsic reward (curiosity): a bonus for new observations, times ppo.intrinsic_coef."""
 
     kind: Literal["none", "icm", "rnd"] | Code = setting("none", code=True)
-    """icm: surprise about what actions do (Pathak et al. 2017). rnd: observations that a network
-    has not learned to imitate another on (Burda et al. 2018)."""
+    """Intrinsic reward. icm: prediction error of the next observation's features (Pathak et al.
+    2017). rnd: prediction error on a fixed random network (Burda et al. 2018). file.py:Name: a
+    custom one."""
     hidden: tuple[int, ...] = setting(
         (64, 64), low=1, high=2**16, needs="intrinsic.kind = icm or rnd"
     )
-    """Widths of its networks' hidden layers."""
+    """Widths of the hidden layers of its networks."""
     features: int = setting(32, low=1, high=2**16, needs="intrinsic.kind = icm or rnd")
-    """Numbers that an observation is turned into."""
+    """Number of features that its networks compute from an observation."""
     learning_rate: float = setting(1e-3, above=0, needs="intrinsic.kind = icm or rnd")
-    """Adam's step size."""
+    """Step size of its Adam optimiser."""
     num_minibatches: int = setting(4, low=1, high=2**24, needs="intrinsic.kind = icm or rnd")
-    """Parts that one epoch's data is divided into."""
+    """Number of its minibatches per epoch."""
     num_epochs: int = setting(1, low=1, high=2**16, needs="intrinsic.kind = icm or rnd")
-    """Passes over the data of a rollout."""
+    """Number of its passes over the data of a rollout."""
 
 
 @dataclass(frozen=True)
 class PretrainConfig(Section):
-    """Behavioural cloning of a teacher before PPO begins."""
+    """Behavioural cloning of a teacher before PPO starts."""
 
     teacher: str = ""
-    """Folder of the run whose best agent is cloned; empty: none."""
+    """Run folder whose best agent is the teacher. Empty: no cloning."""
     updates: int = setting(50, low=1, high=2**30, needs="pretrain.teacher")
-    """Rollouts of the teacher that are learned from."""
+    """Number of the teacher's rollouts to clone."""
 
 
 @dataclass(frozen=True)
 class EvalConfig(Section):
-    """Evaluation during training: own environments, whole episodes."""
+    """Evaluation during training, on whole episodes in separate environments."""
 
     num_episodes: int = setting(32, low=0, high=2**20)
-    """Episodes per evaluation; 0 switches evaluation off."""
+    """Episodes per evaluation. 0: no evaluation."""
     interval: int = setting(0, low=0, high=2**50, needs="eval.num_episodes > 0")
-    """Steps of training between evaluations; 0: a twentieth of total_timesteps."""
+    """Environment steps between evaluations. 0: a twentieth of total_timesteps."""
     stochastic: bool = False
-    """Sample actions, as is usual for Atari, instead of taking the most likely one."""
+    """Sample actions, as is usual for Atari. If false, take the most likely action."""
     options: dict[str, Scalar] = field(default_factory=dict)
-    """Options of the task in evaluations and films alone, beside and before env.options, as name
-    value pairs: `opponent random` for a game that is learned by playing against itself."""
+    """Options of the task in evaluations and videos only, as name-value pairs. They override
+    env.options. Example: `opponent random` for a game that the agent learns by self-play."""
     max_steps: int = setting(1_000, low=1, high=2**30)
-    """Steps after which an evaluation cuts the episodes of a task that has no time limit. Their
-    returns so far count, and eval/cut is the number of such episodes."""
+    """Steps after which an evaluation stops the episodes of a task without a time limit. Their
+    returns so far count; eval/cut is the number of such episodes."""
 
     @property
     def policy(self) -> str:
-        """The kind of policy, in words."""
+        """Return "stochastic" or "deterministic", for printing."""
         return "stochastic" if self.stochastic else "deterministic"
 
 
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
-    """Saves of a run."""
+    """Checkpoints."""
 
     interval: int = setting(0, low=0, high=2**50)
-    """Steps of training between saves; 0: a tenth of total_timesteps, and where `keep` is 2 or
-    less at least ten seconds. A save is also made at the end, on Ctrl-C, SIGTERM and SIGHUP."""
+    """Environment steps between checkpoints. 0: a tenth of total_timesteps, and at least ten
+    seconds apart if checkpoint.keep is 2 or less. A run also saves one at its end, on Ctrl-C,
+    SIGTERM and SIGHUP."""
     max_seconds: float = setting(300.0, above=0)
-    """A save is made at the latest after this many seconds."""
+    """Longest time between two checkpoints, in seconds."""
     keep: int = setting(2, low=1, high=2**30)
-    """Number of the last saves on disk, beside the best."""
+    """Number of latest checkpoints to keep on disk, in addition to the best one."""
 
 
 @dataclass(frozen=True)
 class LoggingConfig(Section):
-    """Metrics and logs of a run."""
+    """Logging."""
 
     interval: int = setting(0, low=0, high=2**50)
-    """Steps of training between rows of metrics; 0: a hundredth of total_timesteps."""
+    """Environment steps between rows of metrics. 0: a hundredth of total_timesteps."""
     tensorboard: bool = True
-    """Write TensorBoard events into the run folder."""
+    """Write TensorBoard events to the run folder."""
     wandb_project: str = ""
-    """Weights & Biases project to log to (needs the wandb extra); empty: off. Rows get there once
-    a save covers them (checkpoint.interval), so that a run that was killed goes on at its step."""
+    """Weights & Biases project to log to; needs the wandb extra. Empty: off. A row is sent once a
+    checkpoint covers it (checkpoint.interval), so a killed run resumes at the right step."""
     log_file: str = ""
-    """A file for debug detail, inside the run folder; empty: none. Its name ends in .log."""
+    """File for debug messages inside the run folder; its name ends in .log. Empty: none."""
 
 
 @dataclass(frozen=True)
@@ -474,53 +505,55 @@ class Config(Section):
     logging: LoggingConfig = section(LoggingConfig, free=True, swept=False)
     total_timesteps: int = setting(1_000_000, low=1, high=2**50, free=True)
     """Environment steps to train for, rounded up to whole updates of env.num_envs x
-    ppo.rollout_length rows. Rows that reset an environment do not count as steps, so the final
-    count is lower by one for each episode (an eighth in games of seven moves). In unity/, where
-    agents may be absent, a run ends after this number of decisions, or 100 times as many rows."""
+    ppo.rollout_length rows. Rows that reset an environment are not counted as steps, so the final
+    count is lower by one per episode. In unity/, where agents may be absent, a run ends after this
+    number of decisions, or 100 times as many rows."""
     seed: int = setting(0, low=0, high=2**31 - 1, swept=False)
-    """Seed of everything random."""
+    """Seed of all random numbers."""
     num_seeds: int = setting(1, low=1, high=2**12, swept=False)
-    """Agents that train side by side in one program: with seed, seed + 1 and so on."""
+    """Number of agents to train in parallel in one program, with the seeds seed, seed + 1 and so
+    on."""
     asynchronous: bool = setting(False, swept=False)
     """Collect the next rollout while learning from the last one, with parameters that are one
-    update older: for slow simulators on the host. Changes the numbers a little."""
+    update old. Use it for slow host simulators. Results differ slightly."""
     num_shards: int = setting(0, low=0, high=2**16, swept=False)
-    """Parts that the environments are divided into, each with its own keys; several may share a
-    device. Part of the run's identity, so that a run gives the same curve on one device as on
-    many. 0: one per device when the run starts."""
+    """Number of parts that the environments are divided into, each with its own random keys.
+    Several shards may share a device. Results depend on this number, not on the number of devices.
+    0: one per device at the start of the run."""
     matmul_precision: Literal["highest", "high", "default"] = setting("highest", swept=False)
-    """Of float32 matrix products and convolutions, the simulator's too, in JAX's terms. highest:
-    float32. high: TF32 on NVIDIA GPUs, three passes of bfloat16 on TPUs. default: the fastest,
-    which is TF32 on NVIDIA GPUs, one pass of bfloat16 on TPUs. The same on CPUs."""
+    """Precision of float32 matrix products and convolutions, including the simulator's, as in JAX.
+    highest: float32. high: TF32 on NVIDIA GPUs, three bfloat16 passes on TPUs. default: the
+    fastest, which is TF32 on NVIDIA GPUs and one bfloat16 pass on TPUs. All are the same on
+    CPUs."""
     gpu: dict[str, Scalar] = section(dict, free=True, swept=False)
-    """Settings that a run on a GPU takes instead, by dotted name: `env.num_envs: 4096`. What is
-    given on the command line goes before them. A run's config.yaml has those that it took."""
+    """Values of settings that a run on a GPU uses instead, by dotted name: `env.num_envs: 4096`.
+    Flags on the command line override them. The run's config.yaml contains the values in use."""
     devices: int = setting(0, low=0, high=1024, free=True, swept=False)
-    """Devices to use; 0: all. On a CPU, cores are the devices."""
+    """Number of devices to use. 0: all. On a CPU, each core is a device."""
     keep_cores_awake: bool = setting(False, free=True, swept=False)
-    """On Linux, run a busy process of the lowest class (SCHED_IDLE) on each core of a CPU, so that
-    no core sleeps while it waits for another one. Faster on virtual machines."""
+    """Run a busy process of the lowest priority (SCHED_IDLE) on each CPU core, so cores do not
+    sleep while they wait for each other. Faster on virtual machines. Linux only."""
     callbacks: tuple[Code, ...] = setting((), code=True, free=True, swept=False)
-    """Your own callbacks, each as file.py:Name: called between chunks of training, they may add
-    metrics and stop the run."""
+    """Custom callbacks, as a list of file.py:Name. They are called between chunks of training, and
+    can add metrics and stop the run."""
     run_dir: str = setting("", free=True, swept=False)
-    """Folder of the run; empty: runs/<config>-s<seed>, with x<num_seeds> if there are several;
-    without a config named after the task."""
+    """Folder of the run. Empty: runs/CONFIG-sSEED, followed by xNUM_SEEDS if num_seeds > 1. Without
+    a config file, the task's name replaces CONFIG."""
 
     def __post_init__(self) -> None:
-        """Checks fields against each other, before anything is compiled.
+        """Check all fields, alone and in combination.
 
         Raises:
-            ValueError: names the fields, the values found, and what would do.
+            ValueError: a field, or a combination of fields, is invalid.
         """
         super().__post_init__()
         checks.check(self)
 
     def replace(self, **changes: Any) -> "Config":
-        """Copies the config with other values, by dotted name, such as **{"ppo.gamma": 0.98}.
+        """Return a copy with changed values, by dotted name, such as **{"ppo.gamma": 0.98}.
 
         Raises:
-            ValueError: an unknown name, or a value that does not fit; names what would do.
+            ValueError: a name is unknown, or a value is invalid.
         """
         from purejaxppo.config.files import apply_overrides, from_dict
 
@@ -528,21 +561,21 @@ class Config(Section):
 
     @property
     def steps_per_update(self) -> int:
-        """Environment steps in one rollout of all environments."""
+        """Return the number of rows per update, env.num_envs x ppo.rollout_length."""
         return self.env.num_envs * self.ppo.rollout_length
 
     @property
     def num_updates(self) -> int:
-        """Updates that total_timesteps needs, rounded up."""
+        """Return the number of updates for total_timesteps, rounded up."""
         return -(-self.total_timesteps // self.steps_per_update)
 
 
 TUNABLE = tuple(f"ppo.{f.name}" for f in fields(PPOConfig) if f.metadata.get("tunable"))
-"""Dotted names of the floats that are traced; `types.Hyperparams` holds them."""
+"""Dotted names of the traced floats, which are the fields of `types.Hyperparams`."""
 
 
 def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
-    """The type of every field of a dataclass of sections and fields, by dotted name."""
+    """Return the type of each field of a nested dataclass, by dotted name."""
     hints, flat = get_type_hints(cls), dict[str, Any]()
     for name in (f.name for f in fields(cls)):
         hint, key = hints[name], f"{prefix}{name}"
@@ -552,4 +585,4 @@ def flat_hints(cls: type, prefix: str = "") -> dict[str, Any]:
 
 
 HINTS = flat_hints(Config)
-"""The type of every field of a config, by dotted name."""
+"""The type of each config field, by dotted name."""

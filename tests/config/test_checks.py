@@ -15,13 +15,13 @@ from purejaxppo.config.schema import HINTS, Config
 pytestmark = pytest.mark.toy
 
 WRONG = [
-    (["--ppo.gamma", "1.5"], "ppo.gamma = 1.5 is not between 0 and 1"),
+    (["--ppo.gamma", "1.5"], "ppo.gamma = 1.5: must be from 0 to 1"),
     (
         ["--ppo.learning_rate_warmup", "1.5"],
-        "ppo.learning_rate_warmup = 1.5 is not between 0 and 1",
+        "ppo.learning_rate_warmup = 1.5: must be from 0 to 1",
     ),
-    (["--ppo.dual_clip", "1"], "ppo.dual_clip = 1.0 must be greater than 1"),
-    (["--ppo.clip_obs", ".inf"], "ppo.clip_obs = inf is not a finite number"),
+    (["--ppo.dual_clip", "1"], "ppo.dual_clip = 1.0: must be greater than 1"),
+    (["--ppo.clip_obs", ".inf"], "ppo.clip_obs = inf: must be a finite number"),
     (
         [
             "--ppo.learning_rate_schedule",
@@ -31,45 +31,46 @@ WRONG = [
             "--ppo.num_minibatches",
             "1",
         ],
-        "ppo.num_epochs x ppo.num_minibatches = 1 makes no other: raise one of them",
+        "ppo.num_epochs x ppo.num_minibatches = 1. Increase either",
     ),
-    (["--ppo.clip_eps", "0"], "ppo.clip_eps = 0.0 must be greater than 0"),
-    (["--env.num_envs", "0"], "env.num_envs = 0 is too small; it must be at least 1"),
-    (["--total_timesteps", "0"], "total_timesteps = 0 is too small"),
-    (["--seed", "-1"], "seed = -1 is too small"),
-    (["--seed", "1e10"], "seed = 10000000000 is too large; it must be at most 2147483647"),
-    (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan is not a finite number"),
+    (["--ppo.clip_eps", "0"], "ppo.clip_eps = 0.0: must be greater than 0"),
+    (["--env.num_envs", "0"], "env.num_envs = 0: must be at least 1"),
+    (["--total_timesteps", "0"], "total_timesteps = 0: must be at least 1"),
+    (["--seed", "-1"], "seed = -1: must be at least 0"),
+    (["--seed", "1e10"], "seed = 10000000000: must be at most 2147483647"),
+    (["--ppo.learning_rate", ".nan"], "ppo.learning_rate = nan: must be a finite number"),
     (["--total_timesteps", "1.5e0"], "total_timesteps = 1.5 is a number", "a whole"),
-    (["--logging.log_file", "debug"], "logging.log_file = 'debug' must end in .log"),
-    (["--logging.log_file", "/tmp/x.log"], "'/tmp/x.log' lies outside of the run's folder"),
-    (["--logging.log_file", "../x.log"], "'../x.log' lies outside of the run's folder"),
+    (["--logging.log_file", "debug"], "logging.log_file = debug: must end in .log"),
+    (["--logging.log_file", "/tmp/x.log"], "/tmp/x.log: must be inside the run folder"),
+    (["--logging.log_file", "../x.log"], "../x.log: must be inside the run folder"),
     (["--network.hidden", "0"], "network.hidden = [0]: each must be from 1 to 65536"),
-    (["--network.min_std", "20"], "network.min_std = 20.0 is above network.max_std = 10.0"),
+    (["--network.min_std", "20"], "network.min_std = 20.0: must be at most network.max_std = 10.0"),
     (
         ["--ppo.min_learning_rate", "0.1"],
-        "ppo.min_learning_rate = 0.1: it is above ppo.max_learning_rate = 0.01. Set it to at most",
+        "ppo.min_learning_rate = 0.1: must be at most ppo.max_learning_rate = 0.01.",
     ),
     # products that cannot be
     (
         ["--env.num_envs", "5", "--ppo.rollout_length", "5"],
-        "env.num_envs x ppo.rollout_length = 25 does not split into ppo.num_minibatches = 4; try",
+        "env.num_envs x ppo.rollout_length = 25 is not divisible by ppo.num_minibatches = 4. Try",
     ),
     (
         ["--env.num_envs", "6", "--ppo.shuffle", "trajectories"],
-        "does not split into num_shards x ppo.num_minibatches = 4; try env.num_envs = 8",
+        "env.num_envs = 6: ppo.shuffle = trajectories requires a multiple of num_shards x "
+        "ppo.num_minibatches = 4. Try env.num_envs = 8",
     ),
     (
         ["--env.num_envs", "2", "--ppo.rollout_length", "4", "--ppo.num_minibatches", "8"],
-        "ppo.num_minibatches = 8: a minibatch has one row, and the only advantage of a minibatch "
-        "is normalised to 0. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
+        "ppo.num_minibatches = 8: each minibatch has only one row, and its advantage would be "
+        "normalised to 0. Try ppo.num_minibatches = 4, or ppo.advantage_normalization = batch",
     ),
     (
         ["--env.num_envs", "1", "--ppo.rollout_length", "1", "--ppo.num_minibatches", "1"],
-        "env.num_envs x ppo.rollout_length = 1: the only advantage of a rollout is normalised to 0",
+        "env.num_envs x ppo.rollout_length = 1: the only advantage would be normalised to 0",
     ),
     (
         ["--num_shards", "3"],
-        "env.num_envs = 64 does not split into num_shards = 3; try 63",
+        "env.num_envs = 64: must be divisible by num_shards = 3. Try env.num_envs = 63",
     ),
 ]
 
@@ -110,7 +111,7 @@ def test_any_whole_number_is_within_its_field_s_range_or_refused_in_one_sentence
 
 
 def test_more_rows_or_updates_than_can_be_counted_are_refused():
-    with pytest.raises(ValueError, match="rollout_length = 2147483648 must be"):
+    with pytest.raises(ValueError, match="rollout_length = 2147483648: must be"):
         Config().replace(**{"env.num_envs": 2**24, "ppo.rollout_length": 2**7})
     with pytest.raises(ValueError, match="needs 34359738368 updates of "):
         Config().replace(total_timesteps=2**50)
@@ -119,7 +120,7 @@ def test_more_rows_or_updates_than_can_be_counted_are_refused():
 def test_a_stretch_means_nothing_without_a_memory(make_config):
     ppo = {"rollout_length": 12, "bptt_length": 5}
     assert make_config(ppo=ppo).ppo.bptt_length == 5
-    with pytest.raises(ValueError, match=r"stretches of .*bptt_length = 5; try 10"):
+    with pytest.raises(ValueError, match=r"divisible by ppo.bptt_length = 5. Try .* = 10"):
         make_config(ppo=ppo, network={"rnn": "gru"})
 
 
@@ -153,7 +154,7 @@ def test_setting_without_effect_gets_one_line(changes, needed):
     name, value = next(iter(changes.items()))
     (line,) = without_effect([Config().replace(**changes)])
     shown = list(value) if isinstance(value, tuple) else str(value).replace("True", "true")
-    assert line.startswith(f"{name} = {shown} has no effect: it needs ") and needed in line
+    assert line.startswith(f"{name} = {shown} has no effect. It requires ") and needed in line
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_setting_that_acts_in_one_run_of_a_sweep_gets_no_line():
     clip, other = (Config().replace(**{"ppo.kl_coef": x}) for x in (0.5, 0.25))
     assert without_effect([clip, clip.replace(**{"ppo.objective": "kl"})]) == []
     (line,) = without_effect([clip, other])
-    expected = "ppo.kl_coef = 0.5, 0.25 has no effect: it needs ppo.objective = kl or clip_kl"
+    expected = "ppo.kl_coef = 0.5, 0.25 has no effect. It requires ppo.objective = kl or clip_kl."
     assert line == expected
 
 
@@ -202,4 +203,6 @@ def test_shipped_configs_have_no_setting_without_effect():
 
 def test_make_train_logs_settings_without_effect(caplog):
     make_train(load_config("cartpole", {"ppo.kl_coef": 0.5})).close()
-    assert "ppo.kl_coef = 0.5 has no effect: it needs ppo.objective = kl or clip_kl" in caplog.text
+    assert (
+        "ppo.kl_coef = 0.5 has no effect. It requires ppo.objective = kl or clip_kl" in caplog.text
+    )

@@ -55,7 +55,7 @@ def test_a_setting_that_is_none_is_named_on_any_device(settings, sentence):
 def test_settings_that_do_not_fit_are_named_where_they_are_taken():
     config = load_config("cartpole.yaml", {"gpu": {"ppo.num_minibatches": 7}})
     for_platform(config, "cpu")
-    with pytest.raises(ValueError, match=r"gpu: env.num_envs x ppo.rollout_length = 2048 does"):
+    with pytest.raises(ValueError, match=r"gpu: env.num_envs x ppo.rollout_length = 2048 is not"):
         for_platform(config, "gpu")
 
 

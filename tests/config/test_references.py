@@ -169,9 +169,9 @@ def test_lists_of_references_are_lists_of_texts():
 
 def test_coefficients_are_as_many_as_terms():
     assert PPOConfig(terms=("a.py:f",)).coefs == (1.0,)
-    with pytest.raises(ValueError, match=r"has 2 numbers, and ppo.terms has 1: give one for each"):
+    with pytest.raises(ValueError, match=r"one number per auxiliary loss, and ppo.terms has 1"):
         from_dict({"ppo": {"terms": ["a.py:f"], "term_coefs": [1, 2]}})
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="must be finite"):
         from_dict({"ppo": {"terms": ["a.py:f"], "term_coefs": [float("inf")]}})
 
 

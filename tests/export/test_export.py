@@ -567,7 +567,7 @@ def test_metadata_names_environment_and_steps(runs, tmp_path):
         (["--run", "pendulum", "--to", "folder.npz"], "folder.npz is a folder"),
         (
             ["--run", "pendulum", "--to", "a.npz", "--batch", "0"],
-            "--batch = 0 is too small; it must be at least 1",
+            "--batch = 0: must be at least 1",
         ),
         (["--run", "pendulum", "--to", "a.npz", "--member", "3"], "member = 3: there is only 0"),
         (["--run", "pendulum", "--to", "a.npz", "--checkpoint", "9"], "no checkpoint '9'"),

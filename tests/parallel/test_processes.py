@@ -359,7 +359,7 @@ def test_sigterm_before_the_first_update_ends_the_processes_at_once():
 WRONG = [
     (["--num_shards", "1"], "num_shards = 1 cannot be divided among 2 processes"),
     (["--env.num_envs", "5", "--num_shards", "5"], "of num_shards = 5 takes 1 or 5"),
-    (["--num_shards", "0", "--env.num_envs", "7"], "does not split into num_shards = 2; try"),
+    (["--num_shards", "0", "--env.num_envs", "7"], "must be divisible by num_shards = 2. Try"),
     (
         ["--env.name", "envpool/CartPole-v1", "--num_seeds", "2"],
         "a run of 2 processes trains one seed",

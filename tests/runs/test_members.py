@@ -347,7 +347,7 @@ def test_a_run_of_seeds_resumes_exactly(run):
 def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
     for flags, said in (
         (["--member", "2"], "member = 2: there is 0 to 1"),
-        (["--member", "-2"], "--member = -2 is too small; it must be at least -1"),
+        (["--member", "-2"], "--member = -2: must be at least -1"),
         (["--render", "x.gif"], "name one with --member, 0 to 1"),
     ):
         assert evaluate_command.main(["--run", str(run), *flags]) == 2
@@ -357,8 +357,11 @@ def test_an_agent_index_beyond_the_run_is_rejected(run, capsys):
 @pytest.mark.toy
 def test_impossible_seeds_are_rejected(config_file, capsys):
     for flags, said in (
-        (["--num_seeds", "0"], "num_seeds = 0 is too small; it must be at least 1"),
-        (["--num_seeds", "3", "--seed", str(2**31 - 2)], "seed = 2147483646 is too large"),
+        (["--num_seeds", "0"], "num_seeds = 0: must be at least 1"),
+        (
+            ["--num_seeds", "3", "--seed", str(2**31 - 2)],
+            "seed = 2147483646: seed + num_seeds must be at most",
+        ),
     ):
         assert said in refusal(["--config", "small.yaml", *flags], capsys)
     words = ["--config", "small.yaml", "--num_seeds", "2", "--seed", str(2**31 - 2)]

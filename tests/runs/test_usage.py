@@ -57,8 +57,8 @@ def test_help_shows_the_default_and_the_value_in_the_config(capsys):
     assert "--network.rnn none|gru|lstm|mingru  (default none)" in said
     assert "--network.layer_norm | --network.no_layer_norm  (default false)" in said
     assert "--network.policies NAME VALUE ...  (default empty)" in said
-    assert "layer of plain ones. Needs network.block = plain." in " ".join(said.split())
-    assert "Recurrent cell behind the hidden layers." in said
+    assert "each hidden layer. Requires network.block = plain." in " ".join(said.split())
+    assert "Recurrent cell after the hidden layers, for" in said
     said = help_of(["train", "--config", "cartpole.yaml", "--help", "run"], capsys)
     assert "--gpu NAME VALUE ...  (default empty; cartpole.yaml has {env.num_envs: 4096, " in said
 

@@ -39,7 +39,7 @@ def test_a_grid_is_every_combination_and_the_last_field_varies_fastest():
         (["ppo.gama=0.9"], "unknown key. Did you mean ppo.gamma?"),
         (["gamma=0.9"], "--grid: gamma: unknown key"),
         (["ppo.gamma=high"], "--grid ppo.gamma: ppo.gamma = 'high' is a word"),
-        (["ppo.gamma=2"], "ppo.gamma = 2.0 is not between 0 and 1"),
+        (["ppo.gamma=2"], "ppo.gamma = 2.0: must be from 0 to 1"),
         (["ppo.gamma=0.9,0.9"], "a value is there twice"),
         (["ppo.gamma=0.9", "ppo.gamma=0.8"], "--grid ppo.gamma is given twice"),
         (["ppo.gamma=[0.9"], "not a list such as 1,2,3"),
@@ -72,7 +72,7 @@ def test_single_coefficients_of_terms_vary(tmp_path):
 
 
 def test_a_setting_must_fit_the_config():
-    with pytest.raises(ValueError, match=r"setting ppo.num_minibatches = 7: .* does not split"):
+    with pytest.raises(ValueError, match=r"setting ppo.num_minibatches = 7: .* is not divisible"):
         apply(Config(), {"ppo.num_minibatches": 7})
 
 

@@ -341,8 +341,8 @@ def test_sweep_prints_settings_without_effect_once(config_file, capsys):
     members = [apply(config, setting) for setting in sweep_command.search_of(command, config)[1]]
     sweep_command.check_members(members, command)
     assert capsys.readouterr().out.splitlines() == [
-        "ppo.kl_coef = 0.5, 0.25 has no effect: it needs ppo.objective = kl or clip_kl",
-        "ppo.dual_clip = 2.0 has no effect: it needs ppo.objective = dual_clip",
+        "ppo.kl_coef = 0.5, 0.25 has no effect. It requires ppo.objective = kl or clip_kl.",
+        "ppo.dual_clip = 2.0 has no effect. It requires ppo.objective = dual_clip.",
     ]
 
 
@@ -378,14 +378,14 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
         ),
         (
             ("--search", "random", "--num_trials", -3, "--search_space", "ranges.yaml"),
-            "--num_trials = -3 is too small; it must be at least 0",
+            "--num_trials = -3: must be at least 0",
         ),
         (
             ("--grid", RATES, "--search_space", "ranges.yaml"),
             "--search_space is for --search random, optuna or population, not for a grid",
         ),
-        (("--grid", "ppo.num_minibatches=3"), "does not split into ppo.num_minibatches = 3"),
-        (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0 is too small"),
+        (("--grid", "ppo.num_minibatches=3"), "is not divisible by ppo.num_minibatches = 3"),
+        (("--grid", RATES, "--num_seeds", 0), "num_seeds = 0: must be at least 1"),
         (("--grid", RATES, "--devices", 64), "devices = 64, but JAX sees"),
         (("--grid", RATES, "--launcher", "cloud"), "must be one of local, ray, slurm"),
         (("--grid", RATES, "--launcher_options", "a", 1), "are for --launcher ray and slurm"),
@@ -427,7 +427,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--population_share",
                 0.7,
             ),
-            "--population_share = 0.7 is not between 0 and 0.5",
+            "--population_share = 0.7: must be from 0 to 0.5",
         ),
         (
             ("--search", "population", "--num_trials", 4, "--search_space", "sizes.yaml"),
@@ -444,7 +444,7 @@ RANGES = "ppo.learning_rate: {log_uniform: [1e-4, 1e-2]}\nppo.gamma: {uniform: [
                 "--optuna_batch",
                 0,
             ),
-            "--optuna_batch = 0 is too small; it must be at least 1",
+            "--optuna_batch = 0: must be at least 1",
         ),
     ],
 )
