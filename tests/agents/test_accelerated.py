@@ -52,7 +52,7 @@ def lowered(platform, function, *args):
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 33])
-def test_recurrences_of_stages_equal_those_of_steps(length):
+def test_staged_recurrences_equal_sequential_recurrences(length):
     keys = jax.random.split(jax.random.key(length), 3)
     b, a = (jax.random.normal(key, (length, 4)) for key in keys[:2])
     first = jax.random.normal(keys[2], (4,))
@@ -60,7 +60,7 @@ def test_recurrences_of_stages_equal_those_of_steps(length):
     assert_near(*both(recurrences.forwards, b, a, first))
 
 
-def test_discounted_returns_are_those_of_a_loop():
+def test_discounted_returns_equal_a_loop():
     key = jax.random.split(jax.random.key(0), 4)
     reward, start = jax.random.normal(key[0], (20, 3)), jax.random.normal(key[1], (3,))
     done, valid = (
@@ -78,7 +78,7 @@ def test_discounted_returns_are_those_of_a_loop():
 
 @pytest.mark.parametrize("length", [1, 20])
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
-def test_gated_units_have_the_same_outputs_and_gradients(kind, length):
+def test_gated_units_have_the_same_outputs_and_gradients_on_both_platforms(kind, length):
     memory, args, start = a_memory(kind, length)
 
     def loss(params, carry, x):
@@ -96,7 +96,7 @@ def test_gated_units_have_the_same_outputs_and_gradients(kind, length):
     [pytest.param("float32", 1e-4, marks=pytest.mark.full), ("float64", 1e-11)],
 )
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
-def test_gradients_of_gated_units_are_those_of_flaxs_cells(kind, dtype, tolerance):
+def test_gradients_of_gated_units_equal_those_of_flax_cells(kind, dtype, tolerance):
     with jax.enable_x64(dtype == "float64"):
         memory, args, start = a_memory(kind, 12, dtype)
         cell = flax_cells.CELLS[kind](5)
@@ -155,7 +155,7 @@ CONFIGS = {
         for name in CONFIGS
     ],
 )
-def test_policy_and_critic_as_one_are_the_same_network(name):
+def test_stacked_policy_and_critic_equal_separate_ones(name):
     network = build.make_network(OBS, ACTION, NetworkConfig(hidden=(8, 8), **CONFIGS[name]))
     keys = jax.random.split(jax.random.key(2), 4)
     params = jax.tree.map(lambda x: x + 0.1, network.init(keys[0]))
@@ -173,7 +173,7 @@ def test_policy_and_critic_as_one_are_the_same_network(name):
     assert_near(*both(gradients, params, carry), 1e-4)
 
 
-def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
+def test_accelerators_unroll_policy_and_critic_in_one_loop_but_apply_them_separately():
     config = NetworkConfig(hidden=(8,), rnn="gru", rnn_size=6)
     network = build.make_network(OBS, ACTION, config)
     params, carry = network.init(jax.random.key(0)), network.initial_carry((3,))
@@ -186,7 +186,7 @@ def test_policy_and_critic_learn_in_one_loop_on_an_accelerator_and_act_apart():
     )
 
 
-def test_images_are_convolved_apart():
+def test_policy_and_critic_convolve_images_separately():
     image = spaces.Box((10, 10, 4))
     network = build.make_network(image, ACTION, NetworkConfig(hidden=(8,)))
     params = jax.eval_shape(network.init, jax.random.key(0))
@@ -200,7 +200,7 @@ def test_images_are_convolved_apart():
 
 
 @pytest.mark.parametrize("rnn", [pytest.param("none", marks=pytest.mark.full), "gru"])
-def test_an_update_is_the_same(rnn):
+def test_an_update_is_the_same_on_both_platforms(rnn):
     config = Config(
         env=EnvConfig("dummy/vector", num_envs=4, max_episode_steps=7),
         ppo=PPOConfig(
@@ -222,7 +222,9 @@ def test_an_update_is_the_same(rnn):
     assert float(jnp.abs(one.opt_state[1]).max()) > 0
 
 
-def test_an_evaluation_looks_less_often_and_gives_the_same(make_config):
+def test_accelerators_check_for_the_end_of_an_evaluation_less_often_with_the_same_result(
+    make_config,
+):
     config = make_config(
         env={"name": "gymnax/Pendulum-v1", "max_episode_steps": 21}, eval={"stochastic": True}
     )
@@ -242,7 +244,7 @@ def test_an_evaluation_looks_less_often_and_gives_the_same(make_config):
     assert np.all(np.asarray(other.lengths) == 21)  # though 32 steps were made
 
 
-def test_images_and_windows_come_in_larger_parts():
+def test_accelerators_process_images_and_windows_in_larger_parts():
     rows = jnp.zeros((64, 64, 9, 9, 1))
     storage, start = obs_storage.FullObs(), jnp.zeros((64, 64), bool)
 
@@ -258,7 +260,7 @@ def test_images_and_windows_come_in_larger_parts():
     assert (sizes("cpu"), sizes("gpu")) == (512, 4096)
 
 
-def test_seeds_are_initialised_at_once():
+def test_accelerators_initialise_all_seeds_in_one_batch():
     init = encoders.orthogonal(1.0)
 
     def weights(keys):
@@ -271,7 +273,7 @@ def test_seeds_are_initialised_at_once():
     assert_near(jnp.einsum("sij,sik->sjk", one, one), jnp.broadcast_to(jnp.eye(3), (5, 3, 3)))
 
 
-def test_a_program_is_for_its_devices_and_else_for_the_default_one():
+def test_a_program_is_traced_for_its_devices_or_the_default_device():
     assert Shards(1, jax.devices("cpu")).platform == "cpu"
     seen = []
     shards = Shards(1)

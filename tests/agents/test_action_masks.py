@@ -24,7 +24,7 @@ class TestForbid(chex.TestCase):
     """Compiled and not, with arrays of JAX and of NumPy."""
 
     @chex.all_variants(with_pmap=False)
-    def test_masks_of_products_are_of_their_discrete_parts(self):
+    def test_masks_of_composite_spaces_apply_to_their_discrete_parts(self):
         forbid = self.variant(partial(action_masks.forbid, space=SPACE, impossible=-9.0))
         expected = [0, -9, 2, 3, -9, 5, 6, 7, 8, -9, 10]
         np.testing.assert_array_equal(forbid(PARAMS, MASK), expected)
@@ -36,6 +36,6 @@ def test_a_mask_of_another_length_than_the_logits_is_an_error():
         action_masks.forbid(PARAMS, MASK[:6], SPACE, -9.0)
 
 
-def test_a_mask_of_other_rows_than_the_parameters_is_rejected():
+def test_a_mask_with_another_number_of_rows_is_rejected():
     with pytest.raises(AssertionError):
         action_masks.forbid(PARAMS, jnp.stack([MASK, MASK]), SPACE, -9.0)

@@ -90,7 +90,7 @@ class TestByHand(chex.TestCase):
     """Compiled and not, with arrays of JAX and of NumPy."""
 
     @chex.all_variants(with_pmap=False)
-    def test_three_steps_by_hand(self):
+    def test_gae_of_three_steps_by_hand(self):
         # delta = 1 + 0.5 * 4 - 2 = 1;  2 + 0.5 * 6 - 4 = 1;  3 + 0.5 * 8 - 6 = 1; decay 0.25
         out = run([1, 2, 3], [2, 4, 6, 8], [0, 0, 0], [0, 0, 0], [1, 1, 1], 0.5, 0.5, self.variant)
         np.testing.assert_array_equal(out[:, 0], [1.3125, 1.25, 1.0])
@@ -110,14 +110,14 @@ class TestByHand(chex.TestCase):
         np.testing.assert_array_equal(truncated, [0.75, 3, 0, -2])
 
     @chex.all_variants(with_pmap=False)
-    def test_the_next_episode_does_not_leak_into_the_last(self):
+    def test_the_next_episode_does_not_leak_into_the_previous(self):
         flags = ([0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1])
         calm = run([1, 1, 0, 1], [1, 1, 5, 1, 1], *flags, 0.9, 0.9, self.variant)
         wild = run([1, 1, 0, 1e6], [1, 1, 5, -1e6, 1e6], *flags, 0.9, 0.9, self.variant)
         np.testing.assert_array_equal(calm[:2], wild[:2])
 
     @chex.all_variants(with_pmap=False)
-    def test_rows_that_are_not_valid_get_exactly_zero(self):
+    def test_invalid_rows_get_zero_advantage(self):
         out = run([3, 7, 3], [1, 2, 3, 4], [1, 0, 0], [0, 0, 0], [1, 0, 1], 0.9, 0.9, self.variant)
         assert out[1, 0] == 0
         assert np.all(out[[0, 2], 0] != 0)
@@ -148,14 +148,14 @@ class TestByHand(chex.TestCase):
         np.testing.assert_allclose(target[:, 0], expected, rtol=1e-6)
 
     @chex.all_variants(with_pmap=False)
-    def test_vtrace_gives_nothing_to_rows_that_are_not_valid(self):
+    def test_vtrace_gives_zero_advantage_to_invalid_rows(self):
         rows = [1, 1, np.nan, 1], [1, 1, 1, 1, 1], [0, 1, 0, 0], [0] * 4, [1, 1, 0, 1]
         advantage, target = run_vtrace([0.5, 0.5, np.nan, 2], *rows, 0.9, 0.9, self.variant)
         assert np.all(np.isfinite(advantage)) and advantage[2, 0] == 0
         assert np.all(np.isfinite(target)) and target[2, 0] == 1  # its value
 
     @chex.all_variants(with_pmap=False)
-    def test_vtrace_forgets_what_the_policy_would_not_do(self):
+    def test_vtrace_ignores_actions_that_the_policy_no_longer_takes(self):
         # Row 0's action is impossible by now: its value's target stays, and its advantage does not
         # depend on that.
         rows = [5, 1], [2, 2, 2], [0, 0], [0, 0], [1, 1]
@@ -198,7 +198,7 @@ def test_lambda_one_is_return_minus_value(random_rows):
     np.testing.assert_allclose(run(*random_rows, 0.9, 1.0), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_equals_a_plain_loop(random_rows):
+def test_gae_equals_a_plain_loop(random_rows):
     reward, value, terminated, truncated, valid = random_rows
     gamma, gae_lambda = 0.97, 0.9
     expected, later = np.zeros_like(reward), np.zeros(reward.shape[1])
@@ -217,7 +217,7 @@ def test_equals_a_plain_loop(random_rows):
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.75])
-def test_a_constant_right_value_leaves_no_advantage_under_time_limits(gamma):
+def test_a_correct_constant_value_gives_zero_advantage_under_time_limits(gamma):
     _, truncated, valid = auto_reset_rows(np.random.default_rng(1), 50, 4, 0.0, 0.3)
     assert truncated.any()
     value = np.full((51, 4), 1 / (1 - gamma))
@@ -225,25 +225,25 @@ def test_a_constant_right_value_leaves_no_advantage_under_time_limits(gamma):
     np.testing.assert_array_equal(out, np.zeros_like(out))
 
 
-def test_targets_are_values_with_advantages(random_rows):
+def test_targets_are_values_plus_advantages(random_rows):
     advantage, target = gae(*arguments(*random_rows), gamma=0.97, gae_lambda=0.9)
     np.testing.assert_array_equal(target, targets(random_rows[1], advantage))
 
 
-def test_vtrace_of_the_acting_policy_is_gae(random_rows):
+def test_vtrace_of_the_acting_policy_equals_gae(random_rows):
     advantage, target = run_vtrace(np.ones(random_rows[0].shape), *random_rows, 0.97, 0.9)
     expected = run(*random_rows, 0.97, 0.9)
     np.testing.assert_array_equal(advantage, expected)
     np.testing.assert_array_equal(target, targets(random_rows[1], expected))
 
 
-def test_vtrace_cuts_ratios_above_one(random_rows):
+def test_vtrace_clips_ratios_above_one(random_rows):
     ratio = np.random.default_rng(1).uniform(1, 5, random_rows[0].shape)
     expected = targets(random_rows[1], run(*random_rows, 0.97, 0.9))
     np.testing.assert_array_equal(run_vtrace(ratio, *random_rows, 0.97, 0.9)[1], expected)
 
 
-def test_vtrace_targets_are_the_papers_sum(random_rows):
+def test_vtrace_targets_equal_the_sum_in_the_paper(random_rows):
     """Its equation 1, term by term: v + sum over s of gamma^(s-t) (product of c) rho delta."""
     reward, value, terminated, truncated, valid = random_rows
     ratio = np.random.default_rng(2).uniform(0.2, 2, reward.shape)
@@ -263,7 +263,7 @@ def test_vtrace_targets_are_the_papers_sum(random_rows):
     np.testing.assert_allclose(target - value[:-1], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_arrays_of_other_shapes_and_types_are_rejected():
+def test_arrays_of_wrong_shapes_or_types_are_rejected():
     rows = arguments([1, 2], [1, 2, 3], [0, 0], [0, 0], [1, 1])
     wrong = {0: rows[0][:, 0], 2: rows[2][:1], 3: rows[0], 5: rows[5].astype(int)}
     for place, array in wrong.items():

@@ -25,7 +25,7 @@ def make(kind, key, span=0):
 
 
 @pytest.mark.parametrize("kind", flax_cells.CELLS)
-def test_gated_units_are_flaxs(kind, key):
+def test_gated_units_equal_flax_cells(kind, key):
     apply, params, carry, x = make(kind, key)
     theirs = flax_cells.params_of(kind, params["params"])
     last, out = apply(params, carry, x, jnp.zeros((T, N), bool))
@@ -36,7 +36,7 @@ def test_gated_units_are_flaxs(kind, key):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, carry)
 
 
-def test_mingru_is_a_plain_loop(key):
+def test_mingru_equals_a_plain_loop(key):
     apply, params, h, x = make("mingru", key)
     start = np.zeros((T, N), bool)
     start[3, 1] = start[0, 2] = True
@@ -53,7 +53,7 @@ def test_mingru_is_a_plain_loop(key):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_after_step_is_the_whole_stretch(kind, key):
+def test_single_steps_equal_the_unrolled_sequence(kind, key):
     apply, params, carry, x = make(kind, key)
     start = jax.random.bernoulli(key, 0.3, (T, N))
     last, out = apply(params, carry, x, start)
@@ -64,7 +64,7 @@ def test_step_after_step_is_the_whole_stretch(kind, key):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_gradients_are_those_of_episodes_computed_apart(kind, key):
+def test_outputs_and_gradients_equal_those_of_separate_episodes(kind, key):
     """Environment 0 begins an episode at step 0 and one at step 3, 1 only at 5, 2 at no step."""
     apply, params, carry, x = make(kind, key)
     start = np.zeros((T, N), bool)
@@ -96,7 +96,7 @@ def test_outputs_and_gradients_are_those_of_episodes_computed_apart(kind, key):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gates_remember_up_to_the_span_at_first(kind, key):
+def test_initial_gates_remember_up_to_the_span(kind, key):
     """With no input, what is held fades as σ(b)ᵗ: 1 / e is left after 1 to `span` steps."""
     module = cells.CELLS[kind](64, 100)
     x, start = jnp.zeros((1, 1, F)), jnp.zeros((1, 1), bool)

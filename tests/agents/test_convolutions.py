@@ -110,7 +110,7 @@ def test_a_max_pool_equals_loops_and_lax_in_numbers_and_gradients(image, key):
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_pixels_that_tie_share_their_gradient_and_lose_nothing(form):
+def test_tied_pixels_share_the_gradient_of_a_max_pool(form):
     pool = by(form, form.max_pool)
     gradient = jax.jit(jax.grad(lambda x: jnp.sum(pool(x))))(jnp.ones((1, 6, 6, 2)))
     assert np.all(np.isfinite(gradient))
@@ -118,7 +118,7 @@ def test_pixels_that_tie_share_their_gradient_and_lose_nothing(form):
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_images_enter_as_bytes_from_both_layouts(form, key):
+def test_both_layouts_accept_byte_images(form, key):
     x = jax.random.randint(key, (3, 6, 5, 2), 0, 256, jnp.int32).astype(jnp.uint8)
     for images, first in [(x, False), (jnp.moveaxis(x, -1, 1), True)]:
         inside = form.enter(images, first)
@@ -127,7 +127,7 @@ def test_images_enter_as_bytes_from_both_layouts(form, key):
         np.testing.assert_array_equal(form.leave(inside), x)
 
 
-def test_every_seed_of_a_vmap_equals_the_seed_alone(key):
+def test_vmapped_convolutions_equal_single_ones(key):
     form = convolutions.BATCH_LAST
     convolve = by(form, lambda *args: form.convolve(*args, 2, "VALID"))
     kernels = jax.random.normal(key, (3, 4, 4, 2, 5))

@@ -67,7 +67,7 @@ class TestByHand(chex.TestCase):
         )
 
     @chex.all_variants(with_pmap=False)
-    def test_popart_is_in_standard_deviations_of_the_targets(self):
+    def test_popart_outputs_are_in_standard_deviations_of_the_targets(self):
         critic = critics.make(PPOConfig(critic="popart"))
         now = stats(mean=10.0, std=4.0)
         np.testing.assert_allclose(
@@ -77,7 +77,7 @@ class TestByHand(chex.TestCase):
         np.testing.assert_allclose(loss, [0.5 * 1.5**2], rtol=1e-5)
 
     @chex.all_variants(with_pmap=False)
-    def test_centres_and_histogram_by_hand(self):
+    def test_hl_gauss_centres_and_histogram_by_hand(self):
         """Bins of ±1 in symlog units are 0.02 apart.
 
         Halfway between two values it is half of each Gaussian.
@@ -96,7 +96,7 @@ class TestByHand(chex.TestCase):
         np.testing.assert_allclose(values @ np.asarray(mass), target, rtol=1e-5)
 
     @chex.all_variants(with_pmap=False)
-    def test_statistics_are_those_of_all_valid_targets(self):
+    def test_statistics_cover_all_valid_targets(self):
         target = np.array([[1.0, 2.0, 99.0], [4.0, -7.0, 3.0]])
         valid = np.array([[True, True, False], [True, True, True]])
         same = lambda x: x  # noqa: E731
@@ -110,7 +110,7 @@ class TestByHand(chex.TestCase):
         assert (now.low, now.high) == (-7.0, 4.0)
 
     @chex.all_variants(with_pmap=False)
-    def test_bootstrapped_values_are_clipped_as_asked(self):
+    def test_bootstrapped_values_are_clipped_as_configured(self):
         value = jnp.array([-9.0, 0.5, 9.0])
         for settings, expected in [
             ({}, [-9.0, 0.5, 9.0]),
@@ -143,7 +143,7 @@ def mean_histogram(targets, settings, stats):
 
 @pytest.mark.parametrize("case", HL_GAUSS)
 @pytest.mark.parametrize("target", [-59_999.0, -3000.0, -1.0, 0.0, 0.3, 20.0, 512.3, 60_000.0])
-def test_value_of_a_targets_histogram_is_the_target(target, case):
+def test_the_value_of_a_targets_histogram_is_the_target(target, case):
     mass = mean_histogram([target], *HL_GAUSS[case])
     assert mass.min() > -1e-6
     critic = critics.make(HL_GAUSS[case][0])
@@ -156,7 +156,7 @@ def test_value_of_a_targets_histogram_is_the_target(target, case):
 @pytest.mark.parametrize(
     "returns", [[0.0, 200.0], [-3.0, 0.0, 0.0, 9.0], [0.0] * 99 + [1e4], [-5e4, 1e4]]
 )
-def test_histograms_value_is_the_mean_of_returns_that_vary(returns):
+def test_the_value_of_a_mean_histogram_is_the_mean_return(returns):
     stats = stats_after(min(returns), max(returns))
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     mean = mean_histogram(returns, PPOConfig(critic="hl_gauss"), stats)
@@ -168,7 +168,7 @@ def test_histograms_value_is_the_mean_of_returns_that_vary(returns):
     ("low", "high", "limit"),
     [(-1.7, 0.5, 1), (0.0, 1.8, 2), (-6.3, 0.0, 2), (-6.4, 0, 4), (0, 54, 8), (0, 3000, 16)],
 )
-def test_bins_have_the_first_range_that_holds_all_targets(low, high, limit):
+def test_bins_have_the_smallest_range_that_holds_all_targets(low, high, limit):
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     last = critic.value(jnp.zeros(critics.BINS).at[-1].set(100.0), stats_after(low, high))
     # The last bin decodes to a little more than its centre: half of its Gaussian is below that.
@@ -197,7 +197,7 @@ def test_values_stay_almost_the_same_when_the_range_grows(key):
 
 
 @pytest.mark.toy
-def test_policies_of_any_name_have_their_last_layer_rearranged():
+def test_the_critic_head_is_rearranged_under_any_policy_name():
     critic, head = critics.make(PPOConfig(critic="hl_gauss")), jnp.arange(float(critics.BINS))
     policy = {"actor": {}, "critic": {"kernel": head[None], "bias": head}}
     params = dict.fromkeys(("torso", "terms", "critic"), policy) | {"own": {"kernel": head}}
@@ -207,14 +207,14 @@ def test_policies_of_any_name_have_their_last_layer_rearranged():
     np.testing.assert_array_equal(moved["own"]["kernel"], head)
 
 
-def test_first_targets_leave_all_bins_equal():
+def test_the_first_targets_leave_all_bins_equal():
     critic, params = critics.make(PPOConfig(critic="hl_gauss")), {"kernel": jnp.zeros((3, 101))}
     params = {"critic": params | {"bias": jnp.zeros(101)}}
     moved = critic.preserve(params, NEW, stats_after(0.0, 1e3))
     np.testing.assert_array_equal(moved["critic"]["bias"], 0.0)
 
 
-def test_the_symlog_critics_value_is_not_the_mean_as_the_docs_say():
+def test_the_symlog_critic_underestimates_the_mean_as_documented():
     critic = critics.make(PPOConfig(critic="symlog"))
     target = jnp.array([0.0, 200.0])
 
@@ -227,7 +227,7 @@ def test_the_symlog_critics_value_is_not_the_mean_as_the_docs_say():
     np.testing.assert_allclose(critic.value(least[None], NEW), 13.18, rtol=1e-3)
 
 
-def test_targets_beyond_the_histogram_count_as_its_ends_and_are_counted():
+def test_targets_beyond_the_histogram_are_clipped_to_its_ends_and_counted():
     outputs = jax.random.normal(jax.random.key(0), (3, critics.BINS))
     for limit, end in ((0.0, np.expm1(16)), (300.0, 300.0)):
         critic = critics.make(PPOConfig(critic="hl_gauss", value_limit=limit))
@@ -241,7 +241,7 @@ def test_targets_beyond_the_histogram_count_as_its_ends_and_are_counted():
     assert not critics.make(PPOConfig()).figures
 
 
-def test_what_all_bins_have_in_common_is_no_value():
+def test_opposite_bins_cancel_exactly_in_the_value():
     """Unlearned bins far out stand for 160,000: opposite ones cancel exactly."""
     critic = critics.make(PPOConfig(critic="hl_gauss"))
     assert critic.gain == 0.0
@@ -249,7 +249,7 @@ def test_what_all_bins_have_in_common_is_no_value():
     np.testing.assert_array_equal(critic.value(outputs + outputs[::-1], NEW), 0.0)
 
 
-def test_popart_keeps_its_values_when_the_statistics_move(key):
+def test_popart_keeps_its_values_when_the_statistics_change(key):
     critic = critics.make(PPOConfig(critic="popart"))
     features = jax.random.normal(key, (20, 6))
     params = {

@@ -36,7 +36,7 @@ class TestAgainstScipy(chex.TestCase):
         np.testing.assert_array_equal(self.variant(dist.mode)(LOGITS), probs.argmax(-1))
 
     @chex.all_variants(with_pmap=False)
-    def test_categorical_with_an_impossible_choice_has_finite_entropy_and_gradient(self):
+    def test_categorical_with_a_masked_choice_has_finite_entropy_and_gradient(self):
         dist = distributions.categorical(3)
         logits = jnp.array([0.0, 0.0, -1e9])
         np.testing.assert_allclose(self.variant(dist.entropy)(logits), np.log(2), rtol=1e-6)
@@ -56,7 +56,7 @@ class TestAgainstScipy(chex.TestCase):
         np.testing.assert_array_equal(self.variant(dist.mode)(NORMAL), MEAN)
 
     @chex.all_variants(with_pmap=False)
-    def test_tanh_gaussian_log_prob_is_the_change_of_variables(self):
+    def test_tanh_gaussian_log_prob_equals_the_change_of_variables(self):
         dist = distributions.tanh_gaussian(3)
         u = RNG.normal(size=(5, 3))
         density = stats.norm(MEAN, np.exp(LOG_STD)).logpdf(u) - np.log(1 - np.tanh(u) ** 2)
@@ -74,7 +74,7 @@ class TestAgainstScipy(chex.TestCase):
         np.testing.assert_allclose(np.trapezoid(density, action), 1.0, atol=1e-3)
 
     @chex.all_variants(with_pmap=False)
-    def test_tanh_gaussian_log_prob_stays_finite_far_out(self):
+    def test_tanh_gaussian_log_prob_stays_finite_far_from_zero(self):
         dist = distributions.tanh_gaussian(1)
         params = jnp.array([40.0, 0.0])
         value, gradient = self.variant(jax.value_and_grad(dist.log_prob))(params, jnp.array([40.0]))
@@ -83,7 +83,7 @@ class TestAgainstScipy(chex.TestCase):
         assert np.all(np.isfinite(gradient))
 
 
-def test_categorical_samples_as_often_as_it_says(key):
+def test_categorical_samples_follow_their_probabilities(key):
     dist = distributions.categorical(4)
     samples = dist.sample(jnp.tile(LOGITS[:1], (20000, 1)), key)
     counts = np.bincount(np.asarray(samples), minlength=4)
@@ -92,7 +92,7 @@ def test_categorical_samples_as_often_as_it_says(key):
     assert stats.chisquare(counts, 20000 * probs / probs.sum()).pvalue > 1e-3
 
 
-def test_gaussian_samples_follow_their_mean_and_deviation(key):
+def test_gaussian_samples_follow_their_mean_and_standard_deviation(key):
     dist = distributions.gaussian(3)
     samples = np.asarray(dist.sample(jnp.tile(NORMAL[:1], (20000, 1)), key))
     for i in range(3):
@@ -109,7 +109,7 @@ def test_tanh_gaussian_entropy_equals_a_large_sample_estimate(key):
     assert np.all(np.abs(dist.entropy(NORMAL) + log_prob.mean(0)) < 5 * error)
 
 
-def test_independent_choices_add_up():
+def test_log_probs_and_entropies_of_independent_choices_add_up():
     nvec = (2, 3, 4)
     dist = distributions.for_space(spaces.MultiDiscrete(nvec))
     logits = RNG.normal(size=(7, 9)).astype(np.float32)
@@ -134,7 +134,7 @@ def test_independent_choices_add_up():
     )
 
 
-def test_parts_of_a_product_are_drawn_independently(key):
+def test_parts_of_a_multidiscrete_action_are_drawn_independently(key):
     dist = distributions.for_space(spaces.MultiDiscrete((2, 2)))
     samples = np.asarray(dist.sample(jnp.zeros((20000, 4)), key))
     table = np.histogram2d(samples[:, 0], samples[:, 1], bins=2)[0]
@@ -147,7 +147,7 @@ def mixed():
     return spaces.Dict.of({"move": spaces.Box((2,), -1.0, 1.0), "button": spaces.Discrete(3)})
 
 
-def test_dict_actions_mix_choices_and_numbers(mixed, key):
+def test_dict_actions_combine_discrete_and_continuous_parts(mixed, key):
     dist = distributions.for_space(mixed, "tanh_gaussian")
     params = jnp.asarray(RNG.normal(size=(4, 7)), jnp.float32)
     action = dist.sample(params, key)
@@ -170,17 +170,17 @@ def test_dict_actions_mix_choices_and_numbers(mixed, key):
     np.testing.assert_array_equal(env_action["button"], action["button"])
 
 
-def test_kinds_are_in_the_order_of_the_parameters(mixed):
+def test_parameter_kinds_are_in_the_order_of_the_parameters(mixed):
     kinds = ["logit"] * 3 + ["other"] * 2 + ["log_std"] * 2
     assert distributions.parameter_kinds(mixed).tolist() == kinds
 
 
-def test_continuous_actions_with_several_axes_are_refused():
+def test_continuous_actions_with_several_axes_are_rejected():
     with pytest.raises(ValueError, match=r"one axis.*\(2, 2\)"):
         distributions.for_space(spaces.Box((2, 2)))
 
 
-def test_the_mode_of_a_beta_is_its_peak_and_the_middle_where_it_is_uniform():
+def test_the_mode_of_a_beta_is_its_peak_or_the_middle_of_a_uniform_one():
     dist = distributions.beta(1)
 
     def mode(a, b):
@@ -205,6 +205,6 @@ def test_the_mode_of_a_beta_is_its_peak_and_the_middle_where_it_is_uniform():
         (distributions.beta(2), jnp.full((4, 2), 0.5)),
     ],
 )
-def test_actions_and_parameters_of_other_shapes_are_rejected(dist, action):
+def test_actions_and_parameters_of_wrong_shapes_are_rejected(dist, action):
     with pytest.raises(AssertionError):
         dist.log_prob(jnp.zeros((3, 4)), action)

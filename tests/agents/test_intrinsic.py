@@ -47,7 +47,7 @@ def learn(made, state, rows, times=60):
     return state, figures
 
 
-def test_none_adds_nothing_and_learns_nothing(key):
+def test_kind_none_adds_no_reward_and_learns_nothing(key):
     made = intrinsic.make(Config(), EnvSpec(VECTOR, spaces.Discrete(2), num_envs=N))
     state = made.init(key)
     assert state == () and made.figures == ()
@@ -56,7 +56,7 @@ def test_none_adds_nothing_and_learns_nothing(key):
 
 
 @pytest.mark.parametrize("kind", ["rnd", "icm"])
-def test_what_was_seen_surprises_less_than_what_was_not(kind, key):
+def test_seen_observations_get_a_smaller_bonus_than_new_ones(kind, key):
     made = make(kind)
     old, new = moves(key), moves(jax.random.key(1), shift=4.0)
     state, figures = learn(made, made.init(key), old)
@@ -65,7 +65,7 @@ def test_what_was_seen_surprises_less_than_what_was_not(kind, key):
 
 
 @pytest.mark.parametrize("kind", ["rnd", "icm"])
-def test_rows_that_are_not_valid_have_no_part(kind, key):
+def test_invalid_rows_do_not_affect_the_bonus(kind, key):
     made, rows = make(kind), moves(key)
     half = rows._replace(valid=rows.valid.at[:, N // 2 :].set(False))
     garbage = half._replace(next_obs=half.next_obs.at[:, N // 2 :].set(1e3))
@@ -100,7 +100,7 @@ def given():
 
 
 @pytest.mark.toy
-def test_equal_errors_are_divided_by_the_deviation_of_their_returns(given):
+def test_errors_are_divided_by_the_standard_deviation_of_their_returns(given):
     """Returns are 1, 1.99 and 2.9701, of mean 1.9867 and variance 0.64689."""
     rows = rows_of([[1], [1], [1]])
     state, returns = given.track(given.init(jax.random.key(0)), jnp.zeros(1), rows, alone)
@@ -128,7 +128,7 @@ def test_bonus_equals_a_loop_over_all_steps(given):
         np.testing.assert_allclose(given.reward(state, rows), bonus, rtol=1e-4)
 
 
-def test_rnds_target_never_learns(key):
+def test_the_target_network_of_rnd_never_changes(key):
     made = make("rnd")
     before = made.init(key)
     after, _ = learn(made, before, moves(key), times=5)
@@ -136,7 +136,7 @@ def test_rnds_target_never_learns(key):
 
 
 @pytest.mark.parametrize("action", [spaces.Discrete(2), spaces.Box((2,), -1.0, 1.0)])
-def test_icm_learns_to_tell_the_action(action, key):
+def test_icm_learns_to_predict_the_action(action, key):
     """Its loss is 0.8 of the inverse model's, which starts near log 2 or the Gaussian's own."""
     made, rows = make("icm", action, num_epochs=4), moves(key)
     if isinstance(action, spaces.Box):

@@ -23,7 +23,7 @@ class TestLosses(chex.TestCase):
         np.testing.assert_allclose(loss, [-0.5, 0.8, -1.0, 1.0, -1.2, 1.5], rtol=1e-6)
 
     @chex.all_variants(with_pmap=False)
-    def test_the_surrogate_has_no_gradient_where_the_clip_is_in_force(self):
+    def test_the_surrogate_has_no_gradient_where_it_is_clipped(self):
         gradient = self.variant(
             jax.grad(lambda x: losses.clipped_surrogate(x, ADVANTAGES, 0.2).sum())
         )(jnp.log(RATIOS))
@@ -38,7 +38,7 @@ class TestLosses(chex.TestCase):
         )
 
     @chex.all_variants(with_pmap=False)
-    def test_clipped_value_loss_is_the_larger_of_the_two(self):
+    def test_clipped_value_loss_is_the_larger_of_both_losses(self):
         # old 0, range 0.5. Towards the target beyond the range, the clipped value's error is
         # larger; away from the target, the value's own; within the range, they are the same.
         value, old, target = jnp.array([2.0, -2.0, 0.25]), jnp.zeros(3), jnp.array([2.0, 2.0, 1.0])
@@ -79,7 +79,7 @@ class TestLosses(chex.TestCase):
     ("loss", "count"),
     [(losses.clipped_surrogate, 2), (losses.squared_error, 2), (losses.clipped_squared_error, 3)],
 )
-def test_columns_and_whole_numbers_are_rejected(loss, count):
+def test_columns_and_integers_are_rejected(loss, count):
     """A column [B, 1] and a row [B] would become [B, B]."""
     rows = [jnp.ones(3)] * (count - 1)
     limit = () if loss is losses.squared_error else (0.2,)

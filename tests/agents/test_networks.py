@@ -38,7 +38,7 @@ def images(key, shape):
         pytest.param("cnn_impala", (2, 13, 8, 3), marks=pytest.mark.full),
     ],
 )
-def test_both_forms_have_the_same_parameters_numbers_and_gradients(
+def test_both_convolution_forms_have_the_same_parameters_outputs_and_gradients(
     encoder, shape, key, monkeypatch
 ):
     x = jax.random.normal(key, shape)
@@ -90,7 +90,7 @@ def test_channels_first_equals_channels_last(key):
         ((9, 7, 6), "first", (7, 6, 9, True)),
     ],
 )
-def test_where_an_image_has_its_channels(shape, channels, expected):
+def test_the_channel_axis_of_an_image_is_found(shape, channels, expected):
     assert encoders.image_shape(spaces.Box(shape), channels) == expected
 
 
@@ -121,7 +121,7 @@ def test_the_encoder_is_chosen_by_size():
         ("cnn_small", 2, 3, "mlp"),
     ],
 )
-def test_images_too_small_for_the_encoder_are_refused(encoder, size, least, other):
+def test_images_too_small_for_the_encoder_are_rejected(encoder, size, least, other):
     said = f"{encoder} needs images of at least {least} x {least} pixels.*: use {other}"
     with pytest.raises(ValueError, match=said):
         make(spaces.Box((size, size, 1), 0, 255, "uint8"), encoder=encoder)
@@ -145,7 +145,7 @@ def test_separate_torsos_share_nothing_and_a_shared_one_feeds_both(key):
     assert touched(shared) == {"torso", "critic"}
 
 
-def test_the_critic_may_have_widths_of_its_own(key):
+def test_the_critic_may_have_other_layer_widths(key):
     params = make(hidden=(8, 8), critic_hidden=(32,)).init(key)
     assert params["critic"]["kernel"].shape == (32, 1)
     assert params["actor"]["kernel"].shape == (8, 3)
@@ -175,7 +175,7 @@ def test_every_part_of_a_dict_observation_is_read(key):
         assert not np.allclose(value, changed), name
 
 
-def test_choices_of_equal_size_are_one_hot_vectors_one_after_the_other():
+def test_multidiscrete_observations_are_concatenated_one_hot_vectors():
     encoder = encoders.Encoder(spaces.MultiDiscrete((3, 3)), NetworkConfig())
     expected = [[0, 1, 0, 0, 0, 1], [1, 0, 0, 0, 1, 0]]
     np.testing.assert_array_equal(encoder.apply({}, jnp.array([[1, 2], [0, 1]])), expected)
@@ -183,7 +183,7 @@ def test_choices_of_equal_size_are_one_hot_vectors_one_after_the_other():
     np.testing.assert_array_equal(unequal.apply({}, jnp.array([1, 2])), [0, 1, 0, 0, 1])
 
 
-def test_leading_axes_are_free(key):
+def test_networks_accept_any_leading_axes(key):
     network = make(IMAGE)
     params = network.init(key)
     obs = images(key, (3, 2, 10, 10, 3))
@@ -194,7 +194,7 @@ def test_leading_axes_are_free(key):
 
 
 @pytest.mark.parametrize("std", ["independent", "dependent"])
-def test_the_first_policy_has_small_means_and_the_initial_deviation(std, key):
+def test_the_initial_policy_has_small_means_and_the_configured_standard_deviation(std, key):
     network = make(action=spaces.Box((2,), -1.0, 1.0), std=std, init_std=0.5)
     obs = jax.random.normal(key, (100, 5))
     params, _ = forward(network, network.init(key), obs)
@@ -203,13 +203,13 @@ def test_the_first_policy_has_small_means_and_the_initial_deviation(std, key):
     np.testing.assert_allclose(np.exp(log_std), 0.5, rtol=0.1)
 
 
-def test_the_first_choice_is_nearly_uniform(key):
+def test_the_initial_discrete_policy_is_nearly_uniform(key):
     network = make()
     logits, _ = forward(network, network.init(key), jax.random.normal(key, (100, 5)))
     assert 0 < np.abs(logits).max() < 0.1
 
 
-def test_the_deviation_stays_within_its_limits(key):
+def test_the_standard_deviation_stays_within_its_limits(key):
     obs = jax.random.normal(key, (50, 5))
     limits = {"min_std": 0.1, "max_std": 2.0, "action": spaces.Box((2,), -1.0, 1.0)}
     independent = make(**limits)
@@ -226,7 +226,7 @@ def test_the_deviation_stays_within_its_limits(key):
     assert np.abs(out[:, :2]).max() > 2.5  # the means have no limits
 
 
-def test_a_deviation_at_its_limit_has_its_whole_gradient(key):
+def test_a_standard_deviation_at_its_limit_has_its_full_gradient(key):
     limits = {"min_std": 0.1, "max_std": 2.0, "action": spaces.Box((2,), -1.0, 1.0)}
     network, obs = make(**limits), jnp.zeros((1, 5))
     params = network.init(key)
@@ -238,7 +238,7 @@ def test_a_deviation_at_its_limit_has_its_whole_gradient(key):
     np.testing.assert_array_equal(jax.grad(total)(jnp.array([low, high])), 1.0)
 
 
-def test_a_critic_may_begin_at_zero_with_any_initializer(key):
+def test_a_critic_may_start_at_zero_with_any_initializer(key):
     for initializer in ("orthogonal", "lecun_normal"):
         config = NetworkConfig(hidden=(16,), initializer=initializer)
         network = build.make_network(VECTOR, CHOICE, config, 7, 0.0)

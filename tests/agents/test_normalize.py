@@ -32,7 +32,7 @@ def merged(data, valid, split, variant=identity):
 
 
 @pytest.mark.parametrize("split", [(), (1,), (50, 51), tuple(range(10, 100, 10))])
-def test_statistics_equal_numpy_over_all_valid_rows_whatever_the_split(split):
+def test_statistics_equal_numpy_over_all_valid_rows_for_any_split(split):
     data = RNG.normal(100.0, [1.0, 30.0, 0.01], size=(100, 3)).astype(np.float32)
     valid = RNG.random(100) < 0.7
     stats = merged(data, valid, split)
@@ -47,7 +47,7 @@ class TestStatistics(chex.TestCase):
     """Compiled and not, with arrays of JAX and of NumPy."""
 
     @chex.all_variants(with_pmap=False)
-    def test_rows_that_are_not_valid_may_hold_anything(self):
+    def test_invalid_rows_may_hold_any_value(self):
         data = RNG.normal(size=(10, 2)).astype(np.float32)
         valid = np.arange(10) % 3 != 0
         dirty = np.where(valid[:, None], data, np.nan)
@@ -63,7 +63,7 @@ class TestStatistics(chex.TestCase):
             np.testing.assert_array_equal(before, after)
 
     @chex.all_variants(with_pmap=False)
-    def test_rollouts_of_time_and_environments_and_pytrees_are_flattened(self):
+    def test_rollouts_and_pytrees_are_flattened(self):
         data = {"a": RNG.normal(size=(6, 4, 3)), "b": RNG.normal(size=(6, 4))}
         data = {name: x.astype(np.float32) for name, x in data.items()}
         valid = RNG.random((6, 4)) < 0.5
@@ -75,13 +75,13 @@ class TestStatistics(chex.TestCase):
             np.testing.assert_allclose(variance[name], x[valid].var(0), rtol=1e-5)
 
     @chex.all_variants(with_pmap=False)
-    def test_observations_pass_unscaled_before_anything_was_seen(self):
+    def test_observations_are_not_scaled_before_the_first_update(self):
         stats = normalize.init_stats(jnp.zeros(2))
         x = jnp.array([[0.5, -3.0]])
         np.testing.assert_allclose(self.variant(normalize.normalize)(stats, x, 10.0), x, rtol=1e-6)
 
     @chex.all_variants(with_pmap=False)
-    def test_normalised_rows_have_mean_zero_and_deviation_one_and_are_clipped(self):
+    def test_normalised_rows_have_zero_mean_and_unit_variance_and_are_clipped(self):
         data = np.append(RNG.normal(7.0, 3.0, size=999), 1e4).astype(np.float32)[:, None]
         stats = merged(data[:-1], np.ones(999, bool), (500,), self.variant)
         out = np.asarray(self.variant(normalize.normalize)(stats, jnp.asarray(data), 5.0))
@@ -117,7 +117,7 @@ class TestStatistics(chex.TestCase):
 
 
 @pytest.mark.parametrize("huge", [1e6, 1e10])
-def test_one_huge_number_does_not_blind_the_statistics(huge):
+def test_one_huge_value_does_not_dominate_the_statistics(huge):
     data = RNG.normal(3.0, 2.0, size=(20_000, 1)).astype(np.float32)
     stats = merged(data, np.ones(20_000, bool), ())
     rows = data[:1000].copy()
@@ -129,7 +129,7 @@ def test_one_huge_number_does_not_blind_the_statistics(huge):
     assert np.ptp(normalize.normalize(after, jnp.asarray(data), 10.0)) > 5.0
 
 
-def test_a_feature_that_has_truly_grown_is_followed():
+def test_the_statistics_follow_a_lasting_change():
     stats = merged(np.zeros((normalize.WARM_UP, 1), np.float32), np.ones(10_000, bool), ())
     batch = RNG.normal(50.0, 5.0, size=(2000, 1)).astype(np.float32)
     for _ in range(20):
@@ -138,7 +138,7 @@ def test_a_feature_that_has_truly_grown_is_followed():
     assert normalize.variance(stats)[0] > 300  # of all these rows: 50² * 0.8 * 0.2 + 0.8 * 25
 
 
-def test_nothing_is_limited_before_the_warm_up():
+def test_outliers_are_not_limited_during_the_warm_up():
     data = np.array([0.0, 0.0, 1e6, 0.0], np.float32)[:, None]
     stats = merged(data, np.ones(4, bool), (1, 2, 3))
     np.testing.assert_allclose(stats.mean, data.mean(0), rtol=1e-6)

@@ -33,7 +33,7 @@ class TestBuiltIn(chex.TestCase):
     """Compiled and not, with arrays of JAX and of NumPy."""
 
     @chex.all_variants(with_pmap=False)
-    def test_each_by_hand(self):
+    def test_each_objective_by_hand(self):
         assert EXPECTED.keys() == objectives.OBJECTIVES.keys()
         settings = PPOConfig(clip_eps=0.2, dual_clip=3.0, kl_coef=0.5)
         hp = hyperparams_of(settings, 1)
@@ -53,13 +53,13 @@ def test_a_column_of_advantages_is_rejected(name):
 
 
 @pytest.mark.toy
-def test_an_objective_in_a_file_by_hand():
+def test_a_custom_objective_by_hand():
     objective = objectives.make(PPOConfig(objective=f"{FILE}:plain_gradient"))
     loss = objective(jnp.log(jnp.array([1.0, 2.0, 0.5])), jnp.array([3.0, -1.0, 4.0]), None)
     np.testing.assert_allclose(loss, [-3.0, 2.0, -2.0], rtol=1e-6)
 
 
-def test_the_builtin_in_ones_own_hands_learns_the_same(make_config):
+def test_a_custom_copy_of_the_clip_objective_learns_the_same(make_config):
     def clip(log_ratio, advantage, hp):
         ratio = jnp.exp(log_ratio)
         clipped = jnp.clip(ratio, 1 - hp.clip_eps, 1 + hp.clip_eps)
@@ -93,7 +93,7 @@ def test_the_builtin_in_ones_own_hands_learns_the_same(make_config):
         (examples.Walk(), "is a Walk, and not a function"),
     ],
 )
-def test_what_is_no_objective_gets_one_sentence(objective, message):
+def test_an_invalid_objective_gets_a_one_sentence_error(objective, message):
     with pytest.raises(ValueError, match=f"ppo.objective.*{message}") as caught:
         objectives.make(PPOConfig(objective=objective))
     assert "\n" not in str(caught.value)

@@ -80,7 +80,7 @@ SIZES = [(7, 1), (7, 3), (6, 2), (60, 1), (1, 1), (4, 4)]
         *(pytest.param(*size, (2, 3), marks=FULL) for size in SIZES if size != (7, 3)),
     ],
 )
-def test_gathered_windows_are_the_windows(window, slide, shape):
+def test_gathered_windows_equal_the_recorded_windows(window, slide, shape):
     obs, *starts = recording(window, slide, shape)
     storage, series, rows = store(window, slide, obs, *starts)
     assert series.values.shape == (NUM_ENVS, window + LENGTH * slide, *shape)
@@ -93,7 +93,7 @@ def test_gathered_windows_are_the_windows(window, slide, shape):
 
 
 @pytest.mark.parametrize("rows_at_a_time", [1, 3 * NUM_ENVS, 10_000])
-def test_a_function_of_all_windows_sees_a_few_at_a_time(rows_at_a_time, monkeypatch):
+def test_map_rows_and_sum_rows_process_windows_in_parts(rows_at_a_time, monkeypatch):
     monkeypatch.setattr(obs_storage, "ROWS", rows_at_a_time)
     obs, start, *starts = recording(7, 1)
     storage, series, rows = store(7, 1, obs, start, *starts)
@@ -205,7 +205,7 @@ def name_of(value):
 
 
 @pytest.mark.parametrize(("task", "wrappers", "reset"), STORED, ids=name_of)
-def test_stored_observations_are_those_acted_on(task, wrappers, reset, make_config):
+def test_stored_observations_equal_those_the_policy_acted_on(task, wrappers, reset, make_config):
     name, limit = (Walk(), 0) if task == "walk" else (task, 7)
     env = {"name": name, "wrappers": wrappers, "reset": reset, "max_episode_steps": limit}
     parts = make_parts(make_config(env={**env, "num_envs": 8}))
@@ -233,7 +233,7 @@ def test_stored_observations_are_those_acted_on(task, wrappers, reset, make_conf
 @pytest.mark.parametrize(
     "wrappers", [pytest.param((), marks=FULL), pytest.param((Kept,), marks=FULL), (Scaled,)]
 )
-def test_first_ratio_is_one_through_wrappers_of_windows(wrappers, make_config):
+def test_the_first_ratio_is_one_with_wrapped_windows(wrappers, make_config):
     config = make_config(
         env={"name": Walk(), "wrappers": wrappers, "num_envs": 8},
         ppo={"rollout_length": 24, "num_minibatches": 1, "num_epochs": 1},
@@ -245,14 +245,14 @@ def test_first_ratio_is_one_through_wrappers_of_windows(wrappers, make_config):
     assert metrics.losses.clipfrac == 0
 
 
-def test_wrapper_that_declares_windows_and_breaks_them_is_refused(make_config):
+def test_a_wrapper_that_declares_windows_and_breaks_them_is_rejected(make_config):
     config = EnvConfig(name=Walk(), wrappers=(Wrong,))
     with pytest.raises(ValueError, match="declared with slide = 1, but a step does not drop 1 val"):
         registry.make(config, 2)
 
 
 @pytest.mark.parametrize("slide", [2, 10, -1])
-def test_task_with_another_slide_than_its_windows_is_refused(slide):
+def test_a_task_whose_windows_move_by_another_slide_is_rejected(slide):
     class Faster(Walk):
         observation = Box((9,), slide=slide)
 
@@ -319,7 +319,7 @@ def assert_close(a, b, tolerance):
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=FULL)])
-def test_training_on_the_series_is_training_on_the_windows(config, series, shards):
+def test_training_on_series_equals_training_on_full_windows(config, series, shards):
     config = replace(config, num_shards=shards)
     series = series if shards == 1 else compiled(config, series=True)
     one, metrics = train(series, [6])
@@ -334,7 +334,7 @@ def test_training_on_the_series_is_training_on_the_windows(config, series, shard
 
 
 @pytest.mark.usefixtures("optimized")
-def test_an_update_sees_the_same_windows_bit_for_bit(config):
+def test_series_and_full_storage_give_bit_identical_windows(config):
     both = [walk_parts(config, series) for series in (True, False)]
     assert type(both[0].storage) is not type(both[1].storage)
 
@@ -359,7 +359,7 @@ def test_an_update_sees_the_same_windows_bit_for_bit(config):
     assert broke
 
 
-def test_stopping_and_going_on_is_going_on(series):
+def test_a_resumed_training_equals_an_uninterrupted_one(series):
     straight, _ = train(series, [4])
     halfway, _ = train(series, [2])
     saved = jax.tree.map(jnp.copy, halfway)

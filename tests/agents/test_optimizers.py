@@ -49,7 +49,7 @@ def step(params, gradient, steps=2, kl=0.0, first=False, rate=1e-3, **config):
         ("sgd", optax.sgd(1.0)),
     ],
 )
-def test_each_is_optaxs_with_a_step_size_of_one(params, name, theirs):
+def test_each_optimizer_equals_optax_with_a_step_size_of_one(params, name, theirs):
     gradient = jax.tree.map(jnp.sin, params)
     ours = step(params, gradient, optimizer=name)
     state = theirs.init(params)
@@ -73,7 +73,7 @@ def test_muon_makes_matrices_orthogonal_and_leaves_the_rest_to_nadam(params):
     np.testing.assert_allclose(updates["b"], expected["b"], rtol=1e-4)
 
 
-def test_weight_decay_is_of_matrices_alone_and_apart_from_the_gradient(params):
+def test_weight_decay_is_decoupled_and_applies_to_matrices_only(params):
     gradient = jax.tree.map(jnp.sin, params)
     plain = step(params, gradient, optimizer="adamw")
     decayed = step(params, gradient, optimizer="adamw", weight_decay=0.1)
@@ -82,7 +82,7 @@ def test_weight_decay_is_of_matrices_alone_and_apart_from_the_gradient(params):
 
 
 @pytest.mark.parametrize(("kl", "factor"), [(0.05, 1.5**-2), (0.02, 1.0), (0.001, 1.5**2)])
-def test_the_rate_follows_the_divergence(params, kl, factor):
+def test_the_adaptive_rate_follows_the_kl(params, kl, factor):
     gradient = jax.tree.map(jnp.sin, params)
     plain = step(params, gradient, optimizer="sgd")
     adapted = step(
@@ -91,7 +91,7 @@ def test_the_rate_follows_the_divergence(params, kl, factor):
     np.testing.assert_allclose(adapted["w"], factor * plain["w"], rtol=1e-5)
 
 
-def test_a_rollouts_first_step_makes_the_rate_no_faster_but_may_make_it_slower(params):
+def test_the_first_step_on_a_rollout_may_lower_the_adaptive_rate_but_not_raise_it(params):
     gradient = jax.tree.map(jnp.sin, params)
     settings = {"optimizer": "sgd", "learning_rate_schedule": "adaptive", "target_kl": 0.02}
     plain = step(params, gradient, optimizer="sgd")
@@ -117,12 +117,12 @@ def test_adaptive_rate_stays_within_its_limits(params, kl, rate, limits, factor)
     np.testing.assert_allclose(adapted["w"], factor * np.asarray(params["w"]), rtol=1e-5)
 
 
-def test_rate_of_zero_stays_zero(params):
+def test_an_adaptive_rate_of_zero_stays_zero(params):
     adapted = step(params, params, kl=0.001, rate=0.0, learning_rate_schedule="adaptive")
     np.testing.assert_array_equal(0.0 * adapted["w"], jnp.zeros_like(params["w"]))
 
 
-def test_no_epoch_follows_one_that_went_too_far():
+def test_epochs_stop_after_one_that_exceeds_the_kl_limit():
     divergence = jnp.array([0.001, 0.03, 0.001, 0.001])
 
     def epoch(state, key):
@@ -157,7 +157,7 @@ def test_schedules_by_hand(name, values):
     assert schedules.factor(name, 1.5) == schedules.factor(name, 1.0)
 
 
-def test_the_first_update_of_a_warm_up_has_its_share_of_the_rate():
+def test_the_first_update_of_a_warm_up_has_a_nonzero_rate():
     """Ten updates, a warm-up of four: 1/4, 2/4, 3/4 and 4/4 of the rate, not 0 to 3/4."""
     config = PPOConfig(
         learning_rate=0.1, learning_rate_schedule="constant", learning_rate_warmup=0.4

@@ -36,12 +36,12 @@ def assert_same(one, other):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), one, other)
 
 
-def test_an_estimator_without_a_trace_is_gae_with_lambda_0():
+def test_a_custom_one_step_estimator_equals_gae_with_lambda_0():
     own = config_of(**{"ppo.advantage": f"{FILE}:one_step"})
     assert_same(params_of(own), params_of(config_of(**{"ppo.gae_lambda": 0.0})))
 
 
-def test_parts_are_replaced_in_python():
+def test_parts_can_be_replaced_from_python():
     def one_step(*args):
         return Estimates(*examples.one_step(*args))
 
@@ -54,7 +54,7 @@ def test_parts_are_replaced_in_python():
     assert result.curves.losses.policy_loss.shape == (1,)
 
 
-def test_a_bonus_with_a_state_and_a_figure():
+def test_a_custom_bonus_has_a_state_and_a_metric():
     config = config_of(**{"intrinsic.kind": f"{FILE}:height_bonus"})
     state, metrics = trained(config, 3)
     assert int(state.intrinsic) == 3
@@ -67,7 +67,7 @@ def test_a_bonus_with_a_state_and_a_figure():
     )
 
 
-def test_an_optimiser_takes_half_of_sgds_steps():
+def test_a_custom_optimiser_takes_half_of_sgds_steps():
     whole = config_of(**{"ppo.optimizer": "sgd"})
     half = config_of(**{"ppo.optimizer": f"{FILE}:half_gradient"})
     double = config_of(
@@ -84,7 +84,7 @@ def test_an_optimiser_takes_half_of_sgds_steps():
 
 
 @pytest.mark.toy
-def test_a_distribution_by_hand():
+def test_a_custom_distribution_by_hand():
     made = distributions.for_space(Box((2,)), f"{FILE}:unit_normal")
     mean, action = jnp.array([[0.0, 1.0]]), jnp.array([[2.0, 1.0]])
     np.testing.assert_allclose(made.log_prob(mean, action), [-2 - np.log(2 * np.pi)], rtol=1e-6)
@@ -94,7 +94,7 @@ def test_a_distribution_by_hand():
     assert kinds == ["logit"] * 3 + ["other"] * 2
 
 
-def test_a_policy_with_ones_own_distribution_learns():
+def test_a_policy_with_a_custom_distribution_trains():
     config = config_of(
         **{
             "env.name": "dummy/choices",
@@ -108,7 +108,7 @@ def test_a_policy_with_ones_own_distribution_learns():
 
 
 @pytest.mark.toy
-def test_a_schedule_begins_to_learn_at_the_half():
+def test_a_custom_schedule_starts_learning_halfway():
     config = config_of(**{"ppo.learning_rate_schedule": f"{FILE}:late_start"})
     hp = make_hyperparams(config)
     rates = [schedules.scheduled(hp, config.ppo, update).learning_rate for update in range(3)]
@@ -135,21 +135,21 @@ WRONG = [
 
 @pytest.mark.toy
 @pytest.mark.parametrize(("overrides", "message"), WRONG)
-def test_what_is_none_gets_one_sentence(overrides, message):
+def test_an_invalid_custom_part_gets_a_one_sentence_error(overrides, message):
     with pytest.raises(ValueError, match=message) as caught:
         parts = make_parts(config_of(**overrides))
         jax.eval_shape(init_program(parts), jax.random.key(0), shard_ids(parts))
     assert "\n" not in str(caught.value)
 
 
-def test_a_distribution_with_a_log_prob_per_number_is_refused():
+def test_a_distribution_whose_log_prob_is_not_summed_is_rejected():
     wrong = r"network.distribution.*log_prob gives float32 \[4, 2\] and not"
     with pytest.raises(ValueError, match=wrong):
         distributions.for_space(Box((2,)), f"{FILE}:unsummed")
 
 
 @pytest.mark.toy
-def test_defaults_are_builtins():
+def test_the_default_optimizer_is_built_in():
     assert optimizers.make(PPOConfig(), {"w": jnp.zeros(3)}).unravel(jnp.zeros(64))["w"].shape == (
         3,
     )

@@ -45,7 +45,7 @@ def test_trajectories_keep_whole_environments_together_in_time_order(key):
 
 
 @pytest.mark.parametrize("shuffle", ["transitions", "trajectories"])
-def test_minibatches_differ_from_key_to_key_and_are_fair(shuffle):
+def test_minibatches_are_uniformly_random(shuffle):
     config = PPOConfig(shuffle=shuffle, num_minibatches=2)
     indices = jax.vmap(lambda key: sequences.minibatch_indices(key, config, LENGTH, NUM_ENVS))(
         jax.random.split(jax.random.key(0), 2000)
@@ -57,7 +57,7 @@ def test_minibatches_differ_from_key_to_key_and_are_fair(shuffle):
 
 
 @pytest.mark.toy
-def test_advantages_by_hand_with_rows_that_are_not_valid():
+def test_advantage_normalization_with_invalid_rows_by_hand():
     advantage = jnp.array([[1.0, 2.0, 3.0, 99.0], [5.0, -99.0, 5.0, 11.0]])
     valid = jnp.array([[True, True, True, False], [True, False, True, True]])
     out = np.asarray(normalize.normalize_advantages(advantage, valid, identity, axis=1))
@@ -66,7 +66,7 @@ def test_advantages_by_hand_with_rows_that_are_not_valid():
     np.testing.assert_allclose(out[1, [0, 2, 3]], np.array([-2, -2, 4]) / np.sqrt(12), rtol=1e-6)
 
 
-def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
+def test_batch_normalised_advantages_share_one_mean_and_standard_deviation():
     rng = np.random.default_rng(0)
     advantage, valid = rng.normal(3, 2, size=(4, 10)), rng.random((4, 10)) < 0.8
     out = normalize.normalize_advantages(
@@ -80,7 +80,7 @@ def test_advantages_of_the_whole_batch_share_one_mean_and_deviation():
 
 @pytest.mark.toy
 @pytest.mark.parametrize("axis", [1, None])
-def test_only_valid_row_keeps_its_advantage(axis):
+def test_a_single_valid_row_keeps_its_advantage(axis):
     advantage = jnp.array([[4.0, 1.0], [4.0, 1.0]])
     valid = jnp.array([[True, False], [False, False]])
     out = normalize.normalize_advantages(advantage, valid, identity, axis)
@@ -99,7 +99,7 @@ def test_rows_of_two_shards_are_normalised_together():
 
 
 @pytest.mark.toy
-def test_linear_schedules_fall_to_zero_and_constant_ones_stay():
+def test_linear_schedules_fall_to_zero_and_constant_schedules_stay_constant():
     config = PPOConfig(
         learning_rate=0.1, clip_eps=0.2, ent_coef=0.3, learning_rate_schedule="linear"
     )
@@ -153,7 +153,7 @@ def test_the_loss_and_its_parts_by_hand(three_rows):
 
 
 @pytest.mark.toy
-def test_divergence_and_clip_fraction_are_of_the_original_rows(three_rows):
+def test_approx_kl_and_clipfrac_count_only_the_original_rows(three_rows):
     evaluation, batch = three_rows
     image = evaluation._replace(log_prob=evaluation.log_prob - 3.0)
     doubled = [
@@ -230,7 +230,7 @@ def improve(line, key, **overrides):
 GRADIENT = -2 * 91 / 6
 
 
-def test_max_grad_norm_zero_leaves_gradients_alone(line, key):
+def test_max_grad_norm_zero_disables_clipping(line, key):
     params, _, parts = improve(line, key, max_grad_norm=0.0)
     np.testing.assert_allclose(parts.grad_norm, -GRADIENT, rtol=1e-6)
     # Adam's first step is lr * g / (|g| + eps).
@@ -267,7 +267,7 @@ def test_a_gradient_step_without_a_finite_norm_is_skipped_and_counted(line, key,
     assert np.isnan(parts.value_loss)  # of no step
 
 
-def test_a_minibatch_without_a_valid_row_makes_no_step_and_no_loss(line, key):
+def test_a_minibatch_without_valid_rows_takes_no_step_and_adds_no_loss(line, key):
     evaluate, batch = line
     empty = batch._replace(valid=jnp.zeros_like(batch.valid))
     params, opt_state, parts = improve((evaluate, empty), key, num_minibatches=4, num_epochs=2)
@@ -309,7 +309,7 @@ def test_two_shards_take_the_step_of_the_whole_batch(line, key):
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65])
-def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
+def test_flattened_parameters_are_padded_to_simd_rows_and_restored(size):
     params = {"b": jnp.arange(float(size)), "w": -jnp.arange(6.0).reshape(2, 3)}
     flat, unflatten = optimizers.flatten(params)
     assert flat.size % optimizers.LANES == 0
@@ -317,7 +317,7 @@ def test_flattened_parameters_fill_whole_simd_rows_and_come_back(size):
     chex.assert_trees_all_equal(unflatten(flat), params)
 
 
-def test_the_adaptive_rate_stays_where_the_policy_does(line, key):
+def test_only_steps_after_the_first_on_a_rollout_raise_the_adaptive_rate(line, key):
     """The line's divergence is 0 throughout: only steps after a rollout's first make it faster."""
     for epochs, minibatches, factor in [(1, 2, 1.5), (2, 1, 1.5), (2, 2, 1.5**3)]:
         sizes = {"num_epochs": epochs, "num_minibatches": minibatches, "max_learning_rate": 1.0}
@@ -328,7 +328,7 @@ def test_the_adaptive_rate_stays_where_the_policy_does(line, key):
         np.testing.assert_allclose(rate, factor, rtol=1e-6)
 
 
-def test_parameters_with_limits_are_put_back_and_no_others():
+def test_only_parameters_with_limits_are_projected():
     params = {
         "a": {"log_std": jnp.array([-9.0, 0.5, 9.0]), "bias": jnp.full((2, 2), 9.0)},
         "b": {"log_std": jnp.array([-2.0]), "z": jnp.array([-9.0])},

@@ -27,7 +27,7 @@ def product(x, weight):
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize(("shape", "width"), SHAPES)
-def test_values_and_gradients_are_those_of_numpy(shape, width, platform):
+def test_values_and_gradients_equal_numpy(shape, width, platform):
     x, weight, dy = parts(shape, width)
     with platforms.tracing_for(platform):
         y, pull = jax.vjp(product, x, weight)
@@ -38,7 +38,7 @@ def test_values_and_gradients_are_those_of_numpy(shape, width, platform):
     np.testing.assert_allclose(d_weight, rows.T @ d_rows, rtol=1e-4, atol=1e-5)
 
 
-def test_forward_mode_and_second_derivatives_are_those_of_a_plain_product():
+def test_forward_mode_and_second_derivatives_equal_a_plain_product():
     x, weight, _ = parts((3, 5), 4)
 
     def loss(product, x, weight):
@@ -57,7 +57,7 @@ def test_forward_mode_and_second_derivatives_are_those_of_a_plain_product():
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_agents_side_by_side_have_products_of_their_own():
+def test_vmapped_products_equal_single_ones():
     x, weight, dy = (np.stack([part, part + 1]) for part in parts((3, 5), 4))
 
     def gradient(x, weight, dy):
@@ -68,7 +68,7 @@ def test_agents_side_by_side_have_products_of_their_own():
         np.testing.assert_allclose(both[i], x[i].T @ dy[i], rtol=1e-4, atol=1e-5)
 
 
-def test_a_dense_layer_takes_it_with_the_types_that_it_computes_in():
+def test_a_dense_layer_can_use_the_product_in_its_compute_dtype():
     layer = nn.Dense(4, dtype=jnp.bfloat16, dot_general=products.dot_general)
     x, _, _ = parts((3, 5), 4)
     params = layer.init(jax.random.key(0), x)
@@ -84,7 +84,7 @@ def test_a_dense_layer_takes_it_with_the_types_that_it_computes_in():
     assert not product(np.zeros((3, 0), "f"), np.zeros((0, 4), "f")).any()
 
 
-def test_a_transpose_is_before_the_product_of_a_weights_gradient_on_a_cpu_alone():
+def test_only_cpus_materialise_the_transpose_before_a_weight_gradient():
     x, weight, dy = parts((64, 16), 8)
 
     for platform, barriers in (("cpu", 1), ("gpu", 0)):

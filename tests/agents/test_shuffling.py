@@ -15,14 +15,14 @@ pytestmark = pytest.mark.toy
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, sequences.PACKED, sequences.PACKED + 1])
-def test_every_row_comes_once(n):
+def test_every_row_appears_once(n):
     order = np.asarray(jax.jit(sequences.shuffled, static_argnums=1)(jax.random.key(n), n))
     assert order.dtype == np.int32
     np.testing.assert_array_equal(np.sort(order), np.arange(n))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
-def test_every_order_is_as_likely(platform):
+def test_every_order_is_equally_likely(platform):
     with platforms.tracing_for(platform):
         draw = jax.jit(jax.vmap(lambda key: sequences.shuffled(key, 4)))
         orders = np.asarray(draw(jax.random.split(jax.random.key(0), 24_000)))
@@ -31,7 +31,7 @@ def test_every_order_is_as_likely(platform):
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_rows_of_the_same_bits_are_in_either_order_as_often(monkeypatch):
+def test_rows_with_equal_random_bits_are_ordered_at_random(monkeypatch):
     bits = jax.random.bits
     monkeypatch.setattr(jax.random, "bits", lambda key, shape: bits(key, shape) & jnp.uint32(3))
     draw = jax.vmap(lambda key: sequences.shuffled(key, 4))
@@ -43,7 +43,7 @@ def test_rows_of_the_same_bits_are_in_either_order_as_often(monkeypatch):
         assert stats.binomtest(first, 4_000).pvalue > 1e-3
 
 
-def test_a_row_is_in_any_minibatch_as_often_in_a_large_rollout():
+def test_each_minibatch_is_equally_likely_for_a_row_of_a_large_rollout():
     n, draws = 4096, 256
     draw = jax.jit(jax.vmap(lambda key: sequences.shuffled(key, n)))
     orders = np.asarray(draw(jax.random.split(jax.random.key(1), draws)))

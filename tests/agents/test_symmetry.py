@@ -79,7 +79,7 @@ def step(parts, agent, rollout, batch, hp, key):
     return ravel_pytree(jax.tree.map(jnp.subtract, agent.params, params))[0], losses
 
 
-def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
+def test_an_augmented_step_takes_the_mean_gradient_of_both_halves(make_config, key):
     parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "augment"}))
     plain = make_parts(make_config(env=CARTPOLE, ppo=PLAIN))
     agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
@@ -106,7 +106,7 @@ def test_a_step_on_both_halves_is_the_mean_of_their_gradients(make_config, key):
     np.testing.assert_allclose(alone, own, atol=2e-6)
 
 
-def test_a_penalty_is_added_with_its_weight(make_config, key):
+def test_the_symmetry_loss_is_added_with_its_coefficient(make_config, key):
     parts = make_parts(make_config(env=CARTPOLE, ppo={**PLAIN, "symmetry": "loss"}))
     agent, rollout, batch, hp = experience_of(parts, key, lopsided(4))
     rows = rollout.transitions
@@ -154,7 +154,7 @@ def odd(params):
         "categorical",
     ],
 )
-def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
+def test_a_symmetric_policy_has_no_symmetry_loss(make_config, key, distribution):
     env = {"name": "dummy/vector", "mirror_obs": tuple(-i for i in range(1, 18))}
     env["mirror_action"] = tuple(-i for i in range(1, 7))
     network = {"hidden": (8,)}
@@ -181,7 +181,7 @@ def test_a_symmetric_policy_pays_nothing(make_config, key, distribution):
     assert float(evaluate(params, batch).penalty.mean()) > 1e-3
 
 
-def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
+def test_mirrored_recurrent_sequences_start_with_an_empty_carry(make_config, key):
     config = make_config(
         env=CARTPOLE,
         network={"hidden": (8,), "rnn": "gru", "rnn_size": 8},
@@ -206,7 +206,7 @@ def test_recurrent_rows_are_doubled_with_an_empty_memory(make_config, key):
 
 
 @pytest.mark.parametrize("kind", ["augment", pytest.param("loss", marks=pytest.mark.full)])
-def test_a_step_on_windows_stored_as_series_is_that_on_whole_windows(key, kind):
+def test_a_symmetric_step_on_stored_series_equals_one_on_full_windows(key, kind):
     small = {
         "env.num_envs": 4,
         "env.options": {"num_neurons": 20, "history": 10, "warmup": 10},
@@ -275,20 +275,20 @@ def test_mirrors_by_hand(make_config):
         ((1, 2, 3, 4), (-2, -1), "only swaps them"),
     ],
 )
-def test_what_is_no_mirror_is_refused(make_config, obs, action, message):
+def test_an_invalid_mirror_is_rejected(make_config, obs, action, message):
     env = {**CARTPOLE, "mirror_obs": obs, "mirror_action": action}
     with pytest.raises(ValueError, match="mirror_") as error:
         make_parts(make_config(env=env, ppo={"symmetry": "loss"}))
     assert message in str(error.value)
 
 
-def test_observations_without_a_mirror_are_refused(make_config):
+def test_observations_that_cannot_be_mirrored_are_rejected(make_config):
     env = {"name": "dummy/pixels", "mirror_obs": (1,), "mirror_action": (1,)}
     with pytest.raises(ValueError, match=r"ppo\.symmetry needs observations of one vector"):
         make_parts(make_config(env=env, ppo={"symmetry": "augment"}))
 
 
-def test_a_run_from_the_command_line(tmp_path):
+def test_symmetry_can_be_set_on_the_command_line(tmp_path):
     flags = (
         "--config cartpole.yaml --env.mirror_obs -1 -2 -3 -4 --env.mirror_action 2 1 "
         "--ppo.symmetry loss --ppo.symmetry_coef 0.5 --env.num_envs 4 --ppo.rollout_length 8 "

@@ -29,7 +29,7 @@ def trained(config, updates=1):
 
 
 @pytest.mark.toy
-def test_terms_by_hand():
+def test_auxiliary_losses_by_hand():
     names = f"{FILE}:small_features", examples.predict_reward, f"{FILE}:next_position"
     config = config_of(*names, **{"ppo.normalize_obs": True})
     made = make_parts(config).terms
@@ -59,7 +59,7 @@ def test_terms_by_hand():
     np.testing.assert_allclose(found["reward_error"], [3.5**2, 3.5**2])
 
 
-def test_the_loss_adds_coefficients_times_terms():
+def test_the_total_loss_adds_coefficients_times_auxiliary_losses():
     config = config_of(f"{FILE}:small_features", **{"ppo.term_coefs": [0.25]})
     plain = config_of()
 
@@ -85,7 +85,7 @@ def test_the_loss_adds_coefficients_times_terms():
     np.testing.assert_allclose(total, without + 0.25 * mean_squares, rtol=1e-5)
 
 
-def test_the_next_observation_is_the_true_last_one_where_an_episode_ends():
+def test_next_obs_is_the_true_last_observation_at_the_end_of_an_episode():
     config = config_of(f"{FILE}:next_position", **{"env.max_episode_steps": 3})
     parts = make_parts(config)
     state = learner.init_state(parts, jax.random.key(0), 0)
@@ -98,7 +98,7 @@ def test_the_next_observation_is_the_true_last_one_where_an_episode_ends():
 
 
 @pytest.mark.parametrize("rnn", ["none", pytest.param("gru", marks=pytest.mark.full)])
-def test_its_parameters_learn_with_the_agent(rnn):
+def test_parameters_of_an_auxiliary_loss_learn_with_the_agent(rnn):
     config = config_of(
         f"{FILE}:predict_reward",
         **{
@@ -120,7 +120,7 @@ def test_its_parameters_learn_with_the_agent(rnn):
     assert late < 0.7 * float(first.extras[name])
 
 
-def test_a_coefficient_of_nothing_learns_what_no_term_does():
+def test_a_zero_coefficient_learns_the_same_as_no_auxiliary_loss():
     _, with_term, _ = trained(config_of(f"{FILE}:next_position", **{"ppo.term_coefs": [0.0]}))
     _, without, _ = trained(config_of())
     jax.tree.map(
@@ -130,7 +130,7 @@ def test_a_coefficient_of_nothing_learns_what_no_term_does():
     )
 
 
-def test_coefficients_vary_in_one_program():
+def test_loss_coefficients_can_vary_within_one_program():
     config = config_of(f"{FILE}:small_features")
     coefs = [0.0, 10.0]
     train = jax.jit(jax.vmap(make_train(config)))
@@ -154,7 +154,7 @@ def wide(outputs, rows):
     return jnp.zeros(rows.valid.shape) + 0.0 * rows.next_obs.reshape(len(rows.valid), -1)[:, 0]
 
 
-def test_rows_that_nobody_asks_for_are_not_stored():
+def test_rows_that_no_auxiliary_loss_uses_are_not_stored():
     def bytes_of(term):
         own = {"env.name": "dummy/vector", "env.reset": "every_rollout", "ppo.rollout_length": 256}
         config = config_of(term, **own)
@@ -184,14 +184,14 @@ WRONG = [
 
 @pytest.mark.toy
 @pytest.mark.parametrize(("own", "message"), WRONG)
-def test_what_is_no_term_gets_one_sentence(own, message):
+def test_an_invalid_auxiliary_loss_gets_a_one_sentence_error(own, message):
     with pytest.raises(ValueError, match=message) as caught:
         make_parts(config_of(*own))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.toy
-def test_no_term_is_nothing():
+def test_without_auxiliary_losses_nothing_is_added():
     parts = make_parts(config_of())
     assert parts.terms is auxiliary_losses.NONE
     assert make_hyperparams(parts.config).term_coefs == ()

@@ -38,7 +38,7 @@ def features(params, name):
         (Torso(examples.Dense(2)), {"torso": 2}),
     ],
 )
-def test_a_module_is_the_torso_of_policy_and_critic(torso, widths):
+def test_a_custom_module_is_the_torso_of_policy_and_critic(torso, widths):
     network, params = made(torso, hidden=(7,))
     assert set(params) == {"actor", "critic", *widths}
     for name, width in widths.items():
@@ -51,7 +51,7 @@ def test_a_module_is_the_torso_of_policy_and_critic(torso, widths):
     assert out.critic.shape == (5, 1)
 
 
-def test_plain_jax_by_hand():
+def test_a_torso_in_plain_jax_by_hand():
     network, params = made(Torso(examples.Linear()))
     params = jax.tree.map(jnp.ones_like, params)
     out = network.apply(params, (), jnp.array([[1.0, 2.0], [0.0, -1.0]]), None)
@@ -61,7 +61,7 @@ def test_plain_jax_by_hand():
 
 
 @pytest.mark.parametrize("torso", [examples.Dense(4), Torso(examples.Dense(4))])
-def test_a_memory_behind_it_reads_time(torso):
+def test_a_recurrent_cell_follows_a_custom_torso(torso):
     network, params = made(torso, rnn="gru", rnn_size=5)
     carry = network.initial_carry((2,))
     assert len(carry) == (1 if isinstance(torso, Torso) else 2)
@@ -74,7 +74,7 @@ def test_a_memory_behind_it_reads_time(torso):
         np.testing.assert_allclose(out.critic, whole.critic[t], atol=1e-6)
 
 
-def test_it_sees_the_parts_that_the_config_names_and_no_mask():
+def test_a_torso_gets_the_configured_observation_parts_without_the_mask():
     class Keys:
         def init(self, key, obs):
             assert MASK not in obs
@@ -91,7 +91,7 @@ def test_it_sees_the_parts_that_the_config_names_and_no_mask():
         made(Torso(Keys()), space, critic_keys=("near",))
 
 
-def test_seeds_side_by_side_equal_each_alone():
+def test_vmapped_custom_torsos_equal_single_ones():
     network, _ = made(f"{FILE}:Dense")
     keys = jax.random.split(jax.random.key(2), 2)
     together = jax.vmap(network.init)(keys)
@@ -109,7 +109,7 @@ def test_seeds_side_by_side_equal_each_alone():
         (f"{FILE}:Normed", "has variables 'batch_stats', but only parameters are supported"),
     ],
 )
-def test_what_is_no_torso_gets_one_sentence(torso, message):
+def test_an_invalid_torso_gets_a_one_sentence_error(torso, message):
     with pytest.raises(ValueError, match=message) as caught:
         made(torso)
     assert "\n" not in str(caught.value)
